@@ -1,0 +1,1033 @@
+-- Rate limits in PostgreSQL: the table and its functions, in the schema public.
+-- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
+-- For another schema, replace each `public.`. May be run again.
+
+-- One row a bucket: two numbers (value, ts) and what a sliding window remembers.
+--
+-- The row is updated in place (HOT): no index holds a column that changes, and every page keeps room for the
+-- next version. A distributed engine spreads its rows by the first column of the primary key; YugabyteDB would
+-- put all keys of one name, or all shards of one key, on one tablet, so there the whole key is hashed.
+DO $table$
+DECLARE
+  yugabyte CONSTANT boolean := pg_catalog.version() LIKE '%-YB-%';
+BEGIN
+  EXECUTE pg_catalog.format(
+    $ddl$
+    CREATE TABLE IF NOT EXISTS public.rate_limits (
+      name text COLLATE "C" NOT NULL,
+      key text COLLATE "C" NOT NULL,
+      shard integer NOT NULL DEFAULT 0,
+      value double precision NOT NULL,
+      ts bigint NOT NULL,
+      idle_at bigint NOT NULL,
+      earlier_counts double precision[],
+      CONSTRAINT rate_limits_pkey PRIMARY KEY (%s)
+    ) %s
+    $ddl$,
+    CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
+    CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
+  );
+END
+$table$;
+
+COMMENT ON TABLE public.rate_limits IS
+  'Rate limit buckets. A bucket without a row is full. Written by rate_limit_decide only.';
+COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
+COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
+COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket; 0 for the others.';
+COMMENT ON COLUMN public.rate_limits.value IS
+  'The balance at ts, negative while tokens are owed; for a sliding window the count of the sub-interval that holds ts.';
+COMMENT ON COLUMN public.rate_limits.ts IS
+  'Microseconds since the Unix epoch: to_timestamp(ts / 1e6).';
+COMMENT ON COLUMN public.rate_limits.idle_at IS
+  'The moment, in microseconds since the Unix epoch, from which the row equals no row.';
+COMMENT ON COLUMN public.rate_limits.earlier_counts IS
+  'For a sliding window: the counts of the sub-intervals before, newest first. NULL for the other kinds.';
+
+-- The limiter's clock: microseconds since the Unix epoch. clock_timestamp(), because now() stands still in a
+-- transaction and would give a waiter the time at which it began to wait.
+CREATE OR REPLACE FUNCTION public.rate_limit_clock()
+RETURNS bigint
+LANGUAGE sql VOLATILE
+AS $function$
+  SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint
+$function$;
+
+-- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
+CREATE OR REPLACE FUNCTION public.rate_limit_validate(
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  start bigint,
+  resolution integer
+)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  reason text;
+BEGIN
+  -- NaN and infinity are above all other numbers; NULL is not true.
+  IF NOT coalesce(rate > 0 AND rate <= 1e300, false) THEN
+    reason := format('the rate %s is not a positive number', coalesce(rate::text, 'NULL'));
+  ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
+    reason := 'the period is not between 1 microsecond and 36525 days';
+  ELSIF NOT (capacity >= 0 AND capacity <= 1e300) THEN
+    reason := format('the capacity %s is not a number from 0 on', capacity);
+  ELSIF NOT (max_reserved >= 0 AND max_reserved <= 1e300) THEN
+    reason := format('max_reserved %s is not a number from 0 on', max_reserved);
+  ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
+    reason := format('the resolution %s is not between 1 and 1000', resolution);
+  ELSIF kind = 'fixed_window' THEN
+    IF resolution IS NOT NULL THEN
+      reason := 'resolution does not apply to a fixed window';
+    END IF;
+  ELSIF kind = 'sliding_window' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
+      reason := 'capacity and max_reserved do not apply to a sliding window';
+    END IF;
+  ELSIF kind = 'token_bucket' THEN
+    IF start IS NOT NULL OR resolution IS NOT NULL THEN
+      reason := 'start and resolution do not apply to a token bucket';
+    END IF;
+  ELSE
+    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+  END IF;
+  IF reason IS NOT NULL THEN
+    RAISE EXCEPTION 'invalid_limit: %', reason
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+  END IF;
+END
+$function$;
+
+-- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
+-- replayed, from psql.
+--
+-- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
+-- Calls are decided in the order given; each sees what the calls before it took.
+--
+--   limit_*     one element a limit; NULL stands for an option that is not set
+--   bucket_*    one element a bucket, no bucket twice
+--   item_*      one element an item: the index of its bucket and of its limit, and the count
+--   call_ops    limit | check | credit | charge | reset
+--   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
+--   call_ats    the clock for each call, in microseconds since the Unix epoch; NULL: the database's
+--   results     one element a call, then one an item; waits in microseconds, NULL where there is none. For an allowed
+--               call the wait is that of a reservation, for a refused one the time after which it would pass.
+--
+-- Exactness. All rows are read first, then all are written, both in the order of (name, key, shard) by bytes, so that
+-- two statements never wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after
+-- the snapshot makes the write fail (40001). Under READ COMMITTED rows have to be locked before they are read for a
+-- decision; the first pass does without, because a denial needs no lock, and writes nothing.
+-- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
+-- Every access names the full primary key, and no sequential scan is planned while the table is small: the plan of a
+-- prepared statement stays when the table has grown.
+CREATE OR REPLACE FUNCTION public.rate_limit_decide(
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_max_reserved double precision[],
+  limit_starts bigint[],
+  limit_resolutions integer[],
+  bucket_names text[],
+  bucket_keys text[],
+  item_buckets integer[],
+  item_limits integer[],
+  item_counts double precision[],
+  call_ops text[],
+  call_reserves boolean[],
+  call_sizes integer[],
+  call_ats bigint[],
+  OUT call_ok boolean[],
+  OUT call_waits bigint[],
+  OUT call_values double precision[],
+  OUT item_refused boolean[],
+  OUT item_waits bigint[],
+  OUT item_values double precision[]
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $function$
+DECLARE
+  buckets CONSTANT integer := coalesce(cardinality(bucket_names), 0);
+  sorted integer[];
+  read_committed CONSTANT boolean :=
+    current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+  locking boolean := false;
+  pending boolean; -- something is to be written
+  clock bigint;
+
+  -- The buckets. `earlier` of all of them lies in one array, from row_offset + 1 on.
+  row_exists boolean[]; -- there is a row in the table
+  row_present boolean[]; -- there is to be one
+  row_changed boolean[];
+  row_stored double precision[];
+  row_since bigint[];
+  row_idle bigint[];
+  row_offset integer[];
+  row_length integer[];
+  row_earlier double precision[];
+
+  -- The bucket in hand: what the algebra of a kind reads and writes.
+  in_hand integer;
+  limit_in_hand integer;
+  moment bigint; -- the clock's reading it was brought up to
+  touched boolean; -- changed since it was taken up
+  present boolean;
+  stored double precision;
+  since bigint;
+  idle bigint;
+  idle_in_row bigint;
+  earlier double precision[];
+  kind text;
+  rate double precision;
+  period bigint;
+  capacity double precision;
+  max_reserved double precision;
+  start bigint;
+  resolution integer;
+  now bigint; -- `moment`, but never before `since`: a clock that steps back takes nothing
+  count double precision;
+  balance double precision; -- at `now`
+  tolerance double precision; -- what rounding may do to a balance, in tokens
+  missing double precision;
+  wait double precision;
+  part double precision;
+  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `since`
+  gone double precision; -- the fraction of it that is gone by
+
+  -- The call at hand.
+  op text;
+  reserve boolean;
+  at bigint;
+  first_item integer;
+  last_item integer;
+  grouped boolean;
+  refused boolean;
+  ok boolean;
+  done boolean;
+  after double precision;
+  least_balance double precision; -- how far down this call may go; NULL: without bound
+  most double precision; -- the largest count that can ever be served
+  undo_present boolean[];
+  undo_stored double precision[];
+  undo_since bigint[];
+  undo_idle bigint[];
+  undo_offset integer[];
+  undo_length integer[];
+  undo_balance double precision[];
+
+  b integer;
+BEGIN
+  FOR i IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
+    PERFORM public.rate_limit_validate(
+      limit_kinds[i], limit_rates[i], limit_periods[i], limit_capacities[i], limit_max_reserved[i], limit_starts[i],
+      limit_resolutions[i]);
+  END LOOP;
+
+  IF buckets > 1 THEN
+    SELECT array_agg(i ORDER BY bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C")
+    INTO sorted
+    FROM generate_series(1, buckets) AS i;
+    FOR i IN 2 .. buckets LOOP
+      IF bucket_names[sorted[i]] = bucket_names[sorted[i - 1]] AND bucket_keys[sorted[i]] = bucket_keys[sorted[i - 1]] THEN
+        RAISE EXCEPTION 'a bucket of the limit "%" is listed twice', bucket_names[sorted[i]]
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'List a bucket once; several items may name it.';
+      END IF;
+    END LOOP;
+  ELSE
+    sorted := ARRAY[1];
+  END IF;
+
+  LOOP
+    -- Read.
+    row_earlier := '{}';
+    FOR i IN 1 .. buckets LOOP
+      b := sorted[i];
+      IF locking THEN
+        -- A row that is not there cannot be locked: put one there, or wait for the one who does.
+        LOOP
+          SELECT r.value, r.ts, r.idle_at, r.earlier_counts
+          INTO stored, since, idle, earlier
+          FROM public.rate_limits AS r
+          WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+          FOR NO KEY UPDATE;
+          row_exists[b] := FOUND;
+          row_present[b] := FOUND;
+          EXIT WHEN FOUND;
+          INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at)
+          VALUES (bucket_names[b], bucket_keys[b], 0, 0, 0, 0)
+          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+          row_exists[b] := FOUND;
+          EXIT WHEN FOUND;
+        END LOOP;
+      ELSE
+        SELECT r.value, r.ts, r.idle_at, r.earlier_counts
+        INTO stored, since, idle, earlier
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+        row_exists[b] := FOUND;
+        row_present[b] := FOUND;
+      END IF;
+      row_changed[b] := false;
+      row_stored[b] := stored;
+      row_since[b] := since;
+      row_idle[b] := idle;
+      row_offset[b] := cardinality(row_earlier);
+      row_length[b] := cardinality(earlier);
+      FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
+        row_earlier[row_offset[b] + i] := earlier[i];
+      END LOOP;
+    END LOOP;
+
+    -- After the locks: a waiter must not decide by the time at which it began to wait.
+    clock := public.rate_limit_clock();
+
+    -- Decide.
+    pending := false;
+    in_hand := NULL;
+    touched := false;
+    last_item := 0;
+    FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
+      op := call_ops[nth];
+      reserve := call_reserves[nth] IS TRUE;
+      at := coalesce(call_ats[nth], clock);
+      first_item := last_item + 1;
+      last_item := last_item + coalesce(call_sizes[nth], 1);
+      grouped := last_item > first_item;
+      refused := false;
+      call_waits[nth] := NULL;
+      IF grouped THEN
+        IF touched THEN
+          IF present THEN
+            IF kind = 'fixed_window' THEN
+              idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+            ELSIF kind = 'sliding_window' THEN
+              DECLARE
+                phase CONSTANT bigint := coalesce(start, 0);
+                -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
+                inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                newest integer := 0; -- the newest sub-interval with a count
+                ending bigint;
+              BEGIN
+                sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
+                idle := since;
+                IF stored = 0 THEN
+                  newest := NULL;
+                  FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
+                    IF earlier[i] <> 0 THEN
+                      newest := i;
+                      EXIT;
+                    END IF;
+                  END LOOP;
+                END IF;
+                IF newest IS NOT NULL THEN
+                  ending := (sub_interval - newest + resolution + 1) * period;
+                  idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                END IF;
+              END;
+            ELSIF kind = 'token_bucket' THEN
+              idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+            END IF;
+          END IF;
+          row_present[in_hand] := present;
+          row_stored[in_hand] := stored;
+          row_since[in_hand] := since;
+          row_idle[in_hand] := idle;
+          b := in_hand;
+          row_offset[b] := cardinality(row_earlier);
+          row_length[b] := cardinality(earlier);
+          FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
+            row_earlier[row_offset[b] + i] := earlier[i];
+          END LOOP;
+          touched := false;
+        END IF;
+        in_hand := NULL;
+      END IF;
+
+      FOR item IN first_item .. last_item LOOP
+        IF grouped THEN
+          b := item_buckets[item];
+          undo_present[item] := row_present[b];
+          undo_stored[item] := row_stored[b];
+          undo_since[item] := row_since[b];
+          undo_idle[item] := row_idle[b];
+          undo_offset[item] := row_offset[b];
+          undo_length[item] := row_length[b];
+        END IF;
+        count := item_counts[item];
+        IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 on',
+            count, bucket_names[item_buckets[item]]
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a finite count, 0 or more.';
+        END IF;
+
+        done := op <> 'credit' AND op <> 'reset';
+        LOOP
+          IF in_hand IS DISTINCT FROM item_buckets[item]
+            OR limit_in_hand <> item_limits[item]
+            OR moment IS DISTINCT FROM at
+          THEN
+            IF touched THEN
+              IF present THEN
+                IF kind = 'fixed_window' THEN
+                  idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+                ELSIF kind = 'sliding_window' THEN
+                  DECLARE
+                    phase CONSTANT bigint := coalesce(start, 0);
+                    -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
+                    inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                    newest integer := 0; -- the newest sub-interval with a count
+                    ending bigint;
+                  BEGIN
+                    sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
+                    idle := since;
+                    IF stored = 0 THEN
+                      newest := NULL;
+                      FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
+                        IF earlier[i] <> 0 THEN
+                          newest := i;
+                          EXIT;
+                        END IF;
+                      END LOOP;
+                    END IF;
+                    IF newest IS NOT NULL THEN
+                      ending := (sub_interval - newest + resolution + 1) * period;
+                      idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                    END IF;
+                  END;
+                ELSIF kind = 'token_bucket' THEN
+                  idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+                END IF;
+              END IF;
+              row_present[in_hand] := present;
+              row_stored[in_hand] := stored;
+              row_since[in_hand] := since;
+              row_idle[in_hand] := idle;
+              b := in_hand;
+              row_offset[b] := cardinality(row_earlier);
+              row_length[b] := cardinality(earlier);
+              FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
+                row_earlier[row_offset[b] + i] := earlier[i];
+              END LOOP;
+              touched := false;
+            END IF;
+            -- Take the bucket up and bring it to the moment.
+            in_hand := item_buckets[item];
+            limit_in_hand := item_limits[item];
+            moment := at;
+            kind := limit_kinds[limit_in_hand];
+            rate := limit_rates[limit_in_hand];
+            period := limit_periods[limit_in_hand];
+            capacity := coalesce(limit_capacities[limit_in_hand], rate);
+            max_reserved := limit_max_reserved[limit_in_hand];
+            -- A start is a phase: only its place in the period matters.
+            start := (limit_starts[limit_in_hand] % period + period) % period;
+            resolution := coalesce(limit_resolutions[limit_in_hand], 1);
+            present := row_present[in_hand];
+            IF present THEN
+              stored := row_stored[in_hand];
+              since := row_since[in_hand];
+              idle_in_row := row_idle[in_hand];
+              earlier := row_earlier[row_offset[in_hand] + 1 : row_offset[in_hand] + row_length[in_hand]];
+              now := greatest(moment, since);
+            ELSE
+              now := moment;
+              IF kind = 'fixed_window' THEN
+                stored := capacity;
+                since := now;
+                earlier := NULL;
+              ELSIF kind = 'sliding_window' THEN
+                stored := 0;
+                since := now;
+                earlier := array_fill(0::double precision, ARRAY[resolution]);
+              ELSIF kind = 'token_bucket' THEN
+                stored := capacity;
+                since := now;
+                earlier := NULL;
+              END IF;
+            END IF;
+            IF kind = 'fixed_window' THEN
+              idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+            ELSIF kind = 'sliding_window' THEN
+              DECLARE
+                phase CONSTANT bigint := coalesce(start, 0);
+                -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
+                inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                newest integer := 0; -- the newest sub-interval with a count
+                ending bigint;
+              BEGIN
+                sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
+                idle := since;
+                IF stored = 0 THEN
+                  newest := NULL;
+                  FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
+                    IF earlier[i] <> 0 THEN
+                      newest := i;
+                      EXIT;
+                    END IF;
+                  END LOOP;
+                END IF;
+                IF newest IS NOT NULL THEN
+                  ending := (sub_interval - newest + resolution + 1) * period;
+                  idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                END IF;
+              END;
+            ELSIF kind = 'token_bucket' THEN
+              idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+            END IF;
+            IF NOT present THEN
+              idle_in_row := idle;
+            END IF;
+            IF kind = 'fixed_window' THEN
+              DECLARE
+                phase bigint := start;
+                opened bigint; -- the start of the window that holds `since`
+              BEGIN
+                IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                  FOREACH part IN ARRAY earlier LOOP
+                    stored := stored + part;
+                  END LOOP;
+                  stored := capacity - stored;
+                  earlier := NULL;
+                END IF;
+                IF phase IS NULL THEN
+                  phase := ('x' || substr(encode(sha256(convert_to(
+                    bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                END IF;
+                -- Twice %, because the remainder of a negative number is negative.
+                opened := since - ((since - phase) % period + period) % period;
+                since := now - ((now - phase) % period + period) % period;
+                stored := least(stored + rate * ((since - opened) / period), capacity);
+                balance := stored;
+              END;
+            ELSIF kind = 'sliding_window' THEN
+              DECLARE
+                phase CONSTANT bigint := coalesce(start, 0);
+                inside CONSTANT bigint := ((now - phase) % period + period) % period;
+                steps bigint;
+                used double precision;
+              BEGIN
+                IF earlier IS NULL THEN -- The row was another kind's: what is missing from it is used.
+                  stored := greatest(rate - stored, 0);
+                  earlier := array_fill(0::double precision, ARRAY[resolution]);
+                ELSIF idle <> idle_in_row OR cardinality(earlier) <> resolution THEN
+                  -- A row knows its grid by the moment at which it becomes idle. Under this limit that is another one (period,
+                  -- start or resolution were changed): all counts move to the newest sub-interval, so that none leaves too soon.
+                  FOREACH part IN ARRAY earlier LOOP
+                    stored := stored + part;
+                  END LOOP;
+                  earlier := array_fill(0::double precision, ARRAY[resolution]);
+                END IF;
+                steps := least(
+                  (now - phase - inside) / period * resolution + inside * resolution / period - sub_interval, resolution + 1);
+                WHILE steps > 0 LOOP
+                  earlier := stored || earlier[1 : resolution - 1];
+                  stored := 0;
+                  steps := steps - 1;
+                END LOOP;
+                since := now;
+                gone := (inside * resolution % period)::double precision / period;
+                used := stored + earlier[resolution] * (1 - gone);
+                FOR i IN 1 .. resolution - 1 LOOP
+                  used := used + earlier[i];
+                END LOOP;
+                balance := rate - used;
+              END;
+            ELSIF kind = 'token_bucket' THEN
+              IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                FOREACH part IN ARRAY earlier LOOP
+                  stored := stored + part;
+                END LOOP;
+                stored := capacity - stored;
+                earlier := NULL;
+              END IF;
+              stored := least(stored + (now - since)::double precision * rate / period, capacity);
+              since := now;
+              balance := stored;
+            END IF;
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(balance));
+          END IF;
+          EXIT WHEN done;
+          -- These two change the state itself; then it is taken up again, to see the balance.
+          IF op = 'reset' THEN
+            present := false;
+          ELSIF present THEN
+            IF kind = 'fixed_window' THEN
+              stored := least(stored + count, capacity);
+            ELSIF kind = 'sliding_window' THEN
+              DECLARE
+                back double precision := least(count, stored);
+                rest double precision := count - back;
+              BEGIN
+                stored := stored - back;
+                FOR i IN 1 .. resolution LOOP
+                  EXIT WHEN rest <= 0;
+                  back := least(rest, earlier[i]);
+                  earlier[i] := earlier[i] - back;
+                  rest := rest - back;
+                END LOOP;
+              END;
+            ELSIF kind = 'token_bucket' THEN
+              stored := least(stored + count, capacity);
+            END IF;
+          END IF;
+          touched := true;
+          moment := NULL;
+          done := true;
+        END LOOP;
+
+        after := balance;
+        ok := true;
+        wait := NULL;
+        IF op = 'limit' OR op = 'check' THEN
+          after := balance - count;
+          IF reserve THEN
+            IF kind = 'sliding_window' THEN
+              RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket_names[in_hand]
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
+            END IF;
+            least_balance := - max_reserved;
+            most := coalesce(capacity + max_reserved, 1e300);
+          ELSE
+            least_balance := 0;
+            most := capacity;
+          END IF;
+          IF count > most + tolerance THEN
+            RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
+              count, bucket_names[in_hand], most
+              USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+          END IF;
+          ok := least_balance IS NULL OR after >= least_balance - tolerance;
+          IF NOT ok OR after < - tolerance THEN
+            missing := CASE WHEN ok THEN - after ELSE least_balance - after END;
+            IF kind = 'fixed_window' THEN
+              wait := since - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
+            ELSIF kind = 'sliding_window' THEN
+              DECLARE
+                room CONSTANT double precision := rate - balance - missing; -- what may be used then
+                whole double precision := stored; -- what counts whole in the sub-interval looked at
+                leaving double precision;
+              BEGIN
+                FOR i IN 1 .. resolution - 1 LOOP
+                  whole := whole + earlier[i];
+                END LOOP;
+                -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
+                FOR j IN 0 .. resolution LOOP
+                  leaving := CASE WHEN j < resolution THEN earlier[resolution - j] ELSE stored END;
+                  IF j = resolution THEN
+                    whole := 0;
+                  END IF;
+                  IF whole <= room + tolerance THEN
+                    IF leaving > 0 THEN
+                      wait := (j + greatest(least(1 - (room - whole) / leaving, 1), 0) - gone) * period / resolution;
+                      wait := ceil(wait - least(0.001, tolerance / 2 * period / resolution / leaving));
+                    ELSE
+                      wait := ceil((j - gone) * period / resolution - 0.001);
+                    END IF;
+                    EXIT;
+                  END IF;
+                  IF j + 1 < resolution THEN
+                    whole := whole - earlier[resolution - j - 1];
+                  ELSE
+                    whole := 0;
+                  END IF;
+                END LOOP;
+              END;
+            ELSIF kind = 'token_bucket' THEN
+              wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
+            END IF;
+            -- A balance does not grow before the clock has come to where the row is.
+            wait := least(wait, 1e18) + (now - moment);
+            call_waits[nth] := greatest(call_waits[nth], wait::bigint);
+          END IF;
+          refused := refused OR NOT ok;
+        ELSIF op = 'charge' THEN
+          after := balance - count;
+        ELSIF op <> 'credit' AND op <> 'reset' THEN
+          RAISE EXCEPTION 'unknown operation "%"', op
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
+        END IF;
+
+        item_refused[item] := NOT ok;
+        item_waits[item] := wait;
+        item_values[item] := CASE
+          WHEN NOT ok THEN balance
+          WHEN abs(after) <= tolerance THEN 0
+          ELSE after
+        END;
+        IF grouped THEN
+          undo_balance[item] := balance;
+        END IF;
+        -- In a group provisionally, until all of it has passed.
+        IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
+          IF kind = 'fixed_window' THEN
+            stored := stored - count;
+          ELSIF kind = 'sliding_window' THEN
+            stored := stored + count;
+          ELSIF kind = 'token_bucket' THEN
+            stored := stored - count;
+          END IF;
+          balance := after;
+          present := true;
+          touched := true;
+        END IF;
+      END LOOP;
+
+      IF grouped AND (refused OR op = 'check') THEN
+        in_hand := NULL;
+        touched := false;
+        FOR item IN REVERSE last_item .. first_item LOOP
+          b := item_buckets[item];
+          row_present[b] := undo_present[item];
+          row_stored[b] := undo_stored[item];
+          row_since[b] := undo_since[item];
+          row_idle[b] := undo_idle[item];
+          row_offset[b] := undo_offset[item];
+          row_length[b] := undo_length[item];
+          IF refused THEN
+            item_values[item] := undo_balance[item];
+          END IF;
+        END LOOP;
+      END IF;
+      call_ok[nth] := NOT refused;
+      call_values[nth] := item_values[first_item];
+      FOR item IN first_item .. last_item LOOP
+        call_values[nth] := least(call_values[nth], item_values[item]);
+        IF op <> 'check' AND NOT refused THEN
+          row_changed[item_buckets[item]] := true;
+          pending := true;
+        END IF;
+      END LOOP;
+    END LOOP;
+    IF touched THEN
+      IF present THEN
+        IF kind = 'fixed_window' THEN
+          idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+        ELSIF kind = 'sliding_window' THEN
+          DECLARE
+            phase CONSTANT bigint := coalesce(start, 0);
+            -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
+            inside CONSTANT bigint := ((since - phase) % period + period) % period;
+            newest integer := 0; -- the newest sub-interval with a count
+            ending bigint;
+          BEGIN
+            sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
+            idle := since;
+            IF stored = 0 THEN
+              newest := NULL;
+              FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
+                IF earlier[i] <> 0 THEN
+                  newest := i;
+                  EXIT;
+                END IF;
+              END LOOP;
+            END IF;
+            IF newest IS NOT NULL THEN
+              ending := (sub_interval - newest + resolution + 1) * period;
+              idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+            END IF;
+          END;
+        ELSIF kind = 'token_bucket' THEN
+          idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+        END IF;
+      END IF;
+      row_present[in_hand] := present;
+      row_stored[in_hand] := stored;
+      row_since[in_hand] := since;
+      row_idle[in_hand] := idle;
+      b := in_hand;
+      row_offset[b] := cardinality(row_earlier);
+      row_length[b] := cardinality(earlier);
+      FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
+        row_earlier[row_offset[b] + i] := earlier[i];
+      END LOOP;
+      touched := false;
+    END IF;
+
+    EXIT WHEN locking OR NOT (read_committed AND pending);
+    locking := true;
+  END LOOP;
+
+  -- Write.
+  FOR i IN 1 .. buckets LOOP
+    b := sorted[i];
+    IF row_exists[b] AND row_present[b] THEN
+      CONTINUE WHEN NOT row_changed[b];
+      UPDATE public.rate_limits AS r
+      SET
+        value = row_stored[b],
+        ts = row_since[b],
+        idle_at = row_idle[b],
+        earlier_counts = row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+    ELSIF row_present[b] THEN
+      INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
+      VALUES (
+        bucket_names[b], bucket_keys[b], 0, row_stored[b], row_since[b], row_idle[b],
+        row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+      )
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+    ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
+      DELETE FROM public.rate_limits AS r
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+    ELSE
+      CONTINUE;
+    END IF;
+    IF NOT FOUND THEN -- What was read is no longer what is there.
+      RAISE EXCEPTION 'could not serialize access to a bucket of the limit "%"', bucket_names[b]
+        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+    END IF;
+  END LOOP;
+END
+$function$;
+
+-- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
+CREATE OR REPLACE FUNCTION public.rate_limit_single(
+  op text,
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision,
+  count double precision,
+  reserve boolean,
+  max_reserved double precision,
+  start interval,
+  resolution integer,
+  shards integer,
+  at timestamp with time zone,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT value double precision
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+  IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
+    RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a short name.';
+  END IF;
+  IF coalesce(octet_length(key) > 1024, true) THEN
+    RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
+  END IF;
+  IF shards IS DISTINCT FROM 1 THEN
+    RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
+  END IF;
+  IF NOT coalesce(isfinite(period), false) OR NOT isfinite(start) OR NOT isfinite(at) THEN
+    RAISE EXCEPTION 'invalid_limit: period, start and at are finite, and the period is not NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
+  INTO ok, retry_after, value
+  FROM public.rate_limit_decide(
+    ARRAY[kind],
+    ARRAY[rate],
+    ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
+    ARRAY[capacity],
+    ARRAY[max_reserved],
+    ARRAY[(extract(epoch FROM start) * 1000000)::bigint],
+    ARRAY[resolution],
+    ARRAY[name],
+    ARRAY[key],
+    ARRAY[1],
+    ARRAY[1],
+    ARRAY[count],
+    ARRAY[op],
+    ARRAY[reserve],
+    NULL,
+    ARRAY[(extract(epoch FROM at) * 1000000)::bigint]
+  ) AS d;
+END
+$function$;
+
+-- Takes `count` tokens, or says when they could be had. A denial writes nothing.
+--   SELECT ok, retry_after, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
+CREATE OR REPLACE FUNCTION public.rate_limit(
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1,
+  reserve boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL,
+  resolution integer DEFAULT NULL,
+  shards integer DEFAULT 1,
+  at timestamp with time zone DEFAULT NULL,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT value double precision
+)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+  SELECT s.ok, s.retry_after, s.value
+  FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
+    resolution, shards, at) AS s
+$function$;
+
+-- Decides like rate_limit and writes nothing.
+CREATE OR REPLACE FUNCTION public.rate_limit_check(
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1,
+  reserve boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL,
+  resolution integer DEFAULT NULL,
+  shards integer DEFAULT 1,
+  at timestamp with time zone DEFAULT NULL,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT value double precision
+)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+  SELECT s.ok, s.retry_after, s.value
+  FROM public.rate_limit_single('check', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
+    resolution, shards, at) AS s
+$function$;
+
+-- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
+-- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
+CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1,
+  reserve boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL,
+  resolution integer DEFAULT NULL,
+  shards integer DEFAULT 1,
+  at timestamp with time zone DEFAULT NULL
+)
+RETURNS interval
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  decision record;
+BEGIN
+  SELECT s.ok, s.retry_after
+  INTO decision
+  FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
+    resolution, shards, at) AS s;
+  IF NOT decision.ok THEN
+    RAISE EXCEPTION 'rate limit "%" exceeded', name
+      USING
+        ERRCODE = 'RL429',
+        DETAIL = format('Retry after %s seconds.', extract(epoch FROM decision.retry_after)::numeric(30, 6)),
+        HINT = 'Wait, then try again.';
+  END IF;
+  RETURN decision.retry_after;
+END
+$function$;
+
+-- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $function$
+DECLARE
+  gone bigint;
+BEGIN
+  IF name IS NULL OR key IS NULL THEN
+    RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to forget every key of a limit.';
+  END IF;
+  -- Locked in the order in which decisions take rows.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END
+$function$;
+
+-- Forgets every key of a limit. Returns the number of rows that are gone.
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  gone bigint;
+BEGIN
+  IF name IS NULL THEN
+    RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the limit whose keys are to be forgotten.';
+  END IF;
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END
+$function$;
+
+-- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
+-- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
+REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_validate(
+  text, double precision, bigint, double precision, double precision, bigint, integer
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_decide(
+  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
+  integer[], integer[], double precision[], text[], boolean[], integer[], bigint[]
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_single(
+  text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_check(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_enforce(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reset(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reset(text) FROM PUBLIC;

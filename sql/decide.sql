@@ -1,0 +1,404 @@
+-- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
+-- replayed, from psql.
+--
+-- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
+-- Calls are decided in the order given; each sees what the calls before it took.
+--
+--   limit_*     one element a limit; NULL stands for an option that is not set
+--   bucket_*    one element a bucket, no bucket twice
+--   item_*      one element an item: the index of its bucket and of its limit, and the count
+--   call_ops    limit | check | credit | charge | reset
+--   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
+--   call_ats    the clock for each call, in microseconds since the Unix epoch; NULL: the database's
+--   results     one element a call, then one an item; waits in microseconds, NULL where there is none. For an allowed
+--               call the wait is that of a reservation, for a refused one the time after which it would pass.
+--
+-- Exactness. All rows are read first, then all are written, both in the order of (name, key, shard) by bytes, so that
+-- two statements never wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after
+-- the snapshot makes the write fail (40001). Under READ COMMITTED rows have to be locked before they are read for a
+-- decision; the first pass does without, because a denial needs no lock, and writes nothing.
+-- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
+-- Every access names the full primary key, and no sequential scan is planned while the table is small: the plan of a
+-- prepared statement stays when the table has grown.
+CREATE OR REPLACE FUNCTION public.rate_limit_decide(
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_max_reserved double precision[],
+  limit_starts bigint[],
+  limit_resolutions integer[],
+  bucket_names text[],
+  bucket_keys text[],
+  item_buckets integer[],
+  item_limits integer[],
+  item_counts double precision[],
+  call_ops text[],
+  call_reserves boolean[],
+  call_sizes integer[],
+  call_ats bigint[],
+  OUT call_ok boolean[],
+  OUT call_waits bigint[],
+  OUT call_values double precision[],
+  OUT item_refused boolean[],
+  OUT item_waits bigint[],
+  OUT item_values double precision[]
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $function$
+DECLARE
+  buckets CONSTANT integer := coalesce(cardinality(bucket_names), 0);
+  sorted integer[];
+  read_committed CONSTANT boolean :=
+    current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+  locking boolean := false;
+  pending boolean; -- something is to be written
+  clock bigint;
+
+  -- The buckets. `earlier` of all of them lies in one array, from row_offset + 1 on.
+  row_exists boolean[]; -- there is a row in the table
+  row_present boolean[]; -- there is to be one
+  row_changed boolean[];
+  row_stored double precision[];
+  row_since bigint[];
+  row_idle bigint[];
+  row_offset integer[];
+  row_length integer[];
+  row_earlier double precision[];
+
+  -- The bucket in hand: what the algebra of a kind reads and writes.
+  in_hand integer;
+  limit_in_hand integer;
+  moment bigint; -- the clock's reading it was brought up to
+  touched boolean; -- changed since it was taken up
+  present boolean;
+  stored double precision;
+  since bigint;
+  idle bigint;
+  idle_in_row bigint;
+  earlier double precision[];
+  kind text;
+  rate double precision;
+  period bigint;
+  capacity double precision;
+  max_reserved double precision;
+  start bigint;
+  resolution integer;
+  now bigint; -- `moment`, but never before `since`: a clock that steps back takes nothing
+  count double precision;
+  balance double precision; -- at `now`
+  tolerance double precision; -- what rounding may do to a balance, in tokens
+  missing double precision;
+  wait double precision;
+  part double precision;
+  --@kinds declare
+
+  -- The call at hand.
+  op text;
+  reserve boolean;
+  at bigint;
+  first_item integer;
+  last_item integer;
+  grouped boolean;
+  refused boolean;
+  ok boolean;
+  done boolean;
+  after double precision;
+  least_balance double precision; -- how far down this call may go; NULL: without bound
+  most double precision; -- the largest count that can ever be served
+  undo_present boolean[];
+  undo_stored double precision[];
+  undo_since bigint[];
+  undo_idle bigint[];
+  undo_offset integer[];
+  undo_length integer[];
+  undo_balance double precision[];
+
+  b integer;
+BEGIN
+  FOR i IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
+    PERFORM public.rate_limit_validate(
+      limit_kinds[i], limit_rates[i], limit_periods[i], limit_capacities[i], limit_max_reserved[i], limit_starts[i],
+      limit_resolutions[i]);
+  END LOOP;
+
+  IF buckets > 1 THEN
+    SELECT array_agg(i ORDER BY bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C")
+    INTO sorted
+    FROM generate_series(1, buckets) AS i;
+    FOR i IN 2 .. buckets LOOP
+      IF bucket_names[sorted[i]] = bucket_names[sorted[i - 1]] AND bucket_keys[sorted[i]] = bucket_keys[sorted[i - 1]] THEN
+        RAISE EXCEPTION 'a bucket of the limit "%" is listed twice', bucket_names[sorted[i]]
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'List a bucket once; several items may name it.';
+      END IF;
+    END LOOP;
+  ELSE
+    sorted := ARRAY[1];
+  END IF;
+
+  LOOP
+    -- Read.
+    row_earlier := '{}';
+    FOR i IN 1 .. buckets LOOP
+      b := sorted[i];
+      IF locking THEN
+        -- A row that is not there cannot be locked: put one there, or wait for the one who does.
+        LOOP
+          SELECT r.value, r.ts, r.idle_at, r.earlier_counts
+          INTO stored, since, idle, earlier
+          FROM public.rate_limits AS r
+          WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+          FOR NO KEY UPDATE;
+          row_exists[b] := FOUND;
+          row_present[b] := FOUND;
+          EXIT WHEN FOUND;
+          INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at)
+          VALUES (bucket_names[b], bucket_keys[b], 0, 0, 0, 0)
+          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+          row_exists[b] := FOUND;
+          EXIT WHEN FOUND;
+        END LOOP;
+      ELSE
+        SELECT r.value, r.ts, r.idle_at, r.earlier_counts
+        INTO stored, since, idle, earlier
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+        row_exists[b] := FOUND;
+        row_present[b] := FOUND;
+      END IF;
+      row_changed[b] := false;
+      row_stored[b] := stored;
+      row_since[b] := since;
+      row_idle[b] := idle;
+      --@include keep_earlier
+    END LOOP;
+
+    -- After the locks: a waiter must not decide by the time at which it began to wait.
+    clock := public.rate_limit_clock();
+
+    -- Decide.
+    pending := false;
+    in_hand := NULL;
+    touched := false;
+    last_item := 0;
+    FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
+      op := call_ops[nth];
+      reserve := call_reserves[nth] IS TRUE;
+      at := coalesce(call_ats[nth], clock);
+      first_item := last_item + 1;
+      last_item := last_item + coalesce(call_sizes[nth], 1);
+      grouped := last_item > first_item;
+      refused := false;
+      call_waits[nth] := NULL;
+      IF grouped THEN
+        --@include put_away
+        in_hand := NULL;
+      END IF;
+
+      FOR item IN first_item .. last_item LOOP
+        IF grouped THEN
+          b := item_buckets[item];
+          undo_present[item] := row_present[b];
+          undo_stored[item] := row_stored[b];
+          undo_since[item] := row_since[b];
+          undo_idle[item] := row_idle[b];
+          undo_offset[item] := row_offset[b];
+          undo_length[item] := row_length[b];
+        END IF;
+        count := item_counts[item];
+        IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 on',
+            count, bucket_names[item_buckets[item]]
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a finite count, 0 or more.';
+        END IF;
+
+        done := op <> 'credit' AND op <> 'reset';
+        LOOP
+          IF in_hand IS DISTINCT FROM item_buckets[item]
+            OR limit_in_hand <> item_limits[item]
+            OR moment IS DISTINCT FROM at
+          THEN
+            --@include put_away
+            -- Take the bucket up and bring it to the moment.
+            in_hand := item_buckets[item];
+            limit_in_hand := item_limits[item];
+            moment := at;
+            kind := limit_kinds[limit_in_hand];
+            rate := limit_rates[limit_in_hand];
+            period := limit_periods[limit_in_hand];
+            capacity := coalesce(limit_capacities[limit_in_hand], rate);
+            max_reserved := limit_max_reserved[limit_in_hand];
+            -- A start is a phase: only its place in the period matters.
+            start := (limit_starts[limit_in_hand] % period + period) % period;
+            resolution := coalesce(limit_resolutions[limit_in_hand], 1);
+            present := row_present[in_hand];
+            IF present THEN
+              stored := row_stored[in_hand];
+              since := row_since[in_hand];
+              idle_in_row := row_idle[in_hand];
+              earlier := row_earlier[row_offset[in_hand] + 1 : row_offset[in_hand] + row_length[in_hand]];
+              now := greatest(moment, since);
+            ELSE
+              now := moment;
+              --@kinds fresh
+            END IF;
+            --@kinds idle
+            IF NOT present THEN
+              idle_in_row := idle;
+            END IF;
+            --@kinds advance
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(balance));
+          END IF;
+          EXIT WHEN done;
+          -- These two change the state itself; then it is taken up again, to see the balance.
+          IF op = 'reset' THEN
+            present := false;
+          ELSIF present THEN
+            --@kinds credit
+          END IF;
+          touched := true;
+          moment := NULL;
+          done := true;
+        END LOOP;
+
+        after := balance;
+        ok := true;
+        wait := NULL;
+        IF op = 'limit' OR op = 'check' THEN
+          after := balance - count;
+          IF reserve THEN
+            --@kinds reserve
+            least_balance := - max_reserved;
+            most := coalesce(capacity + max_reserved, 1e300);
+          ELSE
+            least_balance := 0;
+            most := capacity;
+          END IF;
+          IF count > most + tolerance THEN
+            RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
+              count, bucket_names[in_hand], most
+              USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+          END IF;
+          ok := least_balance IS NULL OR after >= least_balance - tolerance;
+          IF NOT ok OR after < - tolerance THEN
+            missing := CASE WHEN ok THEN - after ELSE least_balance - after END;
+            --@kinds wait
+            -- A balance does not grow before the clock has come to where the row is.
+            wait := least(wait, 1e18) + (now - moment);
+            call_waits[nth] := greatest(call_waits[nth], wait::bigint);
+          END IF;
+          refused := refused OR NOT ok;
+        ELSIF op = 'charge' THEN
+          after := balance - count;
+        ELSIF op <> 'credit' AND op <> 'reset' THEN
+          RAISE EXCEPTION 'unknown operation "%"', op
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
+        END IF;
+
+        item_refused[item] := NOT ok;
+        item_waits[item] := wait;
+        item_values[item] := CASE
+          WHEN NOT ok THEN balance
+          WHEN abs(after) <= tolerance THEN 0
+          ELSE after
+        END;
+        IF grouped THEN
+          undo_balance[item] := balance;
+        END IF;
+        -- In a group provisionally, until all of it has passed.
+        IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
+          --@kinds take
+          balance := after;
+          present := true;
+          touched := true;
+        END IF;
+      END LOOP;
+
+      IF grouped AND (refused OR op = 'check') THEN
+        in_hand := NULL;
+        touched := false;
+        FOR item IN REVERSE last_item .. first_item LOOP
+          b := item_buckets[item];
+          row_present[b] := undo_present[item];
+          row_stored[b] := undo_stored[item];
+          row_since[b] := undo_since[item];
+          row_idle[b] := undo_idle[item];
+          row_offset[b] := undo_offset[item];
+          row_length[b] := undo_length[item];
+          IF refused THEN
+            item_values[item] := undo_balance[item];
+          END IF;
+        END LOOP;
+      END IF;
+      call_ok[nth] := NOT refused;
+      call_values[nth] := item_values[first_item];
+      FOR item IN first_item .. last_item LOOP
+        call_values[nth] := least(call_values[nth], item_values[item]);
+        IF op <> 'check' AND NOT refused THEN
+          row_changed[item_buckets[item]] := true;
+          pending := true;
+        END IF;
+      END LOOP;
+    END LOOP;
+    --@include put_away
+
+    EXIT WHEN locking OR NOT (read_committed AND pending);
+    locking := true;
+  END LOOP;
+
+  -- Write.
+  FOR i IN 1 .. buckets LOOP
+    b := sorted[i];
+    IF row_exists[b] AND row_present[b] THEN
+      CONTINUE WHEN NOT row_changed[b];
+      UPDATE public.rate_limits AS r
+      SET
+        value = row_stored[b],
+        ts = row_since[b],
+        idle_at = row_idle[b],
+        earlier_counts = row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+    ELSIF row_present[b] THEN
+      INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
+      VALUES (
+        bucket_names[b], bucket_keys[b], 0, row_stored[b], row_since[b], row_idle[b],
+        row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+      )
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+    ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
+      DELETE FROM public.rate_limits AS r
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
+    ELSE
+      CONTINUE;
+    END IF;
+    IF NOT FOUND THEN -- What was read is no longer what is there.
+      RAISE EXCEPTION 'could not serialize access to a bucket of the limit "%"', bucket_names[b]
+        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+    END IF;
+  END LOOP;
+END
+$function$;
+
+--@ part put_away: the bucket in hand goes back to the others
+IF touched THEN
+  IF present THEN
+    --@kinds idle
+  END IF;
+  row_present[in_hand] := present;
+  row_stored[in_hand] := stored;
+  row_since[in_hand] := since;
+  row_idle[in_hand] := idle;
+  b := in_hand;
+  --@include keep_earlier
+  touched := false;
+END IF;
+
+--@ part keep_earlier: of the bucket b, behind all others, so that what was there can be taken back
+row_offset[b] := cardinality(row_earlier);
+row_length[b] := cardinality(earlier);
+FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
+  row_earlier[row_offset[b] + i] := earlier[i];
+END LOOP;

@@ -1,0 +1,132 @@
+-- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those
+-- before it count whole; the one that is just leaving counts for the part of it that is still inside:
+--   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval gone by)
+-- `stored` is c[0], `earlier` is c[1] to c[n]. With n = 1 that is the two-counter form.
+-- Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017 (two counters);
+-- sub-intervals as in ClassDojo's sliding counters.
+
+--@ declare
+sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `since`
+gone double precision; -- the fraction of it that is gone by
+
+--@ fresh: the state of a bucket without a row, at `now`
+stored := 0;
+since := now;
+earlier := array_fill(0::double precision, ARRAY[resolution]);
+
+--@ idle: when all counts have left; sets `sub_interval` too
+DECLARE
+  phase CONSTANT bigint := coalesce(start, 0);
+  -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
+  inside CONSTANT bigint := ((since - phase) % period + period) % period;
+  newest integer := 0; -- the newest sub-interval with a count
+  ending bigint;
+BEGIN
+  sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
+  idle := since;
+  IF stored = 0 THEN
+    newest := NULL;
+    FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
+      IF earlier[i] <> 0 THEN
+        newest := i;
+        EXIT;
+      END IF;
+    END LOOP;
+  END IF;
+  IF newest IS NOT NULL THEN
+    ending := (sub_interval - newest + resolution + 1) * period;
+    idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+  END IF;
+END;
+
+--@ advance: from `since` to `now`; sets `balance`
+DECLARE
+  phase CONSTANT bigint := coalesce(start, 0);
+  inside CONSTANT bigint := ((now - phase) % period + period) % period;
+  steps bigint;
+  used double precision;
+BEGIN
+  IF earlier IS NULL THEN -- The row was another kind's: what is missing from it is used.
+    stored := greatest(rate - stored, 0);
+    earlier := array_fill(0::double precision, ARRAY[resolution]);
+  ELSIF idle <> idle_in_row OR cardinality(earlier) <> resolution THEN
+    -- A row knows its grid by the moment at which it becomes idle. Under this limit that is another one (period,
+    -- start or resolution were changed): all counts move to the newest sub-interval, so that none leaves too soon.
+    FOREACH part IN ARRAY earlier LOOP
+      stored := stored + part;
+    END LOOP;
+    earlier := array_fill(0::double precision, ARRAY[resolution]);
+  END IF;
+  steps := least(
+    (now - phase - inside) / period * resolution + inside * resolution / period - sub_interval, resolution + 1);
+  WHILE steps > 0 LOOP
+    earlier := stored || earlier[1 : resolution - 1];
+    stored := 0;
+    steps := steps - 1;
+  END LOOP;
+  since := now;
+  gone := (inside * resolution % period)::double precision / period;
+  used := stored + earlier[resolution] * (1 - gone);
+  FOR i IN 1 .. resolution - 1 LOOP
+    used := used + earlier[i];
+  END LOOP;
+  balance := rate - used;
+END;
+
+--@ take: `count` tokens
+stored := stored + count;
+
+--@ credit: `count` tokens come back, from the newest counts
+DECLARE
+  back double precision := least(count, stored);
+  rest double precision := count - back;
+BEGIN
+  stored := stored - back;
+  FOR i IN 1 .. resolution LOOP
+    EXIT WHEN rest <= 0;
+    back := least(rest, earlier[i]);
+    earlier[i] := earlier[i] - back;
+    rest := rest - back;
+  END LOOP;
+END;
+
+--@ wait: microseconds from `now` until the balance has grown by `missing`
+DECLARE
+  room CONSTANT double precision := rate - balance - missing; -- what may be used then
+  whole double precision := stored; -- what counts whole in the sub-interval looked at
+  leaving double precision;
+BEGIN
+  FOR i IN 1 .. resolution - 1 LOOP
+    whole := whole + earlier[i];
+  END LOOP;
+  -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
+  FOR j IN 0 .. resolution LOOP
+    leaving := CASE WHEN j < resolution THEN earlier[resolution - j] ELSE stored END;
+    IF j = resolution THEN
+      whole := 0;
+    END IF;
+    IF whole <= room + tolerance THEN
+      IF leaving > 0 THEN
+        wait := (j + greatest(least(1 - (room - whole) / leaving, 1), 0) - gone) * period / resolution;
+        wait := ceil(wait - least(0.001, tolerance / 2 * period / resolution / leaving));
+      ELSE
+        wait := ceil((j - gone) * period / resolution - 0.001);
+      END IF;
+      EXIT;
+    END IF;
+    IF j + 1 < resolution THEN
+      whole := whole - earlier[resolution - j - 1];
+    ELSE
+      whole := 0;
+    END IF;
+  END LOOP;
+END;
+
+--@ validate: sets `reason` if an option does not apply
+IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
+  reason := 'capacity and max_reserved do not apply to a sliding window';
+END IF;
+
+--@ reserve: refuses, where the kind cannot
+RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket_names[in_hand]
+  USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';

@@ -1,0 +1,29 @@
+-- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
+-- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
+REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_validate(
+  text, double precision, bigint, double precision, double precision, bigint, integer
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_decide(
+  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
+  integer[], integer[], double precision[], text[], boolean[], integer[], bigint[]
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_single(
+  text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_check(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_enforce(
+  text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
+  interval, integer, integer, timestamp with time zone
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reset(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reset(text) FROM PUBLIC;

@@ -1,0 +1,57 @@
+-- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $function$
+DECLARE
+  gone bigint;
+BEGIN
+  IF name IS NULL OR key IS NULL THEN
+    RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to forget every key of a limit.';
+  END IF;
+  -- Locked in the order in which decisions take rows.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END
+$function$;
+
+-- Forgets every key of a limit. Returns the number of rows that are gone.
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  gone bigint;
+BEGIN
+  IF name IS NULL THEN
+    RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the limit whose keys are to be forgotten.';
+  END IF;
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
+END
+$function$;

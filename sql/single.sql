@@ -1,0 +1,62 @@
+-- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
+CREATE OR REPLACE FUNCTION public.rate_limit_single(
+  op text,
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision,
+  count double precision,
+  reserve boolean,
+  max_reserved double precision,
+  start interval,
+  resolution integer,
+  shards integer,
+  at timestamp with time zone,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT value double precision
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+  IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
+    RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a short name.';
+  END IF;
+  IF coalesce(octet_length(key) > 1024, true) THEN
+    RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
+  END IF;
+  IF shards IS DISTINCT FROM 1 THEN
+    RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
+  END IF;
+  IF NOT coalesce(isfinite(period), false) OR NOT isfinite(start) OR NOT isfinite(at) THEN
+    RAISE EXCEPTION 'invalid_limit: period, start and at are finite, and the period is not NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
+  INTO ok, retry_after, value
+  FROM public.rate_limit_decide(
+    ARRAY[kind],
+    ARRAY[rate],
+    ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
+    ARRAY[capacity],
+    ARRAY[max_reserved],
+    ARRAY[(extract(epoch FROM start) * 1000000)::bigint],
+    ARRAY[resolution],
+    ARRAY[name],
+    ARRAY[key],
+    ARRAY[1],
+    ARRAY[1],
+    ARRAY[count],
+    ARRAY[op],
+    ARRAY[reserve],
+    NULL,
+    ARRAY[(extract(epoch FROM at) * 1000000)::bigint]
+  ) AS d;
+END
+$function$;

@@ -1,0 +1,37 @@
+-- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
+CREATE OR REPLACE FUNCTION public.rate_limit_validate(
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  start bigint,
+  resolution integer
+)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  reason text;
+BEGIN
+  -- NaN and infinity are above all other numbers; NULL is not true.
+  IF NOT coalesce(rate > 0 AND rate <= 1e300, false) THEN
+    reason := format('the rate %s is not a positive number', coalesce(rate::text, 'NULL'));
+  ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
+    reason := 'the period is not between 1 microsecond and 36525 days';
+  ELSIF NOT (capacity >= 0 AND capacity <= 1e300) THEN
+    reason := format('the capacity %s is not a number from 0 on', capacity);
+  ELSIF NOT (max_reserved >= 0 AND max_reserved <= 1e300) THEN
+    reason := format('max_reserved %s is not a number from 0 on', max_reserved);
+  ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
+    reason := format('the resolution %s is not between 1 and 1000', resolution);
+  --@kinds validate else
+  ELSE
+    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+  END IF;
+  IF reason IS NOT NULL THEN
+    RAISE EXCEPTION 'invalid_limit: %', reason
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+  END IF;
+END
+$function$;

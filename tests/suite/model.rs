@@ -1,0 +1,337 @@
+//! A second opinion on every decision, for the tests: written from the contract alone, for being
+//! obviously right rather than fast, and on purpose not the way the SQL does it.
+//!
+//! * Nothing but history is kept: one event per call that changed a bucket. No balance is stored.
+//! * A token bucket or fixed window obeys the arrival-curve rule: since any past moment, no more was
+//!   taken than the capacity of that moment plus all refills since. The balance is what the tightest
+//!   of these bounds leaves.
+//! * A sliding window adds up every single take, weighted by the age of its sub-interval.
+//! * Tokens are whole femtotokens (1e-15), times whole microseconds, all arithmetic on integers; a
+//!   refill over any stretch is rounded once, so nothing drifts. Only reported figures are `f64`.
+//! * Every wait is checked against the rule itself, at the promised time and just before it.
+//!
+//! Good for rates and counts between about 1e-6 and 1e12 tokens. Comparisons forgive 1e-9 tokens.
+//! What the contract leaves open is left out here too: a name whose kind changes, or a sliding
+//! window whose grid changes (period, start or resolution) while it holds counts.
+
+mod bucket;
+
+use self::bucket::{Bucket, TOLERANCE, femto, tokens};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    TokenBucket,
+    FixedWindow,
+    SlidingWindow,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    pub kind: Kind,
+    pub rate: f64,
+    pub period_us: i64,
+    /// `None` is the rate.
+    pub capacity: Option<f64>,
+    /// `None` is no bound.
+    pub max_reserved: Option<f64>,
+    /// Phase of the grid, from the Unix epoch; token buckets have none and ignore it.
+    pub start_us: i64,
+    /// Sub-intervals of a sliding window; the other kinds ignore it.
+    pub resolution: u32,
+}
+
+#[derive(Debug, Clone)]
+pub struct Item<'a> {
+    /// The name of the limit.
+    pub limit: &'a str,
+    pub key: &'a str,
+    pub rule: &'a Rule,
+    pub count: f64,
+}
+
+/// `balance` is the least over the buckets of the call, after the decision: with the tokens gone if
+/// it was allowed or reserved (for `check`: as if they were), unchanged if it was denied.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    Allowed {
+        balance: f64,
+    },
+    Reserved {
+        wait_us: f64,
+        balance: f64,
+    },
+    Denied {
+        wait_us: f64,
+        /// Names of the limits that refused, in item order, each once.
+        denied_by: Vec<String>,
+        balance: f64,
+    },
+    /// `invalid_count`, `reserve_unsupported` or `count_exceeds_capacity`; in this order if several apply.
+    Impossible(&'static str),
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    buckets: BTreeMap<(String, String), Bucket>,
+}
+
+fn id(limit: &str, key: &str) -> (String, String) {
+    (limit.to_owned(), key.to_owned())
+}
+
+fn valid(count: f64) -> bool {
+    count.is_finite() && count >= 0.0
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn bucket(&self, limit: &str, key: &str) -> &Bucket {
+        static NO_ROW: Bucket = Bucket::NO_ROW;
+        self.buckets.get(&id(limit, key)).unwrap_or(&NO_ROW)
+    }
+
+    /// Decides for all items together and takes the tokens of all or of none.
+    pub fn limit(&mut self, now_us: i64, items: &[Item<'_>], reserve: bool) -> Verdict {
+        if items.iter().any(|item| !valid(item.count)) {
+            return Verdict::Impossible("invalid_count");
+        }
+        let unsupported = |rule: &Rule| {
+            let asked = reserve || rule.capacity.is_some() || rule.max_reserved.is_some();
+            rule.kind == Kind::SlidingWindow && asked
+        };
+        if items.iter().any(|item| unsupported(item.rule)) {
+            return Verdict::Impossible("reserve_unsupported");
+        }
+
+        // One entry for each bucket: the same one named twice counts twice.
+        let mut calls: Vec<(&Item<'_>, i128)> = Vec::new();
+        for item in items {
+            let same = |(other, _): &&mut (&Item<'_>, i128)| {
+                (other.limit, other.key) == (item.limit, item.key)
+            };
+            match calls.iter_mut().find(same) {
+                Some((first, sum)) => {
+                    assert_eq!(first.rule, item.rule, "one bucket, one rule in a call");
+                    *sum += femto(item.count);
+                }
+                None => calls.push((item, femto(item.count))),
+            }
+        }
+        for (item, count) in &calls {
+            if let Some(bound) = item.rule.debt_bound(reserve)
+                && *count > item.rule.capacity() + bound + TOLERANCE
+            {
+                return Verdict::Impossible("count_exceeds_capacity");
+            }
+        }
+
+        let mut denied_by: Vec<String> = Vec::new();
+        let mut wait_us: f64 = 0.0;
+        for (item, count) in &calls {
+            let bucket = self.bucket(item.limit, item.key);
+            if let Some(bound) = item.rule.debt_bound(reserve)
+                && bucket.missing(now_us, item.rule, *count, bound) > TOLERANCE
+            {
+                wait_us = wait_us.max(bucket.wait_us(now_us, item.rule, *count, bound));
+                if !denied_by.iter().any(|name| name == item.limit) {
+                    denied_by.push(item.limit.to_owned());
+                }
+            }
+        }
+        let denied = !denied_by.is_empty();
+
+        let mut balance = f64::INFINITY;
+        for (item, count) in &calls {
+            if !denied {
+                let bucket = self.buckets.entry(id(item.limit, item.key)).or_default();
+                bucket.take(now_us, item.rule, *count);
+                // Reserved tokens may be used once the debt is refilled.
+                if bucket.missing(now_us, item.rule, 0, 0) > TOLERANCE {
+                    wait_us = wait_us.max(bucket.wait_us(now_us, item.rule, 0, 0));
+                }
+            }
+            balance = balance.min(self.balance(now_us, item.limit, item.key, item.rule));
+        }
+        if denied {
+            Verdict::Denied {
+                wait_us,
+                denied_by,
+                balance,
+            }
+        } else if wait_us > 0.0 {
+            Verdict::Reserved { wait_us, balance }
+        } else {
+            Verdict::Allowed { balance }
+        }
+    }
+
+    /// What `limit` would say.
+    pub fn check(&self, now_us: i64, items: &[Item<'_>], reserve: bool) -> Verdict {
+        let mut copy = Self::new();
+        for item in items {
+            let bucket = self.bucket(item.limit, item.key).clone();
+            copy.buckets.insert(id(item.limit, item.key), bucket);
+        }
+        copy.limit(now_us, items, reserve)
+    }
+
+    /// Forgets one key.
+    pub fn reset(&mut self, limit: &str, key: &str) {
+        self.buckets.remove(&id(limit, key));
+    }
+
+    /// Forgets every key of a limit.
+    pub fn reset_all(&mut self, limit: &str) {
+        self.buckets.retain(|(name, _), _| name != limit);
+    }
+
+    /// Gives tokens back, to a bucket that has a row.
+    pub fn credit(&mut self, now_us: i64, item: &Item<'_>) {
+        assert!(valid(item.count));
+        if let Some(bucket) = self.buckets.get_mut(&id(item.limit, item.key)) {
+            bucket.give_back(now_us, item.rule, femto(item.count));
+        }
+    }
+
+    /// Takes tokens whatever the balance.
+    pub fn charge(&mut self, now_us: i64, item: &Item<'_>) {
+        assert!(valid(item.count));
+        let bucket = self.buckets.entry(id(item.limit, item.key)).or_default();
+        bucket.take(now_us, item.rule, femto(item.count));
+    }
+
+    /// The balance now; for a sliding window, what may still be taken.
+    pub fn balance(&self, now_us: i64, limit: &str, key: &str, rule: &Rule) -> f64 {
+        tokens(self.bucket(limit, key).balance(now_us, rule))
+    }
+}
+
+mod tests {
+    use super::{Item, Kind, Model, Rule, Verdict};
+
+    const S: i64 = 1_000_000;
+    const NOW: i64 = 1_767_225_600 * S;
+
+    fn rule(kind: Kind, rate: f64) -> Rule {
+        Rule {
+            kind,
+            rate,
+            period_us: S,
+            capacity: None,
+            max_reserved: None,
+            start_us: 0,
+            resolution: 1,
+        }
+    }
+
+    fn item<'a>(key: &'a str, rule: &'a Rule, count: f64) -> Item<'a> {
+        Item {
+            limit: "a",
+            key,
+            rule,
+            count,
+        }
+    }
+
+    fn denied(wait_us: f64, balance: f64) -> Verdict {
+        Verdict::Denied {
+            wait_us,
+            denied_by: vec!["a".to_owned()],
+            balance,
+        }
+    }
+
+    #[test]
+    fn token_bucket_debt_and_a_clock_that_steps_back() {
+        let tokens = Rule {
+            max_reserved: Some(5.0),
+            ..rule(Kind::TokenBucket, 10.0)
+        };
+        let mut model = Model::new();
+        let twice = [item("k", &tokens, 4.0), item("k", &tokens, 4.0)];
+        assert_eq!(
+            model.limit(NOW, &twice, false),
+            Verdict::Allowed { balance: 2.0 }
+        );
+        let more = [item("k", &tokens, 6.0)];
+        assert_eq!(model.check(NOW, &more, false), denied(400_000.0, 2.0));
+        assert_eq!(
+            model.limit(NOW - S, &more, true),
+            Verdict::Reserved {
+                wait_us: 1_400_000.0,
+                balance: -4.0
+            }
+        );
+        assert_eq!(model.limit(NOW, &more, true), denied(500_000.0, -4.0));
+        assert_eq!(
+            model.limit(NOW, &[item("k", &tokens, 0.0)], false),
+            denied(400_000.0, -4.0)
+        );
+        for (count, error) in [
+            (16.0, "count_exceeds_capacity"),
+            (-1.0, "invalid_count"),
+            (f64::NAN, "invalid_count"),
+        ] {
+            assert_eq!(
+                model.check(NOW, &[item("k", &tokens, count)], true),
+                Verdict::Impossible(error)
+            );
+        }
+        model.reset("a", "k");
+        assert_eq!(model.balance(NOW, "a", "k", &tokens), 10.0);
+    }
+
+    #[test]
+    fn fixed_window_capacity_changes_and_credit() {
+        let narrow = Rule {
+            start_us: S / 4,
+            ..rule(Kind::FixedWindow, 3.0)
+        };
+        let wide = Rule {
+            capacity: Some(9.0),
+            ..narrow.clone()
+        };
+        let mut model = Model::new();
+        model.credit(NOW, &item("k", &narrow, 1.0));
+        assert_eq!(model.balance(NOW, "a", "k", &wide), 9.0); // still no row
+        model.charge(NOW, &item("k", &narrow, 5.0));
+        assert_eq!(model.balance(NOW, "a", "k", &wide), -2.0); // a higher capacity grants nothing
+        assert_eq!(
+            model.limit(NOW, &[item("k", &wide, 5.0)], false),
+            denied(2_250_000.0, -2.0)
+        );
+        model.credit(NOW, &item("k", &narrow, 99.0));
+        assert_eq!(model.balance(NOW, "a", "k", &wide), 3.0);
+        assert_eq!(model.balance(NOW + S, "a", "k", &wide), 6.0);
+        assert_eq!(model.balance(NOW + 9 * S, "a", "k", &wide), 9.0);
+        model.reset_all("a");
+        assert_eq!(model.balance(NOW, "a", "k", &wide), 9.0);
+    }
+
+    #[test]
+    fn sliding_window_in_a_group() {
+        let window = Rule {
+            resolution: 2,
+            ..rule(Kind::SlidingWindow, 4.0)
+        };
+        let mut model = Model::new();
+        let group = [item("k", &window, 4.0), item("l", &window, 1.0)];
+        assert_eq!(
+            model.limit(NOW, &group, false),
+            Verdict::Allowed { balance: 0.0 }
+        );
+        assert_eq!(model.limit(NOW, &group, false), denied(1_500_000.0, 0.0));
+        assert_eq!(model.balance(NOW, "a", "l", &window), 3.0); // all or none
+        assert_eq!(
+            model.check(NOW, &group[1..], true),
+            Verdict::Impossible("reserve_unsupported")
+        );
+        assert_eq!(model.balance(NOW + S + S / 8, "a", "k", &window), 1.0);
+        model.credit(NOW + S / 2, &item("k", &window, 3.0));
+        assert_eq!(model.balance(NOW + S / 2, "a", "k", &window), 3.0);
+    }
+}

@@ -1,0 +1,139 @@
+//! `migrations/` is put together from `sql/`: one source for each function, one file for each kind of limit.
+//! `BLESS=1 cargo test --test suite sql_sources` writes it anew after a change in `sql/`.
+//!
+//! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
+//! `--@include X` for the part `X` of the same file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const FILES: [&str; 10] = [
+    "table",
+    "clock",
+    "validate",
+    "decide",
+    "single",
+    "rate_limit",
+    "rate_limit_check",
+    "rate_limit_enforce",
+    "rate_limit_reset",
+    "privileges",
+];
+const MIGRATION: &str = "migrations/0001_rate_limits.sql";
+const HEADER: &str = "\
+-- Rate limits in PostgreSQL: the table and its functions, in the schema public.
+-- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
+-- For another schema, replace each `public.`. May be run again.
+
+";
+
+type Sections = BTreeMap<String, Vec<String>>;
+
+struct Source {
+    text: Vec<String>,
+    parts: Sections,
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Splits at the lines that begin with `marker`; what stands before the first one is the text.
+fn split(path: &Path, marker: &str) -> Source {
+    let mut source = Source { text: Vec::new(), parts: Sections::new() };
+    let mut current: Option<String> = None;
+    for line in std::fs::read_to_string(path).expect("a source in sql/").lines() {
+        if let Some(rest) = line.strip_prefix(marker) {
+            let name = rest.split([':', ' ']).next().unwrap_or_default().to_owned();
+            source.parts.insert(name.clone(), Vec::new());
+            current = Some(name);
+        } else {
+            match &current {
+                Some(name) => source.parts.get_mut(name).expect("inserted above").push(line.to_owned()),
+                None => source.text.push(line.to_owned()),
+            }
+        }
+    }
+    for lines in source.parts.values_mut().chain([&mut source.text]) {
+        while lines.last().is_some_and(|line| line.is_empty()) {
+            lines.pop();
+        }
+    }
+    source
+}
+
+fn kinds() -> BTreeMap<String, Sections> {
+    let files = std::fs::read_dir(root().join("sql/kinds")).expect("sql/kinds");
+    let paths = files.map(|file| file.expect("a file").path());
+    paths
+        .map(|path| {
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            (name, split(&path, "--@ ").parts)
+        })
+        .collect()
+}
+
+fn push(out: &mut Vec<String>, indent: &str, line: &str) {
+    out.push(if line.is_empty() { String::new() } else { format!("{indent}{line}") });
+}
+
+fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<String, Sections>, out: &mut Vec<String>) {
+    for line in lines {
+        let words = line.trim_start();
+        let deeper = format!("{indent}{}", &line[..line.len() - words.len()]);
+        if let Some(name) = words.strip_prefix("--@include ") {
+            expand(&parts[name], &deeper, parts, kinds, out);
+        } else if let Some(name) = words.strip_prefix("--@kinds ") {
+            let (name, chained) = name.strip_suffix(" else").map_or((name, false), |name| (name, true));
+            let having: Vec<_> = kinds.iter().filter_map(|(kind, sections)| Some((kind, sections.get(name)?))).collect();
+            assert!(!having.is_empty(), "no kind has a section {name}");
+            for (place, (kind, section)) in having.iter().enumerate() {
+                if name == "declare" {
+                    section.iter().for_each(|line| push(out, &deeper, line));
+                    continue;
+                }
+                let word = if place == 0 && !chained { "IF" } else { "ELSIF" };
+                push(out, &deeper, &format!("{word} kind = '{kind}' THEN"));
+                section.iter().for_each(|line| push(out, &format!("{deeper}  "), line));
+            }
+            if name != "declare" && !chained {
+                push(out, &deeper, "END IF;");
+            }
+        } else {
+            push(out, indent, line);
+        }
+    }
+}
+
+fn compose() -> String {
+    let kinds = kinds();
+    let texts = FILES.map(|file| {
+        let source = split(&root().join("sql").join(file).with_extension("sql"), "--@ part ");
+        let mut out = Vec::new();
+        expand(&source.text, "", &source.parts, &kinds, &mut out);
+        out.join("\n") + "\n"
+    });
+    HEADER.to_owned() + &texts.join("\n")
+}
+
+#[test]
+fn migrations_are_put_together_from_the_sources() {
+    let path = root().join(MIGRATION);
+    let composed = compose();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &composed).expect("write the migration");
+    }
+    let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(shipped == composed, "{MIGRATION} is not what sql/ says; run: BLESS=1 cargo test --test suite sql_sources");
+}
+
+#[test]
+fn public_stands_only_where_the_schema_is_meant() {
+    for (number, line) in compose().lines().enumerate() {
+        let code = line.split("--").next().unwrap_or_default();
+        for (at, _) in code.match_indices("public.") {
+            let before = code[..at].chars().next_back();
+            assert!(before.is_none_or(|c| c == ' ' || c == '('), "line {}: {line}", number + 1);
+        }
+    }
+}
