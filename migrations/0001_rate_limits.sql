@@ -198,6 +198,7 @@ DECLARE
   missing double precision;
   wait double precision;
   part double precision;
+  opened bigint; -- the start of the window at hand
   sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `since`
   gone double precision; -- the fraction of it that is gone by
 
@@ -306,7 +307,13 @@ BEGIN
         IF touched THEN
           IF present THEN
             IF kind = 'fixed_window' THEN
-              idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+              IF start IS NULL THEN
+                start := ('x' || substr(encode(sha256(convert_to(
+                  bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
+              END IF;
+              -- Twice %, because the remainder of a negative number is negative.
+              opened := since - ((since - start) % period + period) % period;
+              idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 phase CONSTANT bigint := coalesce(start, 0);
@@ -376,7 +383,13 @@ BEGIN
             IF touched THEN
               IF present THEN
                 IF kind = 'fixed_window' THEN
-                  idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+                  IF start IS NULL THEN
+                    start := ('x' || substr(encode(sha256(convert_to(
+                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
+                  END IF;
+                  -- Twice %, because the remainder of a negative number is negative.
+                  opened := since - ((since - start) % period + period) % period;
+                  idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
                 ELSIF kind = 'sliding_window' THEN
                   DECLARE
                     phase CONSTANT bigint := coalesce(start, 0);
@@ -452,8 +465,15 @@ BEGIN
                 earlier := NULL;
               END IF;
             END IF;
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(stored));
             IF kind = 'fixed_window' THEN
-              idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+              IF start IS NULL THEN
+                start := ('x' || substr(encode(sha256(convert_to(
+                  bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
+              END IF;
+              -- Twice %, because the remainder of a negative number is negative.
+              opened := since - ((since - start) % period + period) % period;
+              idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 phase CONSTANT bigint := coalesce(start, 0);
@@ -486,8 +506,7 @@ BEGIN
             END IF;
             IF kind = 'fixed_window' THEN
               DECLARE
-                phase bigint := start;
-                opened bigint; -- the start of the window that holds `since`
+                opened_before CONSTANT bigint := opened;
               BEGIN
                 IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
                   FOREACH part IN ARRAY earlier LOOP
@@ -496,14 +515,10 @@ BEGIN
                   stored := capacity - stored;
                   earlier := NULL;
                 END IF;
-                IF phase IS NULL THEN
-                  phase := ('x' || substr(encode(sha256(convert_to(
-                    bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
-                END IF;
-                -- Twice %, because the remainder of a negative number is negative.
-                opened := since - ((since - phase) % period + period) % period;
-                since := now - ((now - phase) % period + period) % period;
-                stored := least(stored + rate * ((since - opened) / period), capacity);
+                opened := now - ((now - start) % period + period) % period;
+                stored := least(stored + rate * ((opened - opened_before) / period), capacity);
+                -- A longer period may open before `since`: then `since` stays, or a shorter one later would grant windows twice.
+                since := greatest(since, opened);
                 balance := stored;
               END;
             ELSIF kind = 'sliding_window' THEN
@@ -551,7 +566,6 @@ BEGIN
               since := now;
               balance := stored;
             END IF;
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(balance));
           END IF;
           EXIT WHEN done;
           -- These two change the state itself; then it is taken up again, to see the balance.
@@ -607,7 +621,7 @@ BEGIN
           IF NOT ok OR after < - tolerance THEN
             missing := CASE WHEN ok THEN - after ELSE least_balance - after END;
             IF kind = 'fixed_window' THEN
-              wait := since - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
+              wait := opened - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 room CONSTANT double precision := rate - balance - missing; -- what may be used then
@@ -708,7 +722,13 @@ BEGIN
     IF touched THEN
       IF present THEN
         IF kind = 'fixed_window' THEN
-          idle := since + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+          IF start IS NULL THEN
+            start := ('x' || substr(encode(sha256(convert_to(
+              bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
+          END IF;
+          -- Twice %, because the remainder of a negative number is negative.
+          opened := since - ((since - start) % period + period) % period;
+          idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
         ELSIF kind = 'sliding_window' THEN
           DECLARE
             phase CONSTANT bigint := coalesce(start, 0);

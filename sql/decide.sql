@@ -245,12 +245,12 @@ BEGIN
               now := moment;
               --@kinds fresh
             END IF;
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(stored));
             --@kinds idle
             IF NOT present THEN
               idle_in_row := idle;
             END IF;
             --@kinds advance
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(balance));
           END IF;
           EXIT WHEN done;
           -- These two change the state itself; then it is taken up again, to see the balance.

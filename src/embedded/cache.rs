@@ -12,12 +12,8 @@ pub(super) const PREFIX: &str = "postgresql-";
 
 /// The folders of programs that were fetched before, the newest version first.
 pub(super) fn fetched(run_as: &RunAs) -> Vec<PathBuf> {
-    let caches = candidates(run_as)
-        .into_iter()
-        .filter(|dir| trusted(dir, run_as).is_ok());
-    caches
-        .flat_map(|dir| newest_first(dir, PREFIX, "bin"))
-        .collect()
+    let caches = candidates(run_as).into_iter().filter(|dir| trusted(dir, run_as).is_ok());
+    caches.flat_map(|dir| newest_first(dir, PREFIX, "bin")).collect()
 }
 
 /// The folder to put fetched programs into, made if need be.
@@ -29,19 +25,12 @@ pub(super) fn make(run_as: &RunAs) -> Result<PathBuf, String> {
             Err(reason) => reasons.push(format!("{} {reason}", dir.display())),
         }
     }
-    Err(format!(
-        "no cache folder can be used: {}",
-        reasons.join("; ")
-    ))
+    Err(format!("no cache folder can be used: {}", reasons.join("; ")))
 }
 
 /// A folder the user names is the only one. Else several, as programs below /root are closed to the server's user.
 fn candidates(run_as: &RunAs) -> Vec<PathBuf> {
-    let var = |name| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute())
-    };
+    let var = |name| env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     if let Some(named) = named() {
         return vec![named];
     }
@@ -49,11 +38,7 @@ fn candidates(run_as: &RunAs) -> Vec<PathBuf> {
     dirs.extend(var("XDG_CACHE_HOME").map(|dir| dir.join("pg-limiter")));
     dirs.extend(var("HOME").map(|dir| dir.join(".cache/pg-limiter")));
     dirs.push("/var/cache/pg-limiter".into());
-    dirs.push(
-        run_as
-            .temp_dir()
-            .join(format!("pg-limiter-cache-{}", run_as.me)),
-    );
+    dirs.push(run_as.temp_dir().join(format!("pg-limiter-cache-{}", run_as.me)));
     dirs
 }
 
@@ -86,9 +71,7 @@ fn trusted(dir: &Path, run_as: &RunAs) -> Result<(), String> {
     let found = fs::symlink_metadata(dir).map_err(|error| format!("cannot be read: {error}"))?;
     let owner = found.uid();
     if !found.is_dir() || (owner != run_as.me && owner != 0) || found.mode() & 0o022 != 0 {
-        return Err(
-            "is not a folder that only its owner, this user or root, can write to".to_owned(),
-        );
+        return Err("is not a folder that only its owner, this user or root, can write to".to_owned());
     }
     Ok(())
 }

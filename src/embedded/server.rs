@@ -47,17 +47,12 @@ impl ServerConfig {
     /// All settings as `name=value`, the caller's last: of two settings of one name, the later one wins.
     pub(super) fn all_settings(&self) -> impl Iterator<Item = String> {
         let own: &[&str] = &["max_connections=200", "shared_buffers=128MB"];
-        let unsafe_: &[&str] = &[
-            "fsync=off",
-            "synchronous_commit=off",
-            "full_page_writes=off",
-        ];
-        let unsafe_ = if self.durable { &[] } else { unsafe_ };
-        own.iter().chain(unsafe_).map(ToString::to_string).chain(
-            self.settings
-                .iter()
-                .map(|(name, value)| format!("{name}={value}")),
-        )
+        let careless: &[&str] = &["fsync=off", "synchronous_commit=off", "full_page_writes=off"];
+        let careless = if self.durable { &[] } else { careless };
+        own.iter()
+            .chain(careless)
+            .map(ToString::to_string)
+            .chain(self.settings.iter().map(|(name, value)| format!("{name}={value}")))
     }
 }
 

@@ -110,9 +110,7 @@ impl Model {
         // One entry for each bucket: the same one named twice counts twice.
         let mut calls: Vec<(&Item<'_>, i128)> = Vec::new();
         for item in items {
-            let same = |(other, _): &&mut (&Item<'_>, i128)| {
-                (other.limit, other.key) == (item.limit, item.key)
-            };
+            let same = |(other, _): &&mut (&Item<'_>, i128)| (other.limit, other.key) == (item.limit, item.key);
             match calls.iter_mut().find(same) {
                 Some((first, sum)) => {
                     assert_eq!(first.rule, item.rule, "one bucket, one rule in a call");
@@ -157,11 +155,7 @@ impl Model {
             balance = balance.min(self.balance(now_us, item.limit, item.key, item.rule));
         }
         if denied {
-            Verdict::Denied {
-                wait_us,
-                denied_by,
-                balance,
-            }
+            Verdict::Denied { wait_us, denied_by, balance }
         } else if wait_us > 0.0 {
             Verdict::Reserved { wait_us, balance }
         } else {
@@ -217,69 +211,30 @@ mod tests {
     const NOW: i64 = 1_767_225_600 * S;
 
     fn rule(kind: Kind, rate: f64) -> Rule {
-        Rule {
-            kind,
-            rate,
-            period_us: S,
-            capacity: None,
-            max_reserved: None,
-            start_us: 0,
-            resolution: 1,
-        }
+        Rule { kind, rate, period_us: S, capacity: None, max_reserved: None, start_us: 0, resolution: 1 }
     }
 
     fn item<'a>(key: &'a str, rule: &'a Rule, count: f64) -> Item<'a> {
-        Item {
-            limit: "a",
-            key,
-            rule,
-            count,
-        }
+        Item { limit: "a", key, rule, count }
     }
 
     fn denied(wait_us: f64, balance: f64) -> Verdict {
-        Verdict::Denied {
-            wait_us,
-            denied_by: vec!["a".to_owned()],
-            balance,
-        }
+        Verdict::Denied { wait_us, denied_by: vec!["a".to_owned()], balance }
     }
 
     #[test]
     fn token_bucket_debt_and_a_clock_that_steps_back() {
-        let tokens = Rule {
-            max_reserved: Some(5.0),
-            ..rule(Kind::TokenBucket, 10.0)
-        };
+        let tokens = Rule { max_reserved: Some(5.0), ..rule(Kind::TokenBucket, 10.0) };
         let mut model = Model::new();
         let twice = [item("k", &tokens, 4.0), item("k", &tokens, 4.0)];
-        assert_eq!(
-            model.limit(NOW, &twice, false),
-            Verdict::Allowed { balance: 2.0 }
-        );
+        assert_eq!(model.limit(NOW, &twice, false), Verdict::Allowed { balance: 2.0 });
         let more = [item("k", &tokens, 6.0)];
         assert_eq!(model.check(NOW, &more, false), denied(400_000.0, 2.0));
-        assert_eq!(
-            model.limit(NOW - S, &more, true),
-            Verdict::Reserved {
-                wait_us: 1_400_000.0,
-                balance: -4.0
-            }
-        );
+        assert_eq!(model.limit(NOW - S, &more, true), Verdict::Reserved { wait_us: 1_400_000.0, balance: -4.0 });
         assert_eq!(model.limit(NOW, &more, true), denied(500_000.0, -4.0));
-        assert_eq!(
-            model.limit(NOW, &[item("k", &tokens, 0.0)], false),
-            denied(400_000.0, -4.0)
-        );
-        for (count, error) in [
-            (16.0, "count_exceeds_capacity"),
-            (-1.0, "invalid_count"),
-            (f64::NAN, "invalid_count"),
-        ] {
-            assert_eq!(
-                model.check(NOW, &[item("k", &tokens, count)], true),
-                Verdict::Impossible(error)
-            );
+        assert_eq!(model.limit(NOW, &[item("k", &tokens, 0.0)], false), denied(400_000.0, -4.0));
+        for (count, error) in [(16.0, "count_exceeds_capacity"), (-1.0, "invalid_count"), (f64::NAN, "invalid_count")] {
+            assert_eq!(model.check(NOW, &[item("k", &tokens, count)], true), Verdict::Impossible(error));
         }
         model.reset("a", "k");
         assert_eq!(model.balance(NOW, "a", "k", &tokens), 10.0);
@@ -287,23 +242,14 @@ mod tests {
 
     #[test]
     fn fixed_window_capacity_changes_and_credit() {
-        let narrow = Rule {
-            start_us: S / 4,
-            ..rule(Kind::FixedWindow, 3.0)
-        };
-        let wide = Rule {
-            capacity: Some(9.0),
-            ..narrow.clone()
-        };
+        let narrow = Rule { start_us: S / 4, ..rule(Kind::FixedWindow, 3.0) };
+        let wide = Rule { capacity: Some(9.0), ..narrow.clone() };
         let mut model = Model::new();
         model.credit(NOW, &item("k", &narrow, 1.0));
         assert_eq!(model.balance(NOW, "a", "k", &wide), 9.0); // still no row
         model.charge(NOW, &item("k", &narrow, 5.0));
         assert_eq!(model.balance(NOW, "a", "k", &wide), -2.0); // a higher capacity grants nothing
-        assert_eq!(
-            model.limit(NOW, &[item("k", &wide, 5.0)], false),
-            denied(2_250_000.0, -2.0)
-        );
+        assert_eq!(model.limit(NOW, &[item("k", &wide, 5.0)], false), denied(2_250_000.0, -2.0));
         model.credit(NOW, &item("k", &narrow, 99.0));
         assert_eq!(model.balance(NOW, "a", "k", &wide), 3.0);
         assert_eq!(model.balance(NOW + S, "a", "k", &wide), 6.0);
@@ -314,22 +260,13 @@ mod tests {
 
     #[test]
     fn sliding_window_in_a_group() {
-        let window = Rule {
-            resolution: 2,
-            ..rule(Kind::SlidingWindow, 4.0)
-        };
+        let window = Rule { resolution: 2, ..rule(Kind::SlidingWindow, 4.0) };
         let mut model = Model::new();
         let group = [item("k", &window, 4.0), item("l", &window, 1.0)];
-        assert_eq!(
-            model.limit(NOW, &group, false),
-            Verdict::Allowed { balance: 0.0 }
-        );
+        assert_eq!(model.limit(NOW, &group, false), Verdict::Allowed { balance: 0.0 });
         assert_eq!(model.limit(NOW, &group, false), denied(1_500_000.0, 0.0));
         assert_eq!(model.balance(NOW, "a", "l", &window), 3.0); // all or none
-        assert_eq!(
-            model.check(NOW, &group[1..], true),
-            Verdict::Impossible("reserve_unsupported")
-        );
+        assert_eq!(model.check(NOW, &group[1..], true), Verdict::Impossible("reserve_unsupported"));
         assert_eq!(model.balance(NOW + S + S / 8, "a", "k", &window), 1.0);
         model.credit(NOW + S / 2, &item("k", &window, 3.0));
         assert_eq!(model.balance(NOW + S / 2, "a", "k", &window), 3.0);

@@ -85,7 +85,8 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
             expand(&parts[name], &deeper, parts, kinds, out);
         } else if let Some(name) = words.strip_prefix("--@kinds ") {
             let (name, chained) = name.strip_suffix(" else").map_or((name, false), |name| (name, true));
-            let having: Vec<_> = kinds.iter().filter_map(|(kind, sections)| Some((kind, sections.get(name)?))).collect();
+            let having: Vec<_> =
+                kinds.iter().filter_map(|(kind, sections)| Some((kind, sections.get(name)?))).collect();
             assert!(!having.is_empty(), "no kind has a section {name}");
             for (place, (kind, section)) in having.iter().enumerate() {
                 if name == "declare" {

@@ -36,11 +36,7 @@ impl Rule {
 
     /// How deep a call may go into debt; `None` is without bound.
     pub fn debt_bound(&self, reserve: bool) -> Option<Femto> {
-        if reserve {
-            self.max_reserved.map(femto)
-        } else {
-            Some(0)
-        }
+        if reserve { self.max_reserved.map(femto) } else { Some(0) }
     }
 
     /// Fixed window: the number of the window that holds `t`.
@@ -66,14 +62,8 @@ impl Rule {
     /// Token bucket and fixed window: what comes in between two moments.
     fn refill(&self, from: i64, to: i64) -> Femto {
         let refill = match self.kind {
-            Kind::TokenBucket => mul_div(
-                self.rate(),
-                i128::from(to) - i128::from(from),
-                self.period(),
-            ),
-            Kind::FixedWindow => self
-                .rate()
-                .saturating_mul(self.window(to) - self.window(from)),
+            Kind::TokenBucket => mul_div(self.rate(), i128::from(to) - i128::from(from), self.period()),
+            Kind::FixedWindow => self.rate().saturating_mul(self.window(to) - self.window(from)),
             Kind::SlidingWindow => unreachable!("a sliding window has no refill"),
         };
         assert!(refill >= 0, "time runs forward in a bucket");
@@ -135,10 +125,7 @@ impl Bucket {
 
     /// Sliding window: what was taken in the sub-intervals for which `wanted` holds.
     fn taken_in(&self, rule: &Rule, wanted: impl Fn(i128) -> bool) -> Femto {
-        let wanted = self
-            .0
-            .iter()
-            .filter(|event| wanted(rule.sub_interval(event.at)));
+        let wanted = self.0.iter().filter(|event| wanted(rule.sub_interval(event.at)));
         wanted.map(|event| event.taken).sum()
     }
 
@@ -163,9 +150,7 @@ impl Bucket {
         assert!(missing > TOLERANCE, "no wait where nothing is missing");
         let t = self.time(now);
         let wait = match rule.kind {
-            Kind::TokenBucket => {
-                (t - now) as f64 + missing as f64 * rule.period() as f64 / rule.rate() as f64
-            }
+            Kind::TokenBucket => (t - now) as f64 + missing as f64 * rule.period() as f64 / rule.rate() as f64,
             Kind::FixedWindow => {
                 let windows = (missing - TOLERANCE + rule.rate() - 1) / rule.rate();
                 (rule.window_start(t) - now) as f64 + windows as f64 * rule.period() as f64
@@ -177,14 +162,8 @@ impl Bucket {
             let slack = 1e-4 + wait * 1e-15 + 2.0 * rule.period() as f64 / rule.rate() as f64;
             let promised = now + (wait + slack).ceil() as i64;
             let early = now + (wait - slack).ceil() as i64 - 1;
-            assert!(
-                self.missing(promised, rule, count, bound) <= TOLERANCE,
-                "too early: {wait} in {self:?}"
-            );
-            assert!(
-                self.missing(early, rule, count, bound) > 0,
-                "too late: {wait} in {self:?}"
-            );
+            assert!(self.missing(promised, rule, count, bound) <= TOLERANCE, "too early: {wait} in {self:?}");
+            assert!(self.missing(early, rule, count, bound) > 0, "too late: {wait} in {self:?}");
         }
         wait
     }
@@ -205,10 +184,8 @@ impl Bucket {
             }
             let to_go = whole + fading + count - rule.rate();
             let share = (to_go as f64 / fading as f64).min(1.0);
-            let stretch_start =
-                (leaving + i128::from(rule.resolution)) * rule.period() - rule.grid_time(now);
-            return (stretch_start as f64 + share * rule.period() as f64)
-                / f64::from(rule.resolution);
+            let stretch_start = (leaving + i128::from(rule.resolution)) * rule.period() - rule.grid_time(now);
+            return (stretch_start as f64 + share * rule.period() as f64) / f64::from(rule.resolution);
         }
         unreachable!("an empty window has room for any possible count")
     }
@@ -217,16 +194,8 @@ impl Bucket {
     /// call under a longer period may stamp an earlier time than the call before it did.
     pub fn take(&mut self, now: i64, rule: &Rule, taken: Femto) {
         let t = self.time(now);
-        let at = if rule.kind == Kind::FixedWindow {
-            rule.window_start(t)
-        } else {
-            t
-        };
-        self.0.push(Event {
-            at,
-            rule: rule.clone(),
-            taken,
-        });
+        let at = if rule.kind == Kind::FixedWindow { rule.window_start(t) } else { t };
+        self.0.push(Event { at, rule: rule.clone(), taken });
     }
 
     pub fn give_back(&mut self, now: i64, rule: &Rule, mut back: Femto) {
@@ -240,11 +209,7 @@ impl Bucket {
                 back -= part;
             }
         }
-        let taken = if rule.kind == Kind::SlidingWindow {
-            0
-        } else {
-            -back
-        };
+        let taken = if rule.kind == Kind::SlidingWindow { 0 } else { -back };
         self.take(now, rule, taken);
     }
 }

@@ -1,0 +1,15 @@
+//! What is asked and what is answered: values, no I/O.
+
+mod balances;
+#[allow(clippy::module_inception)]
+mod call;
+mod decision;
+mod item;
+mod resolved;
+
+pub use balances::Balances;
+pub use call::Call;
+pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
+pub use item::{Item, LimitRef};
+
+pub(crate) use resolved::{Op, Resolved, ResolvedItem};

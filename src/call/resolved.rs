@@ -1,0 +1,124 @@
+//! A call with its limits looked up and every rule checked: nothing else is sent.
+
+use std::sync::Arc;
+
+use crate::call::Call;
+use crate::error::InvalidCall;
+use crate::limit::{Limit, Limits, check_name};
+
+/// The longest key, in bytes: an index entry holds it with the name.
+const LONGEST_KEY: usize = 1024;
+const LARGEST_COUNT: f64 = 1e300;
+
+/// What is to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Limit,
+    Check,
+    Credit,
+    Charge,
+    Reset,
+}
+
+impl Op {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Check => "check",
+            Self::Credit => "credit",
+            Self::Charge => "charge",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ResolvedItem {
+    pub(crate) name: Arc<str>,
+    pub(crate) key: Arc<str>,
+    pub(crate) limit: Limit,
+    pub(crate) count: f64,
+}
+
+/// Each bucket once; `places` says which of the `items` each item of the call became.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    pub(crate) op: Op,
+    pub(crate) reserve: bool,
+    pub(crate) items: Vec<ResolvedItem>,
+    pub(crate) places: Vec<usize>,
+}
+
+impl Resolved {
+    pub(crate) fn new(op: Op, call: Call, limits: &Limits) -> Result<Self, InvalidCall> {
+        if call.items.is_empty() {
+            return Err(InvalidCall::Empty);
+        }
+        let mut resolved = Self {
+            op,
+            reserve: call.reserve,
+            items: Vec::with_capacity(call.items.len()),
+            places: Vec::with_capacity(call.items.len()),
+        };
+        for item in call.items {
+            let (name, limit) = match item.limit.inline {
+                Some(limit) => (item.limit.name, limit),
+                None => match limits.find(&item.limit.name) {
+                    Some((name, limit)) => (Arc::clone(name), *limit),
+                    None => return Err(InvalidCall::UnknownLimit { limit: item.limit.name.to_string() }),
+                },
+            };
+            resolved.add(ResolvedItem { name, key: item.key, limit, count: item.count })?;
+        }
+        if matches!(op, Op::Limit | Op::Check) {
+            resolved.items.iter().try_for_each(|item| item.check_possible(call.reserve))?;
+        }
+        Ok(resolved)
+    }
+
+    /// A bucket that is named twice counts twice.
+    fn add(&mut self, item: ResolvedItem) -> Result<(), InvalidCall> {
+        item.check_words()?;
+        let same = |other: &ResolvedItem| other.name == item.name && other.key == item.key;
+        match self.items.iter().position(same) {
+            Some(place) if self.items[place].limit != item.limit => {
+                Err(InvalidCall::Contradiction { limit: item.name.to_string() })
+            }
+            Some(place) => {
+                self.items[place].count += item.count;
+                self.places.push(place);
+                Ok(())
+            }
+            None => {
+                self.places.push(self.items.len());
+                self.items.push(item);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl ResolvedItem {
+    fn check_words(&self) -> Result<(), InvalidCall> {
+        check_name(&self.name)?;
+        if self.key.len() > LONGEST_KEY || self.key.contains('\0') {
+            return Err(InvalidCall::Key { limit: self.name.to_string(), bytes: self.key.len() });
+        }
+        if !(self.count >= 0.0 && self.count <= LARGEST_COUNT) {
+            return Err(InvalidCall::Count { limit: self.name.to_string(), count: self.count });
+        }
+        Ok(())
+    }
+
+    fn check_possible(&self, reserve: bool) -> Result<(), InvalidCall> {
+        if reserve && !self.limit.kind().can_reserve() {
+            return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
+        }
+        let most = self.limit.most(reserve);
+        // As forgiving as the decision itself: sums of fractions are not exact.
+        if self.count > most + 1e-9 + 1e-14 * most {
+            return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, most });
+        }
+        Ok(())
+    }
+}

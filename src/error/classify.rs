@@ -1,0 +1,91 @@
+//! What a failure means: the one place that looks at SQLSTATEs.
+
+use sqlx::postgres::PgDatabaseError;
+
+use crate::error::Error;
+
+/// What was under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing was sent yet that could change anything: connecting, BEGIN.
+    Begin,
+    /// A statement in a transaction that is not committed.
+    Statement,
+    /// COMMIT was sent.
+    Commit,
+}
+
+/// What the failure means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Rolled back because of others; the same transaction may pass when run again.
+    Conflict,
+    /// The connection is gone or was never made, and nothing was committed; try on a new one.
+    Connection,
+    /// It may have been committed.
+    Unknown,
+    /// The limiter's table or functions are not there.
+    SchemaMissing,
+    /// Anything else: trying again does not help.
+    Refused,
+}
+
+/// SQLSTATE (or class), and what it means before COMMIT was sent and after.
+const TABLE: [(&str, Cause, Cause); 16] = [
+    ("40001", Cause::Conflict, Cause::Conflict),     // serialization_failure
+    ("40P01", Cause::Conflict, Cause::Conflict),     // deadlock_detected
+    ("40003", Cause::Unknown, Cause::Unknown),       // statement_completion_unknown
+    ("08007", Cause::Unknown, Cause::Unknown),       // transaction_resolution_unknown
+    ("08", Cause::Connection, Cause::Unknown),       // connection exceptions
+    ("57P01", Cause::Connection, Cause::Unknown),    // admin_shutdown
+    ("57P02", Cause::Connection, Cause::Unknown),    // crash_shutdown
+    ("57P03", Cause::Connection, Cause::Unknown),    // cannot_connect_now
+    ("57P05", Cause::Connection, Cause::Unknown),    // idle_session_timeout
+    ("25P03", Cause::Connection, Cause::Unknown),    // idle_in_transaction_session_timeout
+    ("25006", Cause::Connection, Cause::Refused),    // read_only_sql_transaction: after a failover, the wrong node
+    ("53300", Cause::Connection, Cause::Unknown),    // too_many_connections
+    ("55P03", Cause::Conflict, Cause::Conflict),     // lock_not_available
+    ("42883", Cause::SchemaMissing, Cause::Refused), // undefined_function
+    ("42P01", Cause::SchemaMissing, Cause::Refused), // undefined_table
+    ("3F000", Cause::SchemaMissing, Cause::Refused), // invalid_schema_name
+];
+
+/// Looks a failure up.
+pub(crate) fn classify(error: &sqlx::Error, phase: Phase) -> Cause {
+    let lost = if phase == Phase::Commit { Cause::Unknown } else { Cause::Connection };
+    match error {
+        sqlx::Error::Database(database) => look_up(&database.code().unwrap_or_default(), phase),
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => lost,
+        sqlx::Error::BeginFailed if phase == Phase::Begin => Cause::Connection,
+        _ => Cause::Refused,
+    }
+}
+
+fn look_up(code: &str, phase: Phase) -> Cause {
+    let row = TABLE.iter().find(|(prefix, ..)| code.starts_with(prefix));
+    row.map_or(Cause::Refused, |(_, before, after)| if phase == Phase::Commit { *after } else { *before })
+}
+
+/// Whether a conflict stands anywhere in a chain of errors: what a unit of work returns is the application's type.
+pub(crate) fn is_transient_chain(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return error.is_retryable();
+        }
+        if let Some(error) = error.downcast_ref::<sqlx::Error>() {
+            return classify(error, Phase::Statement) == Cause::Conflict;
+        }
+        // A transparent wrapper shows only what stands behind the error that it wraps.
+        if let Some(error) = error.downcast_ref::<PgDatabaseError>() {
+            return look_up(error.code(), Phase::Statement) == Cause::Conflict;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,103 @@
+use std::time::Duration;
+
+use crate::call::Denied;
+use crate::error::classify::{Cause, Phase, classify};
+use crate::error::{InvalidCall, InvalidLimit};
+
+/// Why a call has no decision. Fail closed: none of these is a permit.
+///
+/// A denial is not among them, unless it was turned into one with [`Decision::enforce`](crate::Decision::enforce).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call could never be allowed. Nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidCall),
+    /// A limit that cannot be.
+    #[error(transparent)]
+    InvalidLimit(#[from] InvalidLimit),
+    /// The call was denied, and [`enforce`](crate::Decision::enforce) made that an error.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// The database cannot be reached, or no connection was free in time. Nothing was decided.
+    #[error("the database is unavailable: {source}; check that it runs and that the pool is large enough")]
+    Unavailable {
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// Every attempt ended in a conflict or a lost connection. Nothing was decided.
+    #[error(
+        "no decision after {attempts} attempts in {elapsed:?}: {source}; raise the retry policy's attempts or deadline, or spread the load"
+    )]
+    RetriesExhausted {
+        /// The attempts made.
+        attempts: u32,
+        /// The time they took.
+        elapsed: Duration,
+        /// The last failure.
+        source: sqlx::Error,
+    },
+    /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent.
+    #[error("the outcome of a commit is unknown: {source}; count the tokens as spent")]
+    OutcomeUnknown {
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The limiter's table or functions are not there.
+    #[error(
+        "the schema \"{schema}\" lacks the rate limiter's table and functions; run migrate, or `pg-limiter migrate`"
+    )]
+    SchemaMissing {
+        /// The schema that was looked in.
+        schema: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The caller's transaction met a conflict and has to be rolled back; the whole of it is worth retrying.
+    #[error("the transaction met a conflict: {source}; roll it back and run it again from the start")]
+    Conflict {
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The database refused, for example for want of a privilege. Within a transaction, roll it back.
+    #[error("the database refused: {source}")]
+    Database {
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The unit of work returned `Ok`, but a statement in it had failed: nothing was committed.
+    #[error(
+        "the transaction had failed and was rolled back, although the work reported success; return the first error instead of dropping it"
+    )]
+    Aborted,
+}
+
+impl Error {
+    /// Whether the whole transaction, run again from the start, may well succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Conflict { .. })
+    }
+
+    /// A failure of a statement within a transaction: the caller's, or one attempt of the limiter's own.
+    pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
+        match classify(&source, Phase::Statement) {
+            Cause::Conflict => Self::Conflict { source },
+            Cause::Connection => Self::Unavailable { source },
+            Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },
+            Cause::Unknown => Self::OutcomeUnknown { source },
+            Cause::Refused => Self::Database { source },
+        }
+    }
+
+    pub(crate) fn database(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Unavailable { source }
+            | Self::RetriesExhausted { source, .. }
+            | Self::OutcomeUnknown { source }
+            | Self::SchemaMissing { source, .. }
+            | Self::Conflict { source }
+            | Self::Database { source } => Some(source),
+            Self::Invalid(_) | Self::InvalidLimit(_) | Self::Denied(_) | Self::Aborted => None,
+        }
+    }
+}

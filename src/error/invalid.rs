@@ -1,0 +1,123 @@
+use crate::limit::Kind;
+
+/// A limit whose numbers or options cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid limit{}: {reason}", .name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default())]
+pub struct InvalidLimit {
+    name: Option<String>,
+    reason: String,
+}
+
+impl InvalidLimit {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self { name: None, reason: reason.into() }
+    }
+
+    pub(crate) fn of(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+}
+
+impl From<std::convert::Infallible> for InvalidLimit {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// A limits file that cannot be read; the message names the limit and the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("limits file: {reason}")]
+pub struct LimitsFileError {
+    reason: String,
+}
+
+impl LimitsFileError {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+/// A call that could never be allowed, or that makes no sense. Found before anything is sent.
+///
+/// Keys are personal data more often than not: no message shows one.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidCall {
+    /// The count is above what the limit can ever grant at once: its capacity, with `reserve` its capacity and
+    /// `max_reserved`, for a sliding window its rate.
+    #[error(
+        "the count {count} can never be served by the limit \"{limit}\", which grants at most {most}; ask for less at once, or raise the capacity"
+    )]
+    CountExceedsCapacity {
+        /// The limit's name.
+        limit: String,
+        /// The count asked for, added up where a call names the bucket more than once.
+        count: f64,
+        /// The largest count that can be served.
+        most: f64,
+    },
+    /// The count is negative or not a finite number.
+    #[error("the count {count} for the limit \"{limit}\" is not a number from 0 on; ask for a finite count, 0 or more")]
+    Count {
+        /// The limit's name.
+        limit: String,
+        /// The count asked for.
+        count: f64,
+    },
+    /// No limit of that name was defined.
+    #[error("there is no limit \"{limit}\"; define it, or give it with the call")]
+    UnknownLimit {
+        /// The name asked for.
+        limit: String,
+    },
+    /// This kind of limit cannot reserve.
+    #[error("the limit \"{limit}\" cannot reserve, being a {kind}; use a token bucket or a fixed window")]
+    ReserveUnsupported {
+        /// The limit's name.
+        limit: String,
+        /// The limit's kind.
+        kind: Kind,
+    },
+    /// The name of a limit is empty, longer than 255 bytes, or holds a NUL.
+    #[error("a limit's name has 1 to 255 bytes and no NUL, not {bytes} bytes; give the limit a short name")]
+    Name {
+        /// The length of the name.
+        bytes: usize,
+    },
+    /// The key is longer than 1024 bytes or holds a NUL.
+    #[error(
+        "the key for the limit \"{limit}\" has {bytes} bytes; a key has at most 1024 and no NUL, so shorten or hash it"
+    )]
+    Key {
+        /// The limit's name.
+        limit: String,
+        /// The length of the key.
+        bytes: usize,
+    },
+    /// One call names a bucket twice, under two different limits.
+    #[error("the call gives the limit \"{limit}\" in two different forms for one key; give it once")]
+    Contradiction {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A call without items decides nothing.
+    #[error("the call names no limit; name at least one")]
+    Empty,
+}
+
+impl InvalidCall {
+    /// A stable name: `count_exceeds_capacity`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
+    /// `invalid_name`, `invalid_key`, `invalid_call`.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
+            Self::Count { .. } => "invalid_count",
+            Self::UnknownLimit { .. } => "unknown_limit",
+            Self::ReserveUnsupported { .. } => "reserve_unsupported",
+            Self::Name { .. } => "invalid_name",
+            Self::Key { .. } => "invalid_key",
+            Self::Contradiction { .. } | Self::Empty => "invalid_call",
+        }
+    }
+}

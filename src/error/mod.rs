@@ -1,0 +1,11 @@
+//! What can go wrong, and what to do then.
+
+mod classify;
+#[allow(clippy::module_inception)]
+mod error;
+mod invalid;
+
+pub use error::Error;
+pub use invalid::{InvalidCall, InvalidLimit, LimitsFileError};
+
+pub(crate) use classify::{Cause, Phase, classify, is_transient_chain};

@@ -1,0 +1,201 @@
+//! The kinds of limits: their names, which options apply to each, and the constructors that allow no others.
+//! Their algebra is in `sql/kinds/`, a file each.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::InvalidLimit;
+use crate::limit::Limit;
+use crate::limit::length::micros;
+use crate::limit::limit::Options;
+
+/// How a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Kind {
+    /// `rate` tokens per `period` flow in all the time, up to `capacity`
+    /// (J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986).
+    TokenBucket,
+    /// `rate` tokens arrive at the start of each window; what is left rolls over up to `capacity`
+    /// (as in Convex's rate limiter, on an absolute grid of windows).
+    FixedWindow,
+    /// At most `rate` in any `period`, counted in `resolution` sub-intervals; with one, the two-counter form
+    /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
+    SlidingWindow,
+}
+
+impl Kind {
+    /// The name used in limits files and in SQL.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
+        }
+    }
+
+    /// Whether tokens can be taken before they are there.
+    pub const fn can_reserve(self) -> bool {
+        match self {
+            Self::TokenBucket | Self::FixedWindow => true,
+            Self::SlidingWindow => false,
+        }
+    }
+
+    /// The first option that is set and does not apply to this kind.
+    pub(crate) fn misplaced(self, options: &Options) -> Option<&'static str> {
+        let (balance, grid, parts) = match self {
+            Self::TokenBucket => (true, false, false),
+            Self::FixedWindow => (true, true, false),
+            Self::SlidingWindow => (false, true, true),
+        };
+        let set = [
+            ("capacity", options.capacity.is_some(), balance),
+            ("max_reserved", options.max_reserved.is_some(), balance),
+            ("start", options.start.is_some(), grid),
+            ("resolution", options.resolution.is_some(), parts),
+        ];
+        set.into_iter().find(|(_, set, applies)| *set && !applies).map(|(name, ..)| name)
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Marks a builder for a [token bucket](Kind::TokenBucket).
+#[derive(Clone, Copy, Debug)]
+pub enum TokenBucket {}
+
+/// Marks a builder for a [fixed window](Kind::FixedWindow).
+#[derive(Clone, Copy, Debug)]
+pub enum FixedWindow {}
+
+/// Marks a builder for a [sliding window](Kind::SlidingWindow).
+#[derive(Clone, Copy, Debug)]
+pub enum SlidingWindow {}
+
+/// A limit in the making: has only the options that its kind knows.
+///
+/// Made by [`Limit::token_bucket`], [`Limit::fixed_window`] and [`Limit::sliding_window`]; [`build`](Self::build)
+/// checks the numbers. [`Limits::define`](crate::Limits::define) takes a builder as it is.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct LimitBuilder<K> {
+    options: Options,
+    kind: PhantomData<K>,
+}
+
+impl Limit {
+    /// A token bucket: `rate` tokens per `period` flow in all the time, up to a capacity (default: `rate`).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let limit = pg_limiter::Limit::token_bucket(10, Duration::from_secs(60)).capacity(20).build()?;
+    /// assert_eq!(limit.capacity(), 20.0);
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub fn token_bucket(rate: impl Into<f64>, period: Duration) -> LimitBuilder<TokenBucket> {
+        LimitBuilder::new(Kind::TokenBucket, rate.into(), period)
+    }
+
+    /// A fixed window: `rate` tokens at the start of each window of length `period`; what is left rolls over up to a
+    /// capacity (default: `rate`).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let day = Duration::from_secs(86_400);
+    /// let limit = pg_limiter::Limit::fixed_window(100, day).start(Duration::from_secs(7 * 3600)).build()?;
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub fn fixed_window(rate: impl Into<f64>, period: Duration) -> LimitBuilder<FixedWindow> {
+        LimitBuilder::new(Kind::FixedWindow, rate.into(), period)
+    }
+
+    /// A sliding window: at most `rate` in any `period`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let limit = pg_limiter::Limit::sliding_window(100, Duration::from_secs(3600)).resolution(12).build()?;
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub fn sliding_window(rate: impl Into<f64>, period: Duration) -> LimitBuilder<SlidingWindow> {
+        LimitBuilder::new(Kind::SlidingWindow, rate.into(), period)
+    }
+}
+
+impl<K> LimitBuilder<K> {
+    fn new(kind: Kind, rate: f64, period: Duration) -> Self {
+        Self { options: Options::new(kind, rate, micros(period)), kind: PhantomData }
+    }
+
+    /// The limit.
+    ///
+    /// # Errors
+    /// [`InvalidLimit`] if a number is out of range: see [`Limit`].
+    pub fn build(self) -> Result<Limit, InvalidLimit> {
+        self.options.check()
+    }
+}
+
+impl LimitBuilder<TokenBucket> {
+    /// The most tokens the bucket holds, 0 or more (default: the rate). 0 is for limits that only ever reserve.
+    pub fn capacity(mut self, tokens: impl Into<f64>) -> Self {
+        self.options.capacity = Some(tokens.into());
+        self
+    }
+
+    /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
+    pub fn max_reserved(mut self, tokens: impl Into<f64>) -> Self {
+        self.options.max_reserved = Some(tokens.into());
+        self
+    }
+}
+
+impl LimitBuilder<FixedWindow> {
+    /// The most tokens that roll over, 0 or more (default: the rate).
+    pub fn capacity(mut self, tokens: impl Into<f64>) -> Self {
+        self.options.capacity = Some(tokens.into());
+        self
+    }
+
+    /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
+    pub fn max_reserved(mut self, tokens: impl Into<f64>) -> Self {
+        self.options.max_reserved = Some(tokens.into());
+        self
+    }
+
+    /// Where the grid of windows begins, counted from the Unix epoch (default: derived from name and key, so that the
+    /// windows of many keys do not end together). Only its place in the period matters.
+    pub fn start(mut self, phase: Duration) -> Self {
+        self.options.start = Some(micros(phase));
+        self
+    }
+}
+
+impl LimitBuilder<SlidingWindow> {
+    /// Into how many sub-intervals the period is divided, 1 to 1000 (default: 1).
+    pub const fn resolution(mut self, parts: u32) -> Self {
+        self.options.resolution = Some(parts);
+        self
+    }
+
+    /// Where the grid of sub-intervals begins, counted from the Unix epoch (default: at the epoch).
+    pub fn start(mut self, phase: Duration) -> Self {
+        self.options.start = Some(micros(phase));
+        self
+    }
+}
+
+impl<K> TryFrom<LimitBuilder<K>> for Limit {
+    type Error = InvalidLimit;
+
+    fn try_from(builder: LimitBuilder<K>) -> Result<Self, InvalidLimit> {
+        builder.build()
+    }
+}

@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use crate::error::InvalidLimit;
+use crate::limit::Kind;
+
+/// A hundred years of 365.25 days, in microseconds.
+const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
+const FINEST_RESOLUTION: u32 = 1000;
+/// Beyond this, sums of a few numbers are no longer finite.
+pub(crate) const LARGEST_NUMBER: f64 = 1e300;
+
+/// A rule: kind, rate, period and options. Always valid.
+///
+/// - rate: tokens per period, a positive finite number
+/// - period: 1 microsecond to 36,525 days, in whole microseconds
+/// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
+/// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
+/// - start: the phase of the grid of windows (fixed and sliding windows)
+/// - resolution: the number of sub-intervals, 1 to 1000 (sliding window; default: 1)
+///
+/// A limit lives in code or in a limits file, never in the database: a change applies from the next call on.
+/// With serde it has the fields of the limits file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    kind: Kind,
+    rate: f64,
+    period: i64,
+    capacity: Option<f64>,
+    max_reserved: Option<f64>,
+    start: Option<i64>,
+    resolution: Option<u32>,
+}
+
+/// The same before it was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) kind: Kind,
+    pub(crate) rate: f64,
+    /// In microseconds; `None` if that cannot be.
+    pub(crate) period: Option<i64>,
+    pub(crate) capacity: Option<f64>,
+    pub(crate) max_reserved: Option<f64>,
+    pub(crate) start: Option<Option<i64>>,
+    pub(crate) resolution: Option<u32>,
+}
+
+impl Options {
+    pub(crate) const fn new(kind: Kind, rate: f64, period: Option<i64>) -> Self {
+        Self { kind, rate, period, capacity: None, max_reserved: None, start: None, resolution: None }
+    }
+
+    pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
+        if !(self.rate > 0.0 && self.rate <= LARGEST_NUMBER) {
+            return Err(InvalidLimit::new(format!("the rate {} is not a positive number", self.rate)));
+        }
+        let period = self
+            .period
+            .filter(|period| (1..=LONGEST_PERIOD).contains(period))
+            .ok_or_else(|| InvalidLimit::new("the period is not between 1 microsecond and 36525 days"))?;
+        for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {
+            if let Some(tokens) = tokens
+                && !(tokens >= 0.0 && tokens <= LARGEST_NUMBER)
+            {
+                return Err(InvalidLimit::new(format!("{name} {tokens} is not a number from 0 on")));
+            }
+        }
+        if let Some(parts) = self.resolution
+            && !(1..=FINEST_RESOLUTION).contains(&parts)
+        {
+            return Err(InvalidLimit::new(format!("the resolution {parts} is not between 1 and {FINEST_RESOLUTION}")));
+        }
+        if let Some(option) = self.kind.misplaced(&self) {
+            return Err(InvalidLimit::new(format!("{option} does not apply to a {}", self.kind)));
+        }
+        let start = match self.start {
+            Some(None) => return Err(InvalidLimit::new("start is not a whole number of microseconds")),
+            Some(Some(start)) => Some(start % period),
+            None => None,
+        };
+        Ok(Limit {
+            kind: self.kind,
+            rate: self.rate,
+            period,
+            capacity: self.capacity,
+            max_reserved: self.max_reserved,
+            start,
+            resolution: self.resolution,
+        })
+    }
+}
+
+impl Limit {
+    /// How it counts.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Tokens per period.
+    pub const fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// The time in which `rate` tokens arrive.
+    pub const fn period(&self) -> Duration {
+        Duration::from_micros(self.period.unsigned_abs())
+    }
+
+    /// The most tokens that can be there; for a sliding window its rate.
+    pub fn capacity(&self) -> f64 {
+        self.capacity.unwrap_or(self.rate)
+    }
+
+    /// The most tokens that may be owed; `None` is without bound.
+    pub const fn max_reserved(&self) -> Option<f64> {
+        self.max_reserved
+    }
+
+    /// The phase of the grid, if one was given: less than the period.
+    pub fn start(&self) -> Option<Duration> {
+        self.start.map(|start| Duration::from_micros(start.unsigned_abs()))
+    }
+
+    /// The number of sub-intervals of a sliding window.
+    pub fn resolution(&self) -> u32 {
+        self.resolution.unwrap_or(1)
+    }
+
+    /// The largest count that can ever be served.
+    pub(crate) fn most(&self, reserve: bool) -> f64 {
+        if reserve { self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER) } else { self.capacity() }
+    }
+
+    pub(crate) const fn period_micros(&self) -> i64 {
+        self.period
+    }
+
+    pub(crate) const fn start_micros(&self) -> Option<i64> {
+        self.start
+    }
+
+    /// As it was given: `None` where the default holds.
+    pub(crate) const fn given_capacity(&self) -> Option<f64> {
+        self.capacity
+    }
+
+    /// As it was given: `None` where the default holds.
+    pub(crate) const fn given_resolution(&self) -> Option<u32> {
+        self.resolution
+    }
+}

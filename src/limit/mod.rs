@@ -1,0 +1,14 @@
+//! Limits as values: no I/O here.
+
+mod kind;
+mod length;
+mod limit;
+mod set;
+mod spec;
+
+pub use kind::{FixedWindow, Kind, LimitBuilder, SlidingWindow, TokenBucket};
+pub use limit::Limit;
+pub use set::Limits;
+
+pub(crate) use length::{format_micros, parse_micros};
+pub(crate) use set::check_name;

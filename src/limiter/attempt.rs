@@ -1,0 +1,128 @@
+//! The limiter's own transactions: BEGIN SERIALIZABLE, one statement, COMMIT, and again after a conflict.
+
+use std::time::Instant;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection, PgConnection, Postgres};
+use tracing::debug;
+
+use crate::call::Resolved;
+use crate::error::{Cause, Error, Phase, classify};
+use crate::limiter::Limiter;
+use crate::retry::Attempts;
+use crate::sql::{Answer, Request, decide, reset_all_keys};
+
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+
+/// A failure, and what was under way when it happened.
+pub(super) struct Failure {
+    pub(super) phase: Phase,
+    pub(super) error: sqlx::Error,
+}
+
+impl Failure {
+    pub(super) const fn at(phase: Phase) -> impl FnOnce(sqlx::Error) -> Self {
+        move |error| Self { phase, error }
+    }
+}
+
+impl Limiter {
+    pub(super) async fn own_decision(&self, call: &Resolved) -> Result<Answer, Error> {
+        let requests = [Request { call, at: None }];
+        self.own_transaction(async |conn: &mut PgConnection| {
+            let mut answers = decide(conn, self.rate_limits.statements(), &requests).await?;
+            answers.pop().ok_or(sqlx::Error::RowNotFound)
+        })
+        .await
+    }
+
+    pub(super) async fn own_reset(&self, name: &str) -> Result<u64, Error> {
+        self.own_transaction(async |conn: &mut PgConnection| {
+            reset_all_keys(conn, self.rate_limits.statements(), name).await
+        })
+        .await
+    }
+
+    async fn own_transaction<T>(
+        &self,
+        mut statement: impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Error> {
+        let mut attempts = Attempts::new(&self.retry);
+        loop {
+            match self.attempt(attempts.deadline(), &mut statement).await {
+                Ok(value) => return Ok(value),
+                Err(failure) => self.pause(&mut attempts, failure).await?,
+            }
+        }
+    }
+
+    async fn attempt<T>(
+        &self,
+        deadline: Instant,
+        statement: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Failure> {
+        let mut connection = before(deadline, self.pool.acquire()).await.map_err(Failure::at(Phase::Begin))?;
+        let result = transact(&mut connection, deadline, statement).await;
+        settle(connection, result)
+    }
+
+    /// Pauses before the next attempt, or says why there is none.
+    pub(super) async fn pause(&self, attempts: &mut Attempts, failure: Failure) -> Result<(), Error> {
+        let Failure { phase, error } = failure;
+        let cause = classify(&error, phase);
+        match cause {
+            Cause::Conflict | Cause::Connection => {}
+            Cause::Unknown => return Err(Error::OutcomeUnknown { source: error }),
+            Cause::SchemaMissing => {
+                return Err(Error::SchemaMissing { schema: self.schema().name().to_owned(), source: error });
+            }
+            Cause::Refused => return Err(Error::Database { source: error }),
+        }
+        match attempts.next_delay() {
+            Some(delay) => {
+                debug!(attempt = attempts.made(), ?delay, ?phase, ?cause, %error, "retrying a transaction");
+                tokio::time::sleep(delay).await;
+                Ok(())
+            }
+            None if cause == Cause::Connection => Err(Error::Unavailable { source: error }),
+            None => {
+                Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), source: error })
+            }
+        }
+    }
+}
+
+async fn transact<T>(
+    connection: &mut PoolConnection<Postgres>,
+    deadline: Instant,
+    statement: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, Failure> {
+    let mut tx = before(deadline, connection.begin_with(BEGIN)).await.map_err(Failure::at(Phase::Begin))?;
+    let value = before(deadline, statement(&mut tx)).await.map_err(Failure::at(Phase::Statement))?;
+    before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
+    Ok(value)
+}
+
+/// A connection on which something may still be running must not go back to the pool: the next one would wait for it.
+pub(super) fn settle<T>(connection: PoolConnection<Postgres>, result: Result<T, Failure>) -> Result<T, Failure> {
+    if let Err(failure) = &result
+        && classify(&failure.error, failure.phase) != Cause::Conflict
+        && failure.error.as_database_error().is_none()
+    {
+        drop(connection.detach());
+    }
+    result
+}
+
+/// Waits no longer than to the deadline.
+pub(super) async fn before<T>(
+    deadline: Instant,
+    future: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    match tokio::time::timeout_at(deadline.into(), future).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the deadline of the retry policy has passed").into())
+        }
+    }
+}

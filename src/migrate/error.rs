@@ -1,0 +1,36 @@
+/// Why the schema could not be brought up to date. Whatever was begun is rolled back and no lock stays behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The database was migrated by a newer release of this crate.
+    #[error(
+        "the schema \"{schema}\" is at version {found}, and this release knows versions up to {known}; update pg-limiter"
+    )]
+    SchemaTooNew {
+        /// The schema.
+        schema: String,
+        /// The version found in the database.
+        found: i32,
+        /// The newest version that this release knows.
+        known: i32,
+    },
+    /// Another process migrates, and did not finish in time.
+    #[error("another process is migrating the schema \"{schema}\": {source}; try again when it is done")]
+    Busy {
+        /// The schema.
+        schema: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The database refused, most often for want of a privilege: CREATE on the schema, and on the database if the
+    /// schema is not there yet.
+    #[error(
+        "migrating the schema \"{schema}\": {source}; the role needs CREATE on the schema, and on the database if the schema is not there"
+    )]
+    Database {
+        /// The schema.
+        schema: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+}

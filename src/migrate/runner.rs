@@ -1,0 +1,224 @@
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+
+use crate::migrate::MigrateError;
+use crate::migrate::migrations::{Migration, NEWEST, migrations};
+use crate::retry::{Attempts, RetryPolicy};
+use crate::sql::Schema;
+
+/// The key of the transaction's advisory lock: "pglimit" in ASCII.
+const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
+/// "Another one did it": a duplicate object, row or catalog entry, or a conflict over one.
+const CLASHES: [&str; 9] = ["23505", "42P06", "42P07", "42710", "42723", "40001", "40P01", "XX000", "55P03"];
+/// No advisory locks here: not implemented, or no such function.
+const NO_LOCKS: [&str; 2] = ["0A000", "42883"];
+
+/// Brings the schema `public` up to date. See [`Migrator`] for another one.
+///
+/// # Errors
+/// [`MigrateError`]; nothing stays half-done where the engine has transactional DDL.
+///
+/// # Cancel safety
+/// Dropping the future rolls back.
+pub async fn migrate(pool: &PgPool) -> Result<MigrateReport, MigrateError> {
+    Migrator::default().run(pool).await
+}
+
+/// The same on this connection, within the caller's transaction if there is one.
+///
+/// # Errors
+/// [`MigrateError`].
+///
+/// # In a transaction
+/// What was migrated is there when the caller commits. An advisory lock is held until then.
+pub async fn migrate_on(connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
+    Migrator::default().run_on(connection).await
+}
+
+/// What [`Migrator::run`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MigrateReport {
+    /// The schema's version now.
+    pub version: i32,
+    /// The versions that were applied just now.
+    pub applied: Vec<i32>,
+}
+
+/// Brings a schema up to date.
+///
+/// ```no_run
+/// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// use pg_limiter::Schema;
+/// use pg_limiter::migrate::Migrator;
+/// Migrator::new(Schema::new("limits")?).run(&pool).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Migrator {
+    schema: Schema,
+}
+
+impl Migrator {
+    /// For this schema, which is created if it is not there.
+    pub const fn new(schema: Schema) -> Self {
+        Self { schema }
+    }
+
+    /// Brings the schema up to date in a transaction of its own, and waits for other migrators.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future rolls back.
+    pub async fn run(&self, pool: &PgPool) -> Result<MigrateReport, MigrateError> {
+        let mut attempts = Attempts::new(&RetryPolicy {
+            max_attempts: 100,
+            initial: Duration::from_millis(10),
+            max: Duration::from_millis(250),
+            deadline: Duration::from_secs(60),
+            ..RetryPolicy::default()
+        });
+        let mut locking = true;
+        loop {
+            let error = match self.attempt(pool, locking).await {
+                Ok(report) => return Ok(report),
+                Err(Failure::TooNew(found)) => return Err(self.too_new(found)),
+                Err(Failure::Driver(error)) => error,
+            };
+            let code = sqlstate(&error);
+            if locking && NO_LOCKS.contains(&code.as_str()) {
+                locking = false;
+                continue;
+            }
+            if !CLASHES.contains(&code.as_str()) {
+                return Err(MigrateError::Database { schema: self.schema.to_string(), source: error });
+            }
+            match attempts.next_delay() {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => return Err(MigrateError::Busy { schema: self.schema.to_string(), source: error }),
+            }
+        }
+    }
+
+    /// Brings the schema up to date on this connection, within the caller's transaction if there is one. Without
+    /// advisory locks (YugabyteDB up to 2024.2), two of these at once may make one of them fail: run it again then.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    ///
+    /// # In a transaction
+    /// What was migrated is there when the caller commits. An advisory lock is held until then.
+    pub async fn run_on(&self, connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
+        let failed = |failure| match failure {
+            Failure::TooNew(found) => self.too_new(found),
+            Failure::Driver(source) if CLASHES.contains(&sqlstate(&source).as_str()) => {
+                MigrateError::Busy { schema: self.schema.to_string(), source }
+            }
+            Failure::Driver(source) => MigrateError::Database { schema: self.schema.to_string(), source },
+        };
+        // Asked, not tried: a failed statement would spoil the caller's transaction.
+        let locking = has_advisory_locks(connection).await.map_err(|error| failed(error.into()))?;
+        let mut tx = connection.begin().await.map_err(|error| failed(error.into()))?;
+        let report = self.apply(&mut tx, locking).await.map_err(failed)?;
+        tx.commit().await.map_err(|error| failed(error.into()))?;
+        Ok(report)
+    }
+
+    async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
+        let mut tx = pool.begin().await?;
+        let result = match self.apply(&mut tx, locking).await {
+            Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
+            Err(failure) => {
+                // What failed first is what the caller has to know.
+                let _ = tx.rollback().await;
+                Err(failure)
+            }
+        };
+        result
+    }
+
+    /// In a transaction: the lock goes with it, whatever happens. The row of a version is written first, so that
+    /// without advisory locks a second migrator waits for it.
+    async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
+        if locking {
+            sqlx::query("SELECT pg_catalog.pg_advisory_xact_lock($1)").bind(LOCK_KEY).execute(&mut *conn).await?;
+        }
+        let quoted = self.schema.quoted();
+        // Asked first: CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
+        let there: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
+            .bind(self.schema.name())
+            .fetch_one(&mut *conn)
+            .await?;
+        if !there {
+            execute(conn, format!("CREATE SCHEMA {quoted}")).await?;
+        }
+        let history: Option<String> = sqlx::query_scalar("SELECT pg_catalog.to_regclass($1)::text")
+            .bind(format!("{quoted}.rate_limits_migrations"))
+            .fetch_one(&mut *conn)
+            .await?;
+        if history.is_none() {
+            execute(
+                conn,
+                format!(
+                    "CREATE TABLE {quoted}.rate_limits_migrations (\
+                       version integer PRIMARY KEY, \
+                       name text NOT NULL, \
+                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now())"
+                ),
+            )
+            .await?;
+        }
+        let latest = format!("SELECT coalesce(max(version), 0) FROM {quoted}.rate_limits_migrations");
+        let found: i32 = sqlx::query_scalar(AssertSqlSafe(latest)).fetch_one(&mut *conn).await?;
+        if found > NEWEST {
+            return Err(Failure::TooNew(found));
+        }
+        let mut applied = Vec::new();
+        for Migration { version, name, sql } in migrations(&self.schema) {
+            if version <= found {
+                continue;
+            }
+            let row = format!("INSERT INTO {quoted}.rate_limits_migrations (version, name) VALUES ($1, $2)");
+            sqlx::query(AssertSqlSafe(row)).bind(version).bind(name).execute(&mut *conn).await?;
+            execute(conn, sql).await?;
+            applied.push(version);
+        }
+        Ok(MigrateReport { version: NEWEST, applied })
+    }
+
+    fn too_new(&self, found: i32) -> MigrateError {
+        MigrateError::SchemaTooNew { schema: self.schema.to_string(), found, known: NEWEST }
+    }
+}
+
+enum Failure {
+    TooNew(i32),
+    Driver(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+async fn execute(conn: &mut PgConnection, sql: String) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
+}
+
+fn sqlstate(error: &sqlx::Error) -> String {
+    error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
+}
+
+/// YugabyteDB has the function from the start, and the locks since 2025.1.
+async fn has_advisory_locks(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT pg_catalog.to_regprocedure('pg_catalog.pg_advisory_xact_lock(bigint)') IS NOT NULL \
+         AND pg_catalog.version() !~ '-YB-(2024|2\\.)'",
+    )
+    .fetch_one(conn)
+    .await
+}

@@ -1,0 +1,11 @@
+DROP FUNCTION IF EXISTS public.rate_limit_enforce;
+DROP FUNCTION IF EXISTS public.rate_limit_check;
+DROP FUNCTION IF EXISTS public.rate_limit;
+DROP FUNCTION IF EXISTS public.rate_limit_reset(text, text);
+DROP FUNCTION IF EXISTS public.rate_limit_reset(text);
+DROP FUNCTION IF EXISTS public.rate_limit_single;
+DROP FUNCTION IF EXISTS public.rate_limit_decide;
+DROP FUNCTION IF EXISTS public.rate_limit_validate;
+DROP FUNCTION IF EXISTS public.rate_limit_clock;
+DROP TABLE IF EXISTS public.rate_limits;
+DROP TABLE IF EXISTS public.rate_limits_migrations;

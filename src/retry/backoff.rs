@@ -1,0 +1,112 @@
+//! The only place that names the crate `backoff`: how long to pause.
+
+use std::time::{Duration, Instant};
+
+use backoff::backoff::Backoff;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+
+use crate::retry::RetryPolicy;
+
+/// The attempts at one thing.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    made: u32,
+    most: u32,
+    began: Instant,
+    deadline: Instant,
+    pauses: ExponentialBackoff,
+}
+
+impl Attempts {
+    pub(crate) fn new(policy: &RetryPolicy) -> Self {
+        let began = Instant::now();
+        // A year stands for ever: what is longer cannot be added to every clock.
+        let deadline = policy.deadline.min(Duration::from_secs(365 * 86_400));
+        let jitter = if policy.jitter.is_nan() { 0.0 } else { policy.jitter.clamp(0.0, 1.0) };
+        let multiplier = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 };
+        let pauses = ExponentialBackoffBuilder::new()
+            .with_initial_interval(policy.initial.min(policy.max))
+            .with_max_interval(policy.max)
+            .with_multiplier(multiplier)
+            .with_randomization_factor(jitter)
+            .with_max_elapsed_time(None) // Kept here, because a pause must not outlast the deadline either.
+            .build();
+        Self { made: 1, most: policy.max_attempts.max(1), began, deadline: began + deadline, pauses }
+    }
+
+    /// The pause before the next attempt, which is counted as made; `None` when there is none left.
+    pub(crate) fn next_delay(&mut self) -> Option<Duration> {
+        if self.made >= self.most {
+            return None;
+        }
+        let pause = self.pauses.next_backoff()?;
+        if Instant::now() + pause >= self.deadline {
+            return None;
+        }
+        self.made += 1;
+        Some(pause)
+    }
+
+    /// Attempts made so far, the one under way included.
+    pub(crate) const fn made(&self) -> u32 {
+        self.made
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_are_bounded_in_number() {
+        let policy = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+        let mut attempts = Attempts::new(&policy);
+        assert!(attempts.next_delay().is_some());
+        assert!(attempts.next_delay().is_some());
+        assert_eq!(attempts.next_delay(), None);
+        assert_eq!(attempts.made(), 3);
+    }
+
+    #[test]
+    fn no_pause_outlasts_the_deadline() {
+        let policy = RetryPolicy {
+            deadline: Duration::from_millis(1),
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(1),
+            ..RetryPolicy::default()
+        };
+        assert_eq!(Attempts::new(&policy).next_delay(), None);
+    }
+
+    #[test]
+    fn pauses_grow_within_their_bounds() {
+        let policy = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
+        let mut attempts = Attempts::new(&policy);
+        let pauses: Vec<_> = (0..9).filter_map(|_| attempts.next_delay()).map(|pause| pause.as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    }
+
+    #[test]
+    fn nonsense_is_taken_for_the_nearest_sense() {
+        let policy = RetryPolicy {
+            max_attempts: 0,
+            jitter: f64::NAN,
+            multiplier: f64::NAN,
+            deadline: Duration::MAX,
+            max: Duration::MAX,
+            ..RetryPolicy::default()
+        };
+        let mut attempts = Attempts::new(&policy);
+        assert_eq!(attempts.next_delay(), None);
+        let policy = RetryPolicy { max_attempts: 9, ..policy };
+        assert!((0..8).all(|_| Attempts::new(&policy).next_delay().is_some()));
+    }
+}

@@ -1,0 +1,8 @@
+//! When to try again.
+
+mod backoff;
+mod policy;
+
+pub use policy::RetryPolicy;
+
+pub(crate) use backoff::Attempts;

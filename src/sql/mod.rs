@@ -1,0 +1,13 @@
+//! The SQL calls on a connection: one statement, one round trip each.
+
+mod decide;
+mod schema;
+mod within;
+
+pub use schema::{InvalidSchema, Schema};
+pub use within::{RateLimits, Within};
+
+pub(crate) use within::reset_all_keys;
+
+pub(crate) use decide::{Answer, Request, decide};
+pub(crate) use schema::Statements;

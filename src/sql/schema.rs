@@ -1,0 +1,77 @@
+use std::fmt;
+use std::sync::Arc;
+
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+/// The longest identifier of PostgreSQL, in bytes.
+const LONGEST: usize = 63;
+
+/// The schema that holds the limiter's table and functions. Default: `public`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema {
+    name: Arc<str>,
+}
+
+/// A name that PostgreSQL would not take for a schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{}\" is no schema's name: it has 1 to 63 bytes and no NUL", .0.escape_debug())]
+pub struct InvalidSchema(String);
+
+impl Schema {
+    /// A schema of that name, taken as it is: case counts, and any character may stand in it.
+    ///
+    /// # Errors
+    /// [`InvalidSchema`] if the name is empty, longer than 63 bytes, or holds a NUL.
+    pub fn new(name: &str) -> Result<Self, InvalidSchema> {
+        if name.is_empty() || name.len() > LONGEST || name.contains('\0') {
+            return Err(InvalidSchema(name.to_owned()));
+        }
+        Ok(Self { name: name.into() })
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As an SQL identifier.
+    pub(crate) fn quoted(&self) -> String {
+        format!("\"{}\"", self.name.replace('"', "\"\""))
+    }
+}
+
+impl Default for Schema {
+    fn default() -> Self {
+        Self { name: "public".into() }
+    }
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// SQL for one schema. The one place where SQL text is put together: what varies is a quoted identifier.
+#[derive(Clone, Debug)]
+pub(crate) struct Statements {
+    pub(crate) schema: Schema,
+    pub(crate) decide: SqlStr,
+    pub(crate) reset_name: SqlStr,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: Schema) -> Self {
+        let quoted = schema.quoted();
+        let decide = format!(
+            "SELECT call_ok, call_waits, item_refused, item_values \
+             FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+        );
+        let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
+        Self {
+            schema,
+            decide: AssertSqlSafe(Arc::<str>::from(decide)).into_sql_str(),
+            reset_name: AssertSqlSafe(Arc::<str>::from(reset_name)).into_sql_str(),
+        }
+    }
+}

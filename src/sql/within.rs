@@ -1,0 +1,187 @@
+use std::sync::Arc;
+
+use sqlx::PgConnection;
+
+use crate::call::{Balances, Call, Decision, Op, Resolved};
+use crate::error::Error;
+use crate::limit::Limits;
+use crate::sql::decide::{Answer, Request, decide};
+use crate::sql::{Schema, Statements};
+
+/// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
+///
+/// Cheap to clone. A [`Limiter`](crate::Limiter) has one too; this type alone is for those who never need calls
+/// outside of their own transactions.
+#[derive(Clone, Debug)]
+pub struct RateLimits {
+    limits: Limits,
+    statements: Arc<Statements>,
+}
+
+impl RateLimits {
+    /// Limits whose balances are in the schema `public`.
+    pub fn new(limits: Limits) -> Self {
+        Self::in_schema(limits, Schema::default())
+    }
+
+    /// Limits whose balances are in this schema.
+    pub fn in_schema(limits: Limits, schema: Schema) -> Self {
+        Self { limits, statements: Arc::new(Statements::new(schema)) }
+    }
+
+    /// The limits known by name.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The schema.
+    pub fn schema(&self) -> &Schema {
+        &self.statements.schema
+    }
+
+    /// Calls on this connection, within the caller's transaction:
+    ///
+    /// ```no_run
+    /// # use pg_limiter::{Error, RateLimits};
+    /// # async fn f(limits: RateLimits, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = pool.begin().await?;
+    /// limits.within(&mut tx).limit(("send_message", "u1")).await?.enforce()?;
+    /// sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
+        Within { rate_limits: self, connection }
+    }
+
+    pub(crate) fn statements(&self) -> &Statements {
+        &self.statements
+    }
+
+    /// Looks the limits up and checks the call.
+    pub(crate) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
+        Ok(Resolved::new(op, call, &self.limits)?)
+    }
+
+    /// The same with all counts 0, which asks for the balances.
+    pub(crate) fn resolve_peek(&self, mut call: Call) -> Result<Resolved, Error> {
+        call.reserve = false;
+        call.items.iter_mut().for_each(|item| item.count = 0.0);
+        self.resolve(Op::Check, call)
+    }
+}
+
+/// Calls within the caller's transaction, from [`RateLimits::within`] and [`Limiter::within`](crate::Limiter::within):
+/// one statement, one round trip each, at any isolation level.
+///
+/// # In a transaction
+/// What is taken is taken when the caller commits; a rollback gives it back. Rows stay locked until then, so limit
+/// late in the transaction, and name all limits in one call: then two transactions never wait for each other in a
+/// circle. Outside of a transaction each call commits on its own.
+///
+/// # Errors
+/// All methods: [`Error::Invalid`] before anything is sent; [`Error::Conflict`] if the whole transaction is worth
+/// running again (nothing is retried here); [`Error::SchemaMissing`], [`Error::Unavailable`], [`Error::Database`].
+/// After any of these but `Invalid`, PostgreSQL ignores the rest of the transaction and turns its COMMIT into a
+/// ROLLBACK *without an error*: return the error, do not drop it.
+///
+/// # Cancel safety
+/// A dropped future may leave the statement running on the server. Roll the transaction back then.
+#[derive(Debug)]
+pub struct Within<'c> {
+    rate_limits: &'c RateLimits,
+    connection: &'c mut PgConnection,
+}
+
+impl Within<'_> {
+    /// Takes the tokens, or says when they could be had. A denial changes nothing.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
+        let call = self.rate_limits.resolve(Op::Limit, call.into())?;
+        Ok(self.run(&call).await?.decision(&call))
+    }
+
+    /// Decides like [`limit`](Self::limit) and takes nothing.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
+        let call = self.rate_limits.resolve(Op::Check, call.into())?;
+        Ok(self.run(&call).await?.decision(&call))
+    }
+
+    /// The balances now; counts do not matter.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
+        let call = self.rate_limits.resolve_peek(call.into())?;
+        Ok(self.run(&call).await?.balances(&call))
+    }
+
+    /// Forgets these keys: their buckets are full again.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
+        let call = self.rate_limits.resolve(Op::Reset, call.into())?;
+        self.run(&call).await.map(|_| ())
+    }
+
+    /// Forgets every key of the limit of this name, and says how many rows that were.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
+        crate::limit::check_name(name)?;
+        reset_all_keys(self.connection, self.rate_limits.statements(), name)
+            .await
+            .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+    }
+
+    /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
+    /// returns the balances after. A bucket without a row is full and stays without one.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
+        let call = self.rate_limits.resolve(Op::Credit, call.into())?;
+        Ok(self.run(&call).await?.balances(&call))
+    }
+
+    /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
+        let call = self.rate_limits.resolve(Op::Charge, call.into())?;
+        Ok(self.run(&call).await?.balances(&call))
+    }
+
+    async fn run(self, call: &Resolved) -> Result<Answer, Error> {
+        let statements = self.rate_limits.statements();
+        decide_one(self.connection, statements, call)
+            .await
+            .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+    }
+}
+
+pub(crate) async fn decide_one(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    call: &Resolved,
+) -> Result<Answer, sqlx::Error> {
+    let mut answers = decide(connection, statements, &[Request { call, at: None }]).await?;
+    answers.pop().ok_or(sqlx::Error::RowNotFound)
+}
+
+pub(crate) async fn reset_all_keys(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    name: &str,
+) -> Result<u64, sqlx::Error> {
+    let rows: i64 = sqlx::query_scalar(statements.reset_name.clone()).bind(name).fetch_one(connection).await?;
+    Ok(rows.unsigned_abs())
+}

@@ -1,0 +1,4 @@
+//! One binary, one server, a database for each test.
+#![allow(unreachable_pub)]
+mod model;
+mod sql_sources;
