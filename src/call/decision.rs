@@ -87,14 +87,12 @@ impl Decision {
         &self.limits
     }
 
-    /// The names of the limits that refused, each once.
+    /// The names of the limits that refused, each once, in alphabetical order.
     pub fn denied_by(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        for state in self.limits.iter().filter(|state| state.refused) {
-            if !names.contains(&&*state.limit) {
-                names.push(&state.limit);
-            }
-        }
+        let mut names: Vec<&str> =
+            self.limits.iter().filter(|state| state.refused).map(|state| &*state.limit).collect();
+        names.sort_unstable();
+        names.dedup();
         names
     }
 
@@ -133,7 +131,7 @@ pub struct Denied {
     pub retry_after: Duration,
     /// The smallest balance of the limits asked, in tokens.
     pub remaining: f64,
-    /// The limits that refused.
+    /// The limits that refused, each once, in alphabetical order.
     pub limits: Vec<Arc<str>>,
 }
 

@@ -1,4 +1,7 @@
 //! One binary, one server, a database for each test.
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
+
 mod model;
+mod scenarios;
 mod sql_sources;
+mod support;

@@ -1,0 +1,96 @@
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::sqlx::postgres::PgPoolOptions;
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
+
+/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process. It is never skipped.
+fn server_url() -> &'static str {
+    static SERVER: OnceLock<(Option<Server>, String)> = OnceLock::new();
+    let (_, url) = SERVER.get_or_init(|| {
+        if let Ok(url) = std::env::var("DATABASE_URL") {
+            return (None, url);
+        }
+        let mut config = ServerConfig::default();
+        config.durable = false;
+        config.settings.push(("max_connections".into(), "300".into()));
+        let server = Server::start(&config).unwrap_or_else(|error| panic!("no PostgreSQL for the tests: {error}"));
+        let url = server.url("postgres");
+        (Some(server), url)
+    });
+    url
+}
+
+fn with_database(url: &str, name: &str) -> String {
+    let (address, options) = url.split_once('?').map_or((url, ""), |(address, options)| (address, options));
+    let slash = address.rfind('/').expect("a URL with a path");
+    let options = if options.is_empty() { String::new() } else { format!("?{options}") };
+    format!("{}/{name}{options}", &address[..slash])
+}
+
+/// A fresh database, dropped at the end of the test.
+pub struct Database {
+    name: String,
+    pub url: String,
+    pub pool: PgPool,
+}
+
+impl Database {
+    /// With the limiter's schema in `public`.
+    pub async fn migrated() -> Self {
+        let database = Self::empty().await;
+        pg_limiter::migrate::migrate(&database.pool).await.expect("migrate");
+        database
+    }
+
+    pub async fn empty() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pg_limiter_test_{}_{nth}", std::process::id());
+        let mut admin = PgConnection::connect(server_url()).await.expect("connect to the server");
+        for sql in [format!("DROP DATABASE IF EXISTS {name}"), format!("CREATE DATABASE {name} TEMPLATE template0")] {
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("make a database");
+        }
+        admin.close().await.expect("close");
+        let url = with_database(server_url(), &name);
+        let pool = Self::pool(&url, 16).await;
+        Self { name, url, pool }
+    }
+
+    pub async fn pool(url: &str, connections: u32) -> PgPool {
+        PgPoolOptions::new().max_connections(connections).connect(url).await.expect("connect to a database")
+    }
+
+    pub async fn rows(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(&self.pool).await.expect("count the rows")
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+            .execute(&self.pool)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+        // A private server goes as a whole.
+        if std::env::var_os("DATABASE_URL").is_none() {
+            return;
+        }
+        let url = server_url();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    if let Ok(mut admin) = PgConnection::connect(url).await {
+                        let _ = sqlx::query(AssertSqlSafe(drop)).execute(&mut admin).await;
+                    }
+                });
+            });
+        });
+    }
+}

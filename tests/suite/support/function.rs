@@ -1,0 +1,82 @@
+use pg_limiter::sqlx::{self, PgConnection, Row};
+
+use crate::model::{Kind, Rule};
+
+/// One call of `rate_limit_decide`; the arrays are put together here, apart from the library's own code.
+#[derive(Clone, Debug)]
+pub struct Step<'a> {
+    pub op: &'a str,
+    pub reserve: bool,
+    pub at: Option<i64>,
+    /// name, key, rule, count
+    pub items: Vec<(&'a str, &'a str, &'a Rule, f64)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub ok: bool,
+    pub wait: Option<i64>,
+    pub value: f64,
+    pub refused: Vec<bool>,
+    pub values: Vec<f64>,
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::TokenBucket => "token_bucket",
+        Kind::FixedWindow => "fixed_window",
+        Kind::SlidingWindow => "sliding_window",
+    }
+}
+
+/// All steps in one statement.
+pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
+    let items: Vec<_> = steps.iter().flat_map(|step| step.items.iter().copied()).collect();
+    let mut buckets: Vec<(&str, &str)> = items.iter().map(|(name, key, ..)| (*name, *key)).collect();
+    buckets.sort_unstable();
+    buckets.dedup();
+    let mut rules: Vec<&Rule> = Vec::new();
+    for (_, _, rule, _) in &items {
+        if !rules.contains(rule) {
+            rules.push(rule);
+        }
+    }
+    let sliding = |rule: &Rule| rule.kind == Kind::SlidingWindow;
+    let int = |place: usize| i32::try_from(place + 1).expect("few");
+    let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
+    let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
+    let row = sqlx::query(
+        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    )
+    .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| rule.period_us).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| rule.capacity).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| rule.max_reserved).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
+    .bind(buckets.iter().map(|(name, _)| *name).collect::<Vec<_>>())
+    .bind(buckets.iter().map(|(_, key)| *key).collect::<Vec<_>>())
+    .bind(items.iter().map(|(name, key, ..)| bucket_of(name, key)).collect::<Vec<_>>())
+    .bind(items.iter().map(|(_, _, rule, _)| rule_of(rule)).collect::<Vec<_>>())
+    .bind(items.iter().map(|(.., count)| *count).collect::<Vec<_>>())
+    .bind(steps.iter().map(|step| step.op).collect::<Vec<_>>())
+    .bind(steps.iter().map(|step| step.reserve).collect::<Vec<_>>())
+    .bind(steps.iter().map(|step| int(step.items.len()) - 1).collect::<Vec<_>>())
+    .bind(steps.iter().map(|step| step.at).collect::<Vec<_>>())
+    .fetch_one(conn)
+    .await?;
+    let ok: Vec<bool> = row.get("call_ok");
+    let waits: Vec<Option<i64>> = row.get("call_waits");
+    let values: Vec<f64> = row.get("call_values");
+    let mut refused = row.get::<Vec<bool>, _>("item_refused").into_iter();
+    let mut item_values = row.get::<Vec<f64>, _>("item_values").into_iter();
+    let answer = |(nth, step): (usize, &Step<'_>)| Answer {
+        ok: ok[nth],
+        wait: waits[nth],
+        value: values[nth],
+        refused: refused.by_ref().take(step.items.len()).collect(),
+        values: item_values.by_ref().take(step.items.len()).collect(),
+    };
+    Ok(steps.iter().enumerate().map(answer).collect())
+}
