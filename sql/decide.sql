@@ -288,7 +288,11 @@ BEGIN
             --@kinds wait
             -- A balance does not grow before the clock has come to where the row is.
             wait := least(wait, 1e18) + (now - moment);
-            call_waits[nth] := greatest(call_waits[nth], wait::bigint);
+            IF ok = NOT refused THEN
+              call_waits[nth] := greatest(call_waits[nth], wait::bigint);
+            ELSIF NOT ok THEN -- The first refusal: what the others would have waited for is taken back.
+              call_waits[nth] := wait::bigint;
+            END IF;
           END IF;
           refused := refused OR NOT ok;
         ELSIF op = 'charge' THEN

@@ -88,16 +88,4 @@ impl Error {
             Cause::Refused => Self::Database { source },
         }
     }
-
-    pub(crate) fn database(&self) -> Option<&sqlx::Error> {
-        match self {
-            Self::Unavailable { source }
-            | Self::RetriesExhausted { source, .. }
-            | Self::OutcomeUnknown { source }
-            | Self::SchemaMissing { source, .. }
-            | Self::Conflict { source }
-            | Self::Database { source } => Some(source),
-            Self::Invalid(_) | Self::InvalidLimit(_) | Self::Denied(_) | Self::Aborted => None,
-        }
-    }
 }

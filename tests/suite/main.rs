@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
 mod model;
+mod properties;
 mod scenarios;
 mod sql_sources;
 mod support;
