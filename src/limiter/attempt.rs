@@ -10,7 +10,7 @@ use crate::call::Resolved;
 use crate::error::{Cause, Error, Phase, classify};
 use crate::limiter::Limiter;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Request, decide, reset_all_keys};
+use crate::sql::{Answer, Statements, decide_one, reset_all_keys};
 
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 
@@ -26,43 +26,55 @@ impl Failure {
     }
 }
 
-impl Limiter {
-    pub(super) async fn own_decision(&self, call: &Resolved) -> Result<Answer, Error> {
-        let requests = [Request { call, at: None }];
-        self.own_transaction(async |conn: &mut PgConnection| {
-            let mut answers = decide(conn, self.rate_limits.statements(), &requests).await?;
-            answers.pop().ok_or(sqlx::Error::RowNotFound)
-        })
-        .await
-    }
+/// What one of the limiter's own transactions consists of.
+///
+/// A trait and not a closure: futures that hold an async closure are not provably `Send` where users spawn them.
+pub(super) trait Statement: Sync {
+    type Output: Send;
 
-    pub(super) async fn own_reset(&self, name: &str) -> Result<u64, Error> {
-        self.own_transaction(async |conn: &mut PgConnection| {
-            reset_all_keys(conn, self.rate_limits.statements(), name).await
-        })
-        .await
-    }
-
-    async fn own_transaction<T>(
+    fn run(
         &self,
-        mut statement: impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, Error> {
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> impl Future<Output = Result<Self::Output, sqlx::Error>> + Send;
+}
+
+/// One call.
+pub(super) struct Decide<'a>(pub(super) &'a Resolved);
+
+impl Statement for Decide<'_> {
+    type Output = Answer;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Answer, sqlx::Error> {
+        decide_one(connection, statements, self.0).await
+    }
+}
+
+/// Every key of a name.
+pub(super) struct ResetAllKeys<'a>(pub(super) &'a str);
+
+impl Statement for ResetAllKeys<'_> {
+    type Output = u64;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
+        reset_all_keys(connection, statements, self.0).await
+    }
+}
+
+impl Limiter {
+    pub(super) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
         let mut attempts = Attempts::new(&self.retry);
         loop {
-            match self.attempt(attempts.deadline(), &mut statement).await {
+            match self.attempt(attempts.deadline(), &statement).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => self.pause(&mut attempts, failure).await?,
             }
         }
     }
 
-    async fn attempt<T>(
-        &self,
-        deadline: Instant,
-        statement: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
-    ) -> Result<T, Failure> {
+    async fn attempt<S: Statement>(&self, deadline: Instant, statement: &S) -> Result<S::Output, Failure> {
         let mut connection = before(deadline, self.pool.acquire()).await.map_err(Failure::at(Phase::Begin))?;
-        let result = transact(&mut connection, deadline, statement).await;
+        let result = transact(&mut connection, deadline, self.rate_limits.statements(), statement).await;
         settle(connection, result)
     }
 
@@ -92,13 +104,14 @@ impl Limiter {
     }
 }
 
-async fn transact<T>(
-    connection: &mut PoolConnection<Postgres>,
+async fn transact<S: Statement>(
+    connection: &mut PgConnection,
     deadline: Instant,
-    statement: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Failure> {
+    statements: &Statements,
+    statement: &S,
+) -> Result<S::Output, Failure> {
     let mut tx = before(deadline, connection.begin_with(BEGIN)).await.map_err(Failure::at(Phase::Begin))?;
-    let value = before(deadline, statement(&mut tx)).await.map_err(Failure::at(Phase::Statement))?;
+    let value = before(deadline, statement.run(&mut tx, statements)).await.map_err(Failure::at(Phase::Statement))?;
     before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
     Ok(value)
 }

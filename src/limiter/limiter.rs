@@ -5,6 +5,7 @@ use sqlx::{PgConnection, PgPool};
 use crate::call::{Balances, Call, Decision, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
+use crate::limiter::attempt::{Decide, ResetAllKeys};
 use crate::retry::RetryPolicy;
 use crate::sql::{Answer, RateLimits, Schema, Within};
 
@@ -72,6 +73,11 @@ impl Limiter {
         self.rate_limits.limits()
     }
 
+    /// The pool.
+    pub const fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
     /// The schema.
     pub fn schema(&self) -> &Schema {
         self.rate_limits.schema()
@@ -125,7 +131,7 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
         crate::limit::check_name(name)?;
-        self.own_reset(name).await
+        self.own_transaction(ResetAllKeys(name)).await
     }
 
     /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
@@ -148,6 +154,6 @@ impl Limiter {
     }
 
     async fn run(&self, call: &Resolved) -> Result<Answer, Error> {
-        self.own_decision(call).await
+        self.own_transaction(Decide(call)).await
     }
 }

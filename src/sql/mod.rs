@@ -7,7 +7,7 @@ mod within;
 pub use schema::{InvalidSchema, Schema};
 pub use within::{RateLimits, Within};
 
-pub(crate) use within::reset_all_keys;
+pub(crate) use within::{decide_one, reset_all_keys};
 
 pub(crate) use decide::{Answer, Request, decide};
 pub(crate) use schema::Statements;

@@ -1,6 +1,7 @@
 //! One binary, one server, a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
+mod concurrency;
 mod model;
 mod properties;
 mod scenarios;

@@ -1,0 +1,329 @@
+//! Many tasks in several processes, one key and overlapping sets of keys, at every isolation level.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use pg_limiter::sqlx::{self, Connection, PgConnection, PgPool};
+use pg_limiter::{Call, Error, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use serde::{Deserialize, Serialize};
+
+use crate::support::Database;
+
+const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// What a process has to do.
+#[derive(Serialize, Deserialize)]
+struct Work {
+    url: String,
+    /// `own`: the limiter's own transactions. Otherwise the isolation level of the caller's.
+    level: String,
+    tasks: usize,
+    /// Capacities by limit.
+    capacities: BTreeMap<String, u32>,
+    /// Sets of limits; each task begins at another one and goes on until all are refused.
+    sets: Vec<Vec<String>>,
+}
+
+/// What a process has done.
+#[derive(Default, Serialize, Deserialize)]
+struct Done {
+    /// By set.
+    admitted: BTreeMap<usize, u32>,
+    conflicts: u32,
+    /// SQLSTATEs other than serialization_failure.
+    others: Vec<String>,
+}
+
+/// Nothing flows in while the test runs.
+fn limits(capacities: &BTreeMap<String, u32>) -> Limits {
+    capacities.iter().fold(Limits::new(), |limits, (name, capacity)| {
+        limits.define(name, Limit::token_bucket(1e-6, CENTURY).capacity(*capacity)).expect("a limit")
+    })
+}
+
+async fn ask(limiter: &Limiter, work: &Work, call: Call, done: &mut Done) -> bool {
+    if work.level == "own" {
+        return limiter.limit(call).await.expect("a decision").is_allowed();
+    }
+    loop {
+        let level = sqlx::AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {}", work.level));
+        let mut conn = limiter_pool(limiter).await;
+        let mut tx = conn.begin_with(level).await.expect("begin");
+        let result = match limiter.within(&mut tx).limit(call.clone()).await {
+            Ok(decision) => tx.commit().await.map(|()| decision.is_allowed()),
+            Err(Error::Conflict { source }) => Err(source),
+            Err(error) => panic!("{error}"),
+        };
+        match result {
+            Ok(allowed) => return allowed,
+            Err(error) => match error.as_database_error().and_then(|error| error.code()).unwrap_or_default().as_ref() {
+                "40001" => done.conflicts += 1,
+                other => done.others.push(other.to_owned()),
+            },
+        }
+    }
+}
+
+async fn limiter_pool(limiter: &Limiter) -> sqlx::pool::PoolConnection<sqlx::Postgres> {
+    limiter.pool().acquire().await.expect("a connection")
+}
+
+async fn run(work: &Work) -> Done {
+    let pool = Database::pool(&work.url, 12).await;
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    let limiter = Limiter::with_config(pool, limits(&work.capacities), config);
+    let task = |nth: usize| {
+        let limiter = limiter.clone();
+        async move {
+            let mut done = Done::default();
+            let mut open: Vec<usize> = (0..work.sets.len()).collect();
+            open.rotate_left(nth % work.sets.len());
+            while let Some(set) = open.first().copied() {
+                let items: Vec<Item> = work.sets[set].iter().map(|name| Item::new(name.as_str(), "k")).collect();
+                if ask(&limiter, work, items.into(), &mut done).await {
+                    *done.admitted.entry(set).or_default() += 1;
+                    open.rotate_left(1);
+                } else {
+                    open.remove(0);
+                }
+            }
+            done
+        }
+    };
+    let tasks = futures_of((0..work.tasks).map(task).collect()).await;
+    tasks.into_iter().fold(Done::default(), add)
+}
+
+/// All at once, in one thread.
+async fn futures_of<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut pinned: Vec<_> = futures.into_iter().map(Box::pin).collect();
+    let mut outputs: Vec<Option<F::Output>> = pinned.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        let mut ready = true;
+        for (future, output) in pinned.iter_mut().zip(&mut outputs) {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(value) => *output = Some(value),
+                    std::task::Poll::Pending => ready = false,
+                }
+            }
+        }
+        if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    outputs.into_iter().flatten().collect()
+}
+
+fn add(mut sum: Done, done: Done) -> Done {
+    for (set, admitted) in done.admitted {
+        *sum.admitted.entry(set).or_default() += admitted;
+    }
+    sum.conflicts += done.conflicts;
+    sum.others.extend(done.others);
+    sum
+}
+
+/// The entry of a worker process: this binary, started again by [`in_processes`].
+#[test]
+fn worker_process() {
+    let Ok(work) = std::env::var("PG_LIMITER_TEST_WORK") else { return };
+    let work: Work = serde_json::from_str(&work).expect("work");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let done = runtime.block_on(run(&work));
+    println!("\nDONE {}", serde_json::to_string(&done).expect("a report"));
+}
+
+async fn in_processes(processes: usize, work: &Work) -> Done {
+    let children: Vec<_> = (0..processes)
+        .map(|_| {
+            tokio::process::Command::new(std::env::current_exe().expect("this binary"))
+                .args(["concurrency::worker_process", "--exact", "--nocapture"])
+                .env("PG_LIMITER_TEST_WORK", serde_json::to_string(work).expect("work"))
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a process")
+        })
+        .collect();
+    let mut sum = Done::default();
+    for child in children {
+        let output = child.wait_with_output().await.expect("a report");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "a worker failed: {text}");
+        let line = text.lines().find_map(|line| line.strip_prefix("DONE ")).expect("a report");
+        sum = add(sum, serde_json::from_str(line).expect("a report"));
+    }
+    sum
+}
+
+async fn balance(pool: &PgPool, capacities: &BTreeMap<String, u32>, name: &str) -> f64 {
+    Limiter::new(pool.clone(), limits(capacities)).peek((name, "k")).await.expect("a balance").least()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_admits_exactly_its_capacity() {
+    for level in LEVELS {
+        let database = Database::migrated().await;
+        let capacities = BTreeMap::from([("a".to_owned(), 150)]);
+        let work = Work {
+            url: database.url.clone(),
+            level: level.to_owned(),
+            tasks: 8,
+            capacities: capacities.clone(),
+            sets: vec![vec!["a".to_owned()]],
+        };
+        let done = in_processes(3, &work).await;
+        assert_eq!(done.admitted[&0], 150, "{level}");
+        assert!(balance(&database.pool, &capacities, "a").await.abs() < 1e-6, "{level}");
+        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
+        if level == "READ COMMITTED" {
+            assert_eq!(done.conflicts, 0, "rows are locked before they are read: nothing fails");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
+    let names = ["a", "b", "c", "d"];
+    let sets: Vec<Vec<String>> = [&[0, 1][..], &[1, 0], &[3, 2, 1], &[2, 0], &[0, 1, 2, 3], &[3, 0], &[1, 2], &[3]]
+        .iter()
+        .map(|set| set.iter().map(|nth| names[*nth].to_owned()).collect())
+        .collect();
+    for level in LEVELS {
+        let database = Database::migrated().await;
+        let capacities: BTreeMap<_, _> =
+            names.iter().zip([60, 90, 75, 120]).map(|(n, c)| ((*n).to_owned(), c)).collect();
+        let work = Work {
+            url: database.url.clone(),
+            level: level.to_owned(),
+            tasks: 6,
+            capacities: capacities.clone(),
+            sets: sets.clone(),
+        };
+        let done = in_processes(3, &work).await;
+        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
+        let mut exhausted = Vec::new();
+        for (name, capacity) in &capacities {
+            let taken: u32 = done.admitted.iter().filter(|(set, _)| sets[**set].contains(name)).map(|(_, n)| n).sum();
+            let left = balance(&database.pool, &capacities, name).await;
+            assert!(
+                (f64::from(*capacity) - f64::from(taken) - left).abs() < 1e-6,
+                "{level}: {name}: {taken} taken, {left} left"
+            );
+            if left < 1.0 {
+                exhausted.push(name.clone());
+            }
+        }
+        for set in &sets {
+            assert!(set.iter().any(|name| exhausted.contains(name)), "{level}: {set:?} was refused for nothing");
+        }
+    }
+}
+
+/// The first calls for a key: nobody gets a bucket of his own, and nobody meets a unique violation.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_calls_share_one_bucket() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 12).await;
+    let one = Limit::token_bucket(1e-6, CENTURY).capacity(1).build().expect("a limit");
+    for level in LEVELS {
+        for round in 0..25 {
+            let key = format!("{level} {round}");
+            let barrier = std::sync::Arc::new(tokio::sync::Barrier::new(10));
+            let tasks: Vec<_> = (0..10)
+                .map(|nth| {
+                    let (pool, key, barrier) = (pool.clone(), key.clone(), barrier.clone());
+                    tokio::spawn(async move {
+                        let limiter = Limiter::new(pool, Limits::new());
+                        // Half of them name a second, uncontended bucket too.
+                        let mut items = vec![Item::new(("first", one), key.as_str())];
+                        if nth % 2 == 0 {
+                            items.push(Item::new(("second", one), format!("{key} {nth}")));
+                        }
+                        barrier.wait().await;
+                        let mut done = Done::default();
+                        let work = Work {
+                            url: String::new(),
+                            level: level.to_owned(),
+                            tasks: 1,
+                            capacities: BTreeMap::new(),
+                            sets: Vec::new(),
+                        };
+                        let allowed = ask(&limiter, &work, items.into(), &mut done).await;
+                        assert_eq!(done.others, [""; 0]);
+                        u32::from(allowed)
+                    })
+                })
+                .collect();
+            let mut admitted = 0;
+            for task in tasks {
+                admitted += task.await.expect("a task");
+            }
+            assert_eq!(admitted, 1, "{key}");
+        }
+    }
+}
+
+/// Time is read after the lock is there: who waits for a row is served by the time at which he gets it.
+#[tokio::test]
+async fn a_waiter_is_served_by_the_time_at_which_he_gets_the_row() {
+    let database = Database::migrated().await;
+    let limit = Limit::token_bucket(10, Duration::from_secs(1)).build().expect("a limit");
+    let limiter = Limiter::new(database.pool.clone(), Limits::new());
+    let all = || Item::new(("a", limit), "k").count(10);
+    let mut holder = database.pool.begin().await.expect("begin");
+    assert!(limiter.within(&mut holder).limit(all()).await.expect("a decision").is_allowed());
+    // Ends the wait some time after it has begun.
+    let release = async {
+        let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&database.pool).await.expect("locks") == 0 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        holder.commit().await.expect("commit");
+        Instant::now()
+    };
+    let wait = async {
+        let mut tx = database.pool.begin().await.expect("begin");
+        // No row is seen yet, so the decision is to take; then it has to wait.
+        let decision = limiter.within(&mut tx).limit(Item::new(("a", limit), "k").count(5)).await.expect("a decision");
+        tx.commit().await.expect("commit");
+        decision
+    };
+    let (_, decision) = tokio::join!(release, wait);
+    assert!(decision.is_allowed(), "after 600 ms 6 tokens are there, not 0: {decision:?}");
+}
+
+/// With a table that was empty when the plan was made and has grown since, rows are still found by their key.
+#[tokio::test]
+async fn no_table_is_ever_scanned() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let limits = Limits::new().define("a", Limit::token_bucket(10, Duration::from_secs(1))).expect("a limit");
+    let limiter = Limiter::new(database.pool.clone(), limits);
+    database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limits").await;
+    // Enough calls for generic plans, on the empty table and with statistics that say so.
+    for nth in 0..12 {
+        let items = [Item::new("a", format!("k{nth}")), Item::new("a", format!("l{nth}"))];
+        let _ = limiter.within(&mut conn).limit(items).await.expect("a decision");
+    }
+    database
+        .execute("INSERT INTO rate_limits SELECT 'b', i::text, 0, 0, 0, 0 FROM generate_series(1, 20000) AS i")
+        .await;
+    let scans = "SELECT seq_scan, seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'rate_limits'";
+    for level in ["READ COMMITTED", "SERIALIZABLE"] {
+        let begin = sqlx::AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+        let mut tx = conn.begin_with(begin).await.expect("begin");
+        for nth in 0..12 {
+            let items = [Item::new("a", format!("k{nth}")), Item::new("a", format!("m{level}{nth}"))];
+            let _ = limiter.within(&mut tx).limit(items.clone()).await.expect("a decision");
+            let _ = limiter.within(&mut tx).peek(items.clone()).await.expect("balances");
+            limiter.within(&mut tx).reset(items).await.expect("reset");
+        }
+        let (scans, read): (i64, i64) = sqlx::query_as(scans).fetch_one(&mut *tx).await.expect("statistics");
+        assert_eq!((scans, read), (0, 0), "{level}");
+        tx.rollback().await.expect("rollback");
+    }
+}
