@@ -1,6 +1,6 @@
 //! What a failure means: the one place that looks at SQLSTATEs.
 
-use sqlx::postgres::PgDatabaseError;
+use sqlx::error::DatabaseError;
 
 use crate::error::Error;
 
@@ -82,8 +82,8 @@ pub(crate) fn is_transient_chain(error: &(dyn std::error::Error + 'static)) -> b
             return classify(error, Phase::Statement) == Cause::Conflict;
         }
         // A transparent wrapper shows only what stands behind the error that it wraps.
-        if let Some(error) = error.downcast_ref::<PgDatabaseError>() {
-            return look_up(error.code(), Phase::Statement) == Cause::Conflict;
+        if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
+            return look_up(&error.code().unwrap_or_default(), Phase::Statement) == Cause::Conflict;
         }
         next = error.source();
     }

@@ -23,15 +23,19 @@ impl Limiter {
     /// }
     ///
     /// # async fn f(limiter: Limiter) -> Result<(), AppError> {
+    /// let limits = limiter.clone();
     /// limiter
-    ///     .transaction(async |tx| {
-    ///         limiter.within(tx).limit(("send_message", "u1")).await?.enforce().map_err(Error::from)?;
+    ///     .transaction(async move |tx| {
+    ///         limits.within(tx).limit(("send_message", "u1")).await?.enforce().map_err(Error::from)?;
     ///         sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
     ///         Ok::<_, AppError>(())
     ///     })
     ///     .await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// Where the future has to be `Send` (in `tokio::spawn`, in a handler of a web framework), let the closure own what
+    /// it uses, with `async move` and clones as above: the compiler cannot yet prove `Send` for one that borrows.
     ///
     /// # Errors
     /// What the work returned, unless a conflict stands in its chain of [sources](std::error::Error::source) and there

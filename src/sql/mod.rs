@@ -9,5 +9,7 @@ pub use within::{RateLimits, Within};
 
 pub(crate) use within::{decide_one, reset_all_keys};
 
-pub(crate) use decide::{Answer, Request, decide};
+pub(crate) use decide::Answer;
+#[cfg(feature = "cli")]
+pub(crate) use decide::{Request, decide};
 pub(crate) use schema::Statements;

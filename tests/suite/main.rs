@@ -2,8 +2,11 @@
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
 mod concurrency;
+mod failures;
+mod migrations;
 mod model;
 mod properties;
 mod scenarios;
 mod sql_sources;
 mod support;
+mod transactions;

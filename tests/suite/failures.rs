@@ -1,0 +1,127 @@
+//! Errors are told apart, and none of them is a permit.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::{Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy, Schema};
+
+use crate::support::Database;
+
+fn limits() -> Limits {
+    Limits::new().define("a", Limit::token_bucket(10, Duration::from_secs(60))).expect("a limit")
+}
+
+#[tokio::test]
+async fn a_missing_schema_says_to_run_migrate() {
+    let database = Database::empty().await;
+    let limiter = Limiter::new(database.pool.clone(), limits());
+    let error = limiter.limit(("a", "k")).await.expect_err("no table");
+    assert!(matches!(error, Error::SchemaMissing { .. }), "{error}");
+    assert!(error.to_string().contains("run migrate"), "{error}");
+    let mut tx = database.pool.begin().await.expect("begin");
+    assert!(matches!(limiter.within(&mut tx).limit(("a", "k")).await, Err(Error::SchemaMissing { .. })));
+    tx.rollback().await.expect("rollback");
+    let mut config = LimiterConfig::default();
+    config.schema = Schema::new("else\"where").expect("a schema");
+    let error =
+        Limiter::with_config(database.pool.clone(), limits(), config).limit(("a", "k")).await.expect_err("no schema");
+    assert!(matches!(&error, Error::SchemaMissing { schema, .. } if schema == "else\"where"), "{error}");
+}
+
+#[tokio::test]
+async fn no_database_is_an_error_and_not_a_denial() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let pool = PgPool::connect_lazy(&format!("postgres://postgres@127.0.0.1:{port}/postgres")).expect("a URL");
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { deadline: Duration::from_millis(500), ..RetryPolicy::default() };
+    let error = Limiter::with_config(pool, limits(), config).limit(("a", "k")).await.expect_err("no server");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_pool_without_a_free_connection_is_unavailable() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 1).await;
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { deadline: Duration::from_millis(200), ..RetryPolicy::default() };
+    let limiter = Limiter::with_config(pool.clone(), limits(), config);
+    let held = pool.acquire().await.expect("the only connection");
+    let error = limiter.limit(("a", "k")).await.expect_err("no connection");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    drop(held);
+    let _ = limiter.limit(("a", "k")).await.expect("a decision");
+}
+
+#[tokio::test]
+async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
+    let database = Database::migrated().await;
+    let role = format!("app_{}", std::process::id());
+    database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")).await;
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let set = sqlx::AssertSqlSafe(format!("SET ROLE {role}"));
+    sqlx::query(set).execute(&mut *conn).await.expect("set role");
+    let limiter = Limiter::new(database.pool.clone(), limits());
+    let error = limiter.within(&mut conn).limit(("a", "k")).await.expect_err("no privilege");
+    assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
+
+    // What the README tells to grant is enough, and gives no way to the rows.
+    let grants = include_str!("../../README.md").split("```sql\n").find(|block| block.contains("GRANT EXECUTE"));
+    let grants = grants.expect("the grants").split("```").next().unwrap_or_default().replace("app_role", &role);
+    database.execute(&grants).await;
+    assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
+    let refused = sqlx::query("UPDATE rate_limits SET value = 99").execute(&mut *conn).await.expect_err("out of reach");
+    assert!(refused.to_string().contains("permission denied"), "{refused}");
+    sqlx::query("RESET ROLE").execute(&mut *conn).await.expect("reset role");
+    drop(conn);
+    database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// Functions and operators put in the way do not get called.
+#[tokio::test]
+async fn a_hostile_search_path_changes_nothing() {
+    let database = Database::migrated().await;
+    database
+        .execute(
+            "CREATE SCHEMA evil;
+             CREATE TABLE evil.rate_limits (LIKE public.rate_limits);
+             CREATE FUNCTION evil.no(double precision, double precision) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+             CREATE OPERATOR evil.>= (FUNCTION = evil.no, LEFTARG = double precision, RIGHTARG = double precision);
+             CREATE FUNCTION evil.least(double precision, double precision) RETURNS double precision LANGUAGE sql AS 'SELECT 1e9::float8';
+             CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT 'infinity'::timestamptz$$;
+             CREATE FUNCTION evil.rate_limit_clock() RETURNS bigint LANGUAGE sql AS 'SELECT 9e15::bigint'",
+        )
+        .await;
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let limiter = Limiter::new(database.pool.clone(), limits());
+    sqlx::raw_sql(
+        "SET search_path = evil, pg_catalog, public; CREATE TEMP TABLE rate_limits (LIKE public.rate_limits)",
+    )
+    .execute(&mut *conn)
+    .await
+    .expect("the trap");
+    assert!(limiter.within(&mut conn).limit(("a", "k", 10.0)).await.expect("a decision").is_allowed());
+    assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_denied());
+    let rows: i64 = sqlx::query_scalar("SELECT pg_catalog.count(*) FROM public.rate_limits")
+        .fetch_one(&mut *conn)
+        .await
+        .expect("count");
+    assert_eq!(rows, 1);
+    let path: String = sqlx::query_scalar("SHOW search_path").fetch_one(&mut *conn).await.expect("the path");
+    assert_eq!(path, "evil, pg_catalog, public");
+    sqlx::query("DISCARD ALL").execute(&mut *conn).await.expect("discard");
+}
+
+#[tokio::test]
+async fn any_key_that_text_allows_is_a_key() {
+    let database = Database::migrated().await;
+    let limiter = Limiter::new(database.pool.clone(), limits());
+    let long = "ü".repeat(512);
+    let keys =
+        ["", "'; DROP TABLE rate_limits; --", "{\"a\",NULL}", "\u{1}\u{7f}\\", "NULL", "日本語 🦀", " ", long.as_str()];
+    for key in keys {
+        assert!(limiter.limit(("a", key)).await.expect("a decision").is_allowed());
+        assert!((limiter.peek(("a", key)).await.expect("a balance").least() - 9.0).abs() < 0.05, "{key:?}");
+    }
+    assert_eq!(database.rows().await, keys.len() as i64);
+}

@@ -1,0 +1,225 @@
+//! Migrations into somebody else's database.
+
+use std::sync::Arc;
+
+use pg_limiter::migrate::{MigrateError, Migrator, migrate, migrate_on, migrations, uninstall};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
+use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, Schema};
+
+use crate::support::Database;
+
+async fn one<T>(pool: &PgPool, sql: &str) -> T
+where
+    T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+{
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = \
+                     (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+async fn twelve_at_once(database: &Database) -> Vec<i32> {
+    let barrier = Arc::new(tokio::sync::Barrier::new(12));
+    let tasks: Vec<_> = (0..12)
+        .map(|_| {
+            let (url, barrier) = (database.url.clone(), barrier.clone());
+            tokio::spawn(async move {
+                let pool = Database::pool(&url, 1).await;
+                barrier.wait().await;
+                migrate(&pool).await
+            })
+        })
+        .collect();
+    let mut applied = Vec::new();
+    for task in tasks {
+        applied.extend(task.await.expect("a task").expect("migrated").applied);
+    }
+    applied
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twelve_at_once_on_an_empty_database() {
+    for _ in 0..5 {
+        let database = Database::empty().await;
+        assert_eq!(twelve_at_once(&database).await, [1], "each version is applied once");
+        assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
+        assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
+    }
+}
+
+/// An engine where the function is missing, and one where it says that it is not implemented.
+#[tokio::test(flavor = "multi_thread")]
+async fn twelve_at_once_without_advisory_locks() {
+    let rename = "ALTER FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) RENAME TO hidden_lock";
+    let replace = "SET allow_system_table_mods = on;
+         ALTER FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) RENAME TO hidden_lock;
+         CREATE FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) RETURNS void LANGUAGE plpgsql AS
+         $$ BEGIN RAISE 'advisory locks are not yet implemented' USING ERRCODE = 'feature_not_supported'; END $$;
+         RESET allow_system_table_mods";
+    for engine in [rename, replace] {
+        for _ in 0..3 {
+            let database = Database::empty().await;
+            database.execute(engine).await;
+            let error = sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&database.pool).await;
+            assert!(error.is_err(), "the engine has locks after all");
+            assert_eq!(twelve_at_once(&database).await, [1]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_applications_own_migrations_and_settings_are_left_alone() {
+    let database = Database::empty().await;
+    database
+        .execute("CREATE TABLE _sqlx_migrations (version bigint PRIMARY KEY); INSERT INTO _sqlx_migrations VALUES (20240101000000)")
+        .await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::raw_sql("CREATE SCHEMA app; SET search_path = app, pg_catalog; SET lock_timeout = '7s'")
+        .execute(&mut conn)
+        .await
+        .expect("settings");
+    let report = migrate_on(&mut conn).await.expect("migrated");
+    assert_eq!((report.version, report.applied), (1, vec![1]));
+    for (setting, value) in [("search_path", "app, pg_catalog"), ("lock_timeout", "7s")] {
+        let now: String = sqlx::query_scalar("SELECT current_setting($1)")
+            .bind(setting)
+            .fetch_one(&mut conn)
+            .await
+            .expect("a setting");
+        assert_eq!(now, value);
+    }
+    assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM _sqlx_migrations").await, 1);
+    assert_eq!(
+        one::<i64>(&database.pool, "SELECT count(*) FROM pg_class WHERE relnamespace = 'app'::regnamespace").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn within_the_callers_transaction() {
+    let database = Database::empty().await;
+    let mut tx = database.pool.begin().await.expect("begin");
+    migrate_on(&mut tx).await.expect("migrated");
+    tx.rollback().await.expect("rollback");
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits') IS NULL").await);
+    let mut tx = database.pool.begin().await.expect("begin");
+    migrate_on(&mut tx).await.expect("migrated");
+    tx.commit().await.expect("commit");
+    assert_eq!(database.rows().await, 0);
+    assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
+}
+
+#[tokio::test]
+async fn in_a_schema_of_the_callers_choice() {
+    let database = Database::empty().await;
+    let schema = Schema::new("Rate \"limits\"; --").expect("a schema");
+    Migrator::new(schema.clone()).run(&database.pool).await.expect("migrated");
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('public.rate_limits') IS NULL").await);
+    let mut config = LimiterConfig::default();
+    config.schema = schema.clone();
+    let limits =
+        Limits::new().define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60))).expect("a limit");
+    let limiter = Limiter::with_config(database.pool.clone(), limits, config);
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied());
+    assert_eq!(limiter.reset_all_keys("a").await.expect("reset"), 1);
+    // Side by side with the one in public, and gone without it.
+    migrate(&database.pool).await.expect("migrated");
+    database.execute(&uninstall(&schema)).await;
+    database.execute(&format!("DROP SCHEMA \"{}\"", schema.name().replace('"', "\"\""))).await;
+    assert_eq!(database.rows().await, 0);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let database = Database::migrated().await;
+    database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (99, 'from the future')").await;
+    let error = migrate(&database.pool).await.expect_err("too new");
+    assert!(matches!(error, MigrateError::SchemaTooNew { found: 99, known: 1, .. }), "{error}");
+    assert!(error.to_string().contains("update pg-limiter"), "{error}");
+    assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
+}
+
+/// In the way stands a view of the table's name; then it is taken away.
+#[tokio::test]
+async fn a_failure_leaves_no_lock_and_nothing_half_done() {
+    let database = Database::empty().await;
+    database.execute("CREATE VIEW rate_limits AS SELECT 1 AS one").await;
+    let pool = Database::pool(&database.url, 1).await;
+    for _ in 0..2 {
+        let error = migrate(&pool).await.expect_err("a view is in the way");
+        assert!(matches!(error, MigrateError::Database { .. }), "{error}");
+        assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
+    }
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits_migrations') IS NULL").await);
+    assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate_limit%'").await, 0);
+    database.execute("DROP VIEW rate_limits").await;
+    migrate(&pool).await.expect("nothing is in the way");
+}
+
+#[tokio::test]
+async fn a_role_without_create_is_told_what_it_needs() {
+    let database = Database::empty().await;
+    let role = format!("poor_{}", std::process::id());
+    database
+        .execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
+        .await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::query(AssertSqlSafe(format!("SET ROLE {role}"))).execute(&mut conn).await.expect("set role");
+    let error = migrate_on(&mut conn).await.expect_err("no privilege");
+    assert!(error.to_string().contains("needs CREATE"), "{error}");
+    database.execute(&format!("GRANT CREATE ON SCHEMA public TO {role}")).await;
+    migrate_on(&mut conn).await.expect("what the message says is enough");
+    conn.close().await.expect("close");
+    database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// The files as they are, run by any tool, twice; then uninstalled.
+#[tokio::test]
+async fn the_printed_sql_is_all_there_is() {
+    let database = Database::empty().await;
+    for migration in migrations(&Schema::default()).iter().chain(&migrations(&Schema::default())) {
+        database.execute(&migration.sql).await;
+    }
+    let limits =
+        Limits::new().define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60))).expect("a limit");
+    let limiter = Limiter::new(database.pool.clone(), limits);
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+    // Migrating over it takes it over.
+    assert_eq!(migrate(&database.pool).await.expect("migrated").applied, [1]);
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied(), "the balances were kept");
+    database.execute(&uninstall(&Schema::default())).await;
+    let left = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) + \
+                (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)";
+    assert_eq!(one::<i64>(&database.pool, left).await, 0);
+}
+
+/// Updates stay in place: no index holds what changes, and the page has room.
+#[tokio::test]
+async fn rows_are_updated_in_place() {
+    let database = Database::migrated().await;
+    let limits =
+        Limits::new().define("a", Limit::token_bucket(1e6, std::time::Duration::from_secs(60))).expect("a limit");
+    let limiter = Limiter::new(database.pool.clone(), limits);
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    for _ in 0..500 {
+        let _ = limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision");
+    }
+    conn.close().await.expect("close");
+    // The first call puts a row there to lock it, and updates it too. The counters arrive a moment later.
+    let updates =
+        "SELECT n_tup_upd = 500 AND n_tup_hot_upd >= 490 FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    let mut arrived = false;
+    for _ in 0..50 {
+        arrived = one::<Option<bool>>(&database.pool, updates).await == Some(true);
+        if arrived {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert!(arrived, "updates were not in place");
+    assert!(one::<i64>(&database.pool, "SELECT pg_relation_size('rate_limits') / 8192").await <= 2);
+}
