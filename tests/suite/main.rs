@@ -1,6 +1,7 @@
 //! One binary, one server, a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
+mod bad_input;
 mod concurrency;
 mod failures;
 mod migrations;
@@ -9,4 +10,5 @@ mod properties;
 mod scenarios;
 mod sql_sources;
 mod support;
+mod surface;
 mod transactions;

@@ -1,0 +1,249 @@
+//! Bad input, one by one, from Rust, from SQL and from limits files: the named error, and nothing written. The tool's
+//! side is in `tool.rs`.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::{Call, Error, InvalidLimit, Item, Limit, Limiter, Limits, Schema};
+
+use crate::support::Database;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn limits() -> Limits {
+    let define = || -> Result<Limits, InvalidLimit> {
+        Limits::new()
+            .define("tokens", Limit::token_bucket(10, MINUTE).capacity(20).max_reserved(5))?
+            .define("window", Limit::fixed_window(10, MINUTE).max_reserved(0))?
+            .define("sliding", Limit::sliding_window(10, MINUTE))
+    };
+    define().expect("limits")
+}
+
+#[tokio::test]
+async fn impossible_calls_from_rust() {
+    let database = Database::migrated().await;
+    // No connection at all: nothing is sent.
+    let nowhere = sqlx::PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nowhere").expect("a URL");
+    let limiter = Limiter::new(nowhere, limits());
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let long = "k".repeat(1025);
+    let name = "n".repeat(256);
+    let inline = Limit::token_bucket(1, MINUTE).build().expect("a limit");
+    let other = Limit::token_bucket(2, MINUTE).build().expect("a limit");
+    let cases: Vec<(&str, Call)> = vec![
+        ("count_exceeds_capacity", ("tokens", "k", 20.5).into()),
+        ("count_exceeds_capacity", Item::new("tokens", "k").count(25.5).reserve()),
+        ("count_exceeds_capacity", Item::new("window", "k").count(10.5).reserve()),
+        ("count_exceeds_capacity", ("sliding", "k", 11.0).into()),
+        ("invalid_count", ("tokens", "k", -1.0).into()),
+        ("invalid_count", ("tokens", "k", f64::NAN).into()),
+        ("invalid_count", ("tokens", "k", f64::INFINITY).into()),
+        ("invalid_count", ("tokens", "k", f64::NEG_INFINITY).into()),
+        ("unknown_limit", ("no such limit", "k").into()),
+        ("reserve_unsupported", Item::new("sliding", "k").reserve()),
+        ("reserve_unsupported", Call::from([Item::new("tokens", "k"), Item::new("sliding", "k")]).reserve()),
+        ("invalid_key", ("tokens", long.as_str()).into()),
+        ("invalid_key", ("tokens", "a\0b").into()),
+        ("invalid_name", Item::new((name.as_str(), inline), "k").into()),
+        ("invalid_name", Item::new(("", inline), "k").into()),
+        ("invalid_name", Item::new(("a\0b", inline), "k").into()),
+        ("invalid_call", Vec::<Item>::new().into()),
+        ("invalid_call", [Item::new(("a", inline), "k"), Item::new(("a", other), "k")].into()),
+    ];
+    for (code, call) in cases {
+        let errors = [
+            limiter.limit(call.clone()).await.expect_err("from the handle"),
+            limiter.check(call.clone()).await.expect_err("from the handle"),
+            limiter.within(&mut conn).limit(call.clone()).await.expect_err("in a transaction"),
+        ];
+        for error in errors {
+            let Error::Invalid(invalid) = &error else { panic!("{call:?}: {error}") };
+            assert_eq!(invalid.code(), code, "{call:?}: {error}");
+            assert!(!error.to_string().contains("kkk"), "a key in a message: {error}");
+        }
+    }
+    for count in [-1.0, f64::NAN] {
+        for error in [
+            limiter.credit(("tokens", "k", count)).await.expect_err("a credit"),
+            limiter.charge(("tokens", "k", count)).await.expect_err("a charge"),
+        ] {
+            assert!(matches!(&error, Error::Invalid(invalid) if invalid.code() == "invalid_count"), "{error}");
+        }
+    }
+    assert_eq!(database.rows().await, 0);
+}
+
+#[test]
+fn impossible_limits_from_rust() {
+    let tokens = |rate: f64| Limit::token_bucket(rate, MINUTE);
+    let cases: Vec<(&str, Result<Limit, InvalidLimit>)> = vec![
+        ("the rate 0 ", tokens(0.0).build()),
+        ("the rate -1 ", tokens(-1.0).build()),
+        ("the rate NaN ", tokens(f64::NAN).build()),
+        ("the rate inf ", tokens(f64::INFINITY).build()),
+        ("the period", Limit::token_bucket(1, Duration::ZERO).build()),
+        ("the period", Limit::token_bucket(1, Duration::from_nanos(1_500)).build()),
+        ("the period", Limit::token_bucket(1, Duration::MAX).build()),
+        ("the period", Limit::sliding_window(1, Duration::from_secs(36_525 * 86_400 + 1)).build()),
+        ("the capacity -1 ", tokens(1.0).capacity(-1).build()),
+        ("the capacity NaN ", tokens(1.0).capacity(f64::NAN).build()),
+        ("max_reserved -0.5 ", tokens(1.0).max_reserved(-0.5).build()),
+        ("max_reserved inf ", Limit::fixed_window(1, MINUTE).max_reserved(f64::INFINITY).build()),
+        ("the resolution 0 ", Limit::sliding_window(1, MINUTE).resolution(0).build()),
+        ("the resolution 1001 ", Limit::sliding_window(1, MINUTE).resolution(1001).build()),
+        ("start", Limit::fixed_window(1, MINUTE).start(Duration::from_nanos(1)).build()),
+    ];
+    for (reason, limit) in cases {
+        let error = limit.expect_err(reason);
+        assert!(error.to_string().contains(reason), "{error}, not {reason}");
+    }
+    let error = Limits::new().define("bad", tokens(0.0)).expect_err("a rate of 0");
+    assert!(error.to_string().contains("\"bad\""), "{error}");
+    assert!(Limits::new().define("", tokens(1.0)).is_err());
+    for name in ["", "a\0b", &"s".repeat(64)] {
+        assert!(Schema::new(name).is_err(), "{name:?}");
+    }
+}
+
+/// The same from SQL: what is wrong stands first in the message, under SQLSTATE 22023.
+#[tokio::test]
+async fn impossible_calls_and_limits_from_sql() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let bucket = "kind => 'token_bucket', rate => 10, period => '1 minute'";
+    let sliding = "kind => 'sliding_window', rate => 10, period => '1 minute'";
+    let cases = [
+        ("count_exceeds_capacity", format!("'a', 'k', {bucket}, count => 11")),
+        ("count_exceeds_capacity", format!("'a', 'k', {bucket}, count => 16, reserve => true, max_reserved => 5")),
+        ("count_exceeds_capacity", format!("'a', 'k', {sliding}, count => 11")),
+        ("invalid_count", format!("'a', 'k', {bucket}, count => -1")),
+        ("invalid_count", format!("'a', 'k', {bucket}, count => 'NaN'")),
+        ("invalid_count", format!("'a', 'k', {bucket}, count => 'Infinity', reserve => true")),
+        ("invalid_count", format!("'a', 'k', {bucket}, count => NULL")),
+        ("reserve_unsupported", format!("'a', 'k', {sliding}, reserve => true")),
+        ("invalid_key", format!("'a', NULL, {bucket}")),
+        ("invalid_key", format!("'a', repeat('k', 1025), {bucket}")),
+        ("invalid_name", format!("NULL, 'k', {bucket}")),
+        ("invalid_name", format!("'', 'k', {bucket}")),
+        ("invalid_name", format!("repeat('n', 256), 'k', {bucket}")),
+        ("invalid_limit", format!("'a', 'k', {sliding}, capacity => 5")),
+        ("invalid_limit", format!("'a', 'k', {sliding}, max_reserved => 5")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, start => '1 hour'")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, resolution => 2")),
+        (
+            "invalid_limit",
+            "'a', 'k', kind => 'fixed_window', rate => 1, period => '1 minute', resolution => 2".to_owned(),
+        ),
+        ("invalid_limit", format!("'a', 'k', {sliding}, resolution => 0")),
+        ("invalid_limit", format!("'a', 'k', {sliding}, resolution => 1001")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, capacity => -1")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, capacity => 'NaN'")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, max_reserved => 'Infinity'")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, shards => 0")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, shards => NULL")),
+        ("invalid_limit", format!("'a', 'k', {bucket}, at => 'infinity'")),
+        ("invalid_limit", "'a', 'k', kind => 'leaky', rate => 1, period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => NULL, rate => 1, period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 0, period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 'NaN', period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 'Infinity', period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => NULL, period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1, period => '0'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1, period => '-1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1, period => '101 years'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1, period => NULL".to_owned()),
+    ];
+    for function in ["rate_limit", "rate_limit_check", "rate_limit_enforce"] {
+        for (code, arguments) in &cases {
+            let sql = format!("SELECT {function}({arguments})");
+            let error = sqlx::query(AssertSqlSafe(sql.clone())).execute(&mut conn).await.expect_err(&sql);
+            let error = error.into_database_error().expect("a database error");
+            assert_eq!(error.code().as_deref(), Some("22023"), "{sql}: {error}");
+            assert!(error.message().starts_with(&format!("{code}: ")), "{sql}: {error}, not {code}");
+        }
+    }
+    for sql in ["SELECT rate_limit_reset('a', NULL)", "SELECT rate_limit_reset(NULL::text)"] {
+        assert!(sqlx::query(sql).execute(&mut conn).await.is_err(), "{sql}");
+    }
+    assert_eq!(database.rows().await, 0);
+}
+
+#[test]
+fn limits_files_name_the_limit_and_the_field() {
+    let good = "kind = \"token_bucket\"\nrate = 10\nperiod = \"1m\"\n";
+    let cases = [
+        ("color", format!("[limits.a]\n{good}color = 1")),
+        ("capcity", format!("[limits.a]\n{good}capcity = 1")),
+        ("kind", "[limits.a]\nrate = 10\nperiod = \"1m\"".to_owned()),
+        ("leaky", "[limits.a]\nkind = \"leaky\"\nrate = 10\nperiod = \"1m\"".to_owned()),
+        ("rate", "[limits.a]\nkind = \"token_bucket\"\nperiod = \"1m\"".to_owned()),
+        ("rate", "[limits.a]\nkind = \"token_bucket\"\nrate = nan\nperiod = \"1m\"".to_owned()),
+        ("period", "[limits.a]\nkind = \"token_bucket\"\nrate = 10\nperiod = \"soon\"".to_owned()),
+        ("period", "[limits.a]\nkind = \"token_bucket\"\nrate = 10\nperiod = \"0s\"".to_owned()),
+        ("period", "[limits.a]\nkind = \"token_bucket\"\nrate = 10\nperiod = \"1ns\"".to_owned()),
+        ("start", "[limits.a]\nkind = \"fixed_window\"\nrate = 10\nperiod = \"1m\"\nstart = \"x\"".to_owned()),
+        ("start", format!("[limits.a]\n{good}start = \"7h\"")),
+        ("capacity", "[limits.a]\nkind = \"sliding_window\"\nrate = 10\nperiod = \"1m\"\ncapacity = 5".to_owned()),
+        ("max_reserved", format!("[limits.a]\n{good}max_reserved = -1")),
+        ("resolution", format!("[limits.a]\n{good}resolution = 0")),
+        ("shards", format!("[limits.a]\n{good}shards = 2")),
+    ];
+    for (field, text) in cases {
+        let error = Limits::from_toml(&text).expect_err(&text).to_string();
+        assert!(error.contains("\"a\"") && error.contains(field), "{text}\n{error}");
+        let json: toml::Value = toml::from_str(&text).expect("TOML");
+        // NaN is no JSON.
+        if let Ok(json) = serde_json::to_string(&json)
+            && !json.contains("null")
+        {
+            let error = Limits::from_json(&json).expect_err(&json).to_string();
+            assert!(error.contains("\"a\"") && error.contains(field), "{json}\n{error}");
+        }
+    }
+    for text in ["[limit.a]", "limits = 3", "[limits.a", "[limits.a]\n[limits.a]"] {
+        assert!(Limits::from_toml(text).is_err(), "{text}");
+    }
+    assert_eq!(Limits::from_toml("").expect("no limits").iter().count(), 0);
+}
+
+#[test]
+fn limits_files_say_the_same_as_code() {
+    let text = r#"
+        [limits.send_message]
+        kind = "token_bucket"
+        rate = 10
+        period = "1m"
+        capacity = 20
+        max_reserved = 2.5
+        shards = 1
+
+        [limits."log in"]
+        kind = "fixed_window"
+        rate = 0.5
+        period = "1h 30m"
+        start = "7h"
+
+        [limits.search]
+        kind = "sliding_window"
+        rate = 100
+        period = "7d"
+        resolution = 7
+        start = "1500ms"
+    "#;
+    let in_code = || -> Result<Limits, InvalidLimit> {
+        Limits::new()
+            .define("send_message", Limit::token_bucket(10, MINUTE).capacity(20).max_reserved(2.5))?
+            .define("log in", Limit::fixed_window(0.5, 90 * MINUTE).start(420 * MINUTE))?
+            .define(
+                "search",
+                Limit::sliding_window(100, 10_080 * MINUTE).resolution(7).start(Duration::from_millis(1500)),
+            )
+    };
+    let in_code = in_code().expect("limits");
+    assert_eq!(Limits::from_toml(text).expect("a file"), in_code);
+    for (_, limit) in in_code.iter() {
+        let json = serde_json::to_string(limit).expect("JSON");
+        assert_eq!(serde_json::from_str::<Limit>(&json).expect("a limit"), *limit, "{json}");
+    }
+}

@@ -1,0 +1,176 @@
+//! What the public API promises to the compiler, and the SQL surface to psql and triggers.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use pg_limiter::sqlx::{self, Row};
+use pg_limiter::{Call, Decision, Denied, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
+
+use crate::support::Database;
+
+fn limits() -> Limits {
+    Limits::new().define("a", Limit::token_bucket(2, Duration::from_secs(3600))).expect("a limit")
+}
+
+#[test]
+fn handles_and_values_cross_threads() {
+    fn everywhere<T: Send + Sync + Clone + std::fmt::Debug + 'static>() {}
+    everywhere::<Limiter>();
+    everywhere::<RateLimits>();
+    everywhere::<Limits>();
+    everywhere::<Call>();
+    everywhere::<Decision>();
+    everywhere::<Denied>();
+    everywhere::<RetryPolicy>();
+    fn error<T: std::error::Error + Send + Sync + 'static>() {}
+    error::<Error>();
+}
+
+async fn send(State(limiter): State<Limiter>) -> Result<String, (StatusCode, String)> {
+    let failed = |error: sqlx::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    let refused = |error: Error| match error {
+        Error::Denied(denied) => (StatusCode::TOO_MANY_REQUESTS, denied.retry_after.as_secs().to_string()),
+        other => (StatusCode::SERVICE_UNAVAILABLE, other.to_string()),
+    };
+    let mut tx = limiter.pool().begin().await.map_err(failed)?;
+    let decision = limiter.within(&mut tx).limit(("a", "u1")).await.map_err(refused)?;
+    let permit = decision.enforce().map_err(|denied| refused(denied.into()))?;
+    sqlx::query("INSERT INTO messages VALUES (1)").execute(&mut *tx).await.map_err(failed)?;
+    tx.commit().await.map_err(failed)?;
+    let own = limiter.peek(("a", "u1")).await.map_err(refused)?;
+    Ok(format!("{} {}", permit.remaining.floor(), own.least().floor()))
+}
+
+/// Real requests to a real handler that limits in its own transaction.
+#[tokio::test]
+async fn in_an_axum_handler() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let database = Database::migrated().await;
+    database.execute("CREATE TABLE messages (id int)").await;
+    let app = axum::Router::new().route("/", post(send)).with_state(Limiter::new(database.pool.clone(), limits()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+        let request = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.expect("a request");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.expect("a response");
+        statuses.push(response[9..12].to_owned());
+    }
+    server.abort();
+    assert_eq!(statuses, ["200", "200", "429"]);
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM messages").fetch_one(&database.pool).await.expect("count");
+    assert_eq!(rows, 2);
+}
+
+/// Every operation, in both forms, within `spawn`.
+#[tokio::test]
+async fn in_a_spawned_task() {
+    let database = Database::migrated().await;
+    let limiter = Limiter::new(database.pool.clone(), limits());
+    let task = tokio::spawn(async move {
+        let mut tx = limiter.pool().begin().await?;
+        let item = || Item::new("a", "u1");
+        assert!(limiter.within(&mut tx).limit(item()).await.expect("a decision").is_allowed());
+        assert!(limiter.within(&mut tx).check([item()]).await.expect("a decision").is_allowed());
+        let _ = limiter.within(&mut tx).peek(item()).await.expect("balances");
+        let _ = limiter.within(&mut tx).credit(item()).await.expect("balances");
+        let _ = limiter.within(&mut tx).charge(item()).await.expect("balances");
+        limiter.within(&mut tx).reset(item()).await.expect("reset");
+        let _ = limiter.within(&mut tx).reset_all_keys("a").await.expect("reset");
+        tx.commit().await?;
+        assert_eq!(limiter.limit(item().reserve()).await.expect("a decision").outcome(), Outcome::Allowed);
+        assert!(limiter.check(item()).await.expect("a decision").is_allowed());
+        let _ = limiter.peek(item()).await.expect("balances");
+        let _ = limiter.credit(item()).await.expect("balances");
+        let _ = limiter.charge(item()).await.expect("balances");
+        limiter.reset(item()).await.expect("reset");
+        let _ = limiter.reset_all_keys("a").await.expect("reset");
+        let work = limiter.clone();
+        limiter
+            .transaction(async move |tx| work.within(tx).limit(("a", "u1")).await?.enforce().map_err(Error::from))
+            .await
+            .expect("a permit");
+        Ok::<_, sqlx::Error>(())
+    });
+    task.await.expect("a task").expect("no error");
+}
+
+#[tokio::test]
+async fn a_trigger_refuses_rows_with_its_own_sqlstate() {
+    let database = Database::migrated().await;
+    database
+        .execute(
+            "CREATE TABLE posts (author text NOT NULL, body text);
+             CREATE FUNCTION limit_posts() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+               PERFORM rate_limit_enforce('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
+               RETURN NEW;
+             END $$;
+             CREATE TRIGGER limit_posts BEFORE INSERT ON posts FOR EACH ROW EXECUTE FUNCTION limit_posts();
+             INSERT INTO posts VALUES ('u1', 'one'), ('u2', 'one'), ('u1', 'two')",
+        )
+        .await;
+    let error = sqlx::query("INSERT INTO posts VALUES ('u2', 'two'), ('u1', 'three')").execute(&database.pool).await;
+    let error = error.expect_err("the limit is reached").into_database_error().expect("a database error");
+    assert_eq!(error.code().as_deref(), Some("RL429"));
+    assert_eq!(error.message(), "rate limit \"posts\" exceeded");
+    let error = error.downcast::<sqlx::postgres::PgDatabaseError>();
+    let detail = error.detail().expect("a detail");
+    let seconds = detail.strip_prefix("Retry after ").and_then(|rest| rest.strip_suffix(" seconds.")).expect(detail);
+    let seconds: f64 = seconds.parse().expect(detail);
+    assert!(seconds > 1700.0 && seconds <= 1800.0, "{detail}");
+    // The row of u2 in the same statement is gone, and so is its token's charge.
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM posts").fetch_one(&database.pool).await.expect("count");
+    assert_eq!(rows, 3);
+    database.execute("INSERT INTO posts VALUES ('u2', 'two')").await;
+}
+
+#[tokio::test]
+async fn from_psql() {
+    let database = Database::migrated().await;
+    let row = sqlx::query(
+        "SELECT ok, retry_after IS NULL AS now, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', \
+         rate => 10, period => '1 minute')",
+    )
+    .fetch_one(&database.pool)
+    .await
+    .expect("a decision");
+    assert_eq!((row.get("ok"), row.get("now"), row.get("value")), (true, true, 9.0));
+    let gone: i64 = sqlx::query_scalar("SELECT rate_limit_reset('send_message', 'u1')")
+        .fetch_one(&database.pool)
+        .await
+        .expect("reset");
+    assert_eq!(gone, 1);
+    let gone: i64 =
+        sqlx::query_scalar("SELECT rate_limit_reset('send_message')").fetch_one(&database.pool).await.expect("reset");
+    assert_eq!(gone, 0);
+}
+
+/// Without a `start`, the windows of a key are where they are: after a reset, in another session, whatever the clock.
+#[tokio::test]
+async fn the_default_phase_is_stable_and_spread() {
+    let database = Database::migrated().await;
+    let mut phases = Vec::new();
+    for key in 0..40 {
+        let mut seen = Vec::new();
+        for day in [0, 1, 400] {
+            let sql = "SELECT extract(epoch FROM retry_after)::double precision FROM rate_limit('w', $1, \
+                       kind => 'fixed_window', rate => 1, period => '1 hour', at => timestamptz '2026-01-01 00:00+00' + $2 * interval '1 day') \
+                       WHERE NOT ok";
+            let ask = || sqlx::query_scalar::<_, f64>(sql).bind(format!("k{key}")).bind(f64::from(day));
+            assert_eq!(ask().fetch_optional(&database.pool).await.expect("allowed"), None);
+            seen.push(ask().fetch_one(&database.pool).await.expect("denied"));
+            sqlx::query("SELECT rate_limit_reset('w')").execute(&database.pool).await.expect("reset");
+        }
+        assert!(seen.iter().all(|wait| (wait - seen[0]).abs() < 1e-6), "{seen:?}");
+        phases.push(seen[0]);
+    }
+    let quarters: std::collections::BTreeSet<i64> = phases.iter().map(|wait| (wait / 900.0) as i64).collect();
+    assert_eq!(quarters.len(), 4, "{phases:?}");
+}
