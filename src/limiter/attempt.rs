@@ -1,6 +1,7 @@
 //! The limiter's own transactions: BEGIN SERIALIZABLE, one statement, COMMIT, and again after a conflict.
 
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, PgConnection, Postgres};
@@ -90,17 +91,26 @@ impl Limiter {
             }
             Cause::Refused => return Err(Error::Database { source: error }),
         }
-        match attempts.next_delay() {
-            Some(delay) => {
-                debug!(attempt = attempts.made(), ?delay, ?phase, ?cause, %error, "retrying a transaction");
-                tokio::time::sleep(delay).await;
-                Ok(())
-            }
-            None if cause == Cause::Connection => Err(Error::Unavailable { source: error }),
-            None => {
-                Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), source: error })
-            }
+        if let Some(delay) = self.delay_before_retry(attempts, &error) {
+            tokio::time::sleep(delay).await;
+            return Ok(());
         }
+        if cause == Cause::Connection {
+            return Err(Error::Unavailable { source: error });
+        }
+        Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), source: error })
+    }
+
+    /// The pause before the next attempt, counted and traced; `None` when there is none left.
+    pub(super) fn delay_before_retry(
+        &self,
+        attempts: &mut Attempts,
+        error: &dyn std::fmt::Display,
+    ) -> Option<Duration> {
+        let delay = attempts.next_delay()?;
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        debug!(attempt = attempts.made(), ?delay, %error, "retrying a transaction");
+        Some(delay)
     }
 }
 

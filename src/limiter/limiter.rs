@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::{PgConnection, PgPool};
 
@@ -54,6 +55,7 @@ pub struct Limiter {
     pub(super) pool: PgPool,
     pub(super) rate_limits: RateLimits,
     pub(super) retry: Arc<RetryPolicy>,
+    pub(super) retries: Arc<AtomicU64>,
 }
 
 impl Limiter {
@@ -65,7 +67,12 @@ impl Limiter {
     /// With these limits and this configuration.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
         let LimiterConfig { schema, retry } = config;
-        Self { pool, rate_limits: RateLimits::in_schema(limits, schema), retry: Arc::new(retry) }
+        Self {
+            pool,
+            rate_limits: RateLimits::in_schema(limits, schema),
+            retry: Arc::new(retry),
+            retries: Arc::default(),
+        }
     }
 
     /// The limits known by name.
@@ -81,6 +88,12 @@ impl Limiter {
     /// The schema.
     pub fn schema(&self) -> &Schema {
         self.rate_limits.schema()
+    }
+
+    /// How often a transaction was tried again, since this handle or the one it was cloned from was made. Each retry is
+    /// traced too, as a debug event of `tracing`.
+    pub fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// Calls on this connection, within the caller's transaction: see [`Within`].

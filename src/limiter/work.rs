@@ -59,7 +59,7 @@ impl Limiter {
                     if !is_transient_chain(&error) {
                         return Err(error);
                     }
-                    match attempts.next_delay() {
+                    match self.delay_before_retry(&mut attempts, &error) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => return Err(error),
                     }

@@ -242,6 +242,7 @@ async fn a_unit_of_work_is_retried_as_a_whole() {
     let n: i32 = sqlx::query_scalar("SELECT n FROM counter").fetch_one(&database.pool).await.expect("the counter");
     assert_eq!(n, 8);
     assert!(runs.load(Ordering::Relaxed) > 8, "nothing was retried");
+    assert_eq!(u64::from(runs.load(Ordering::Relaxed)), 8 + limiter.retries());
     near(limiter.peek(("messages", "u0")).await.expect("a balance").least(), 9.0);
 }
 
@@ -290,6 +291,7 @@ async fn retries_exhausted_say_how_many_and_how_long() {
     let error = limiter.limit(("messages", "u1")).await.expect_err("conflicts only");
     assert!(matches!(error, Error::RetriesExhausted { attempts: 3, .. }), "{error}");
     assert!(error.to_string().contains("after 3 attempts in"), "{error}");
+    assert_eq!(limiter.retries(), 2);
     let error: AppError = limiter
         .transaction(async |tx| {
             let _ = limiter.within(tx).limit(("messages", "u1")).await?;
