@@ -1,4 +1,49 @@
-//! Exact application-layer rate limits inside your own PostgreSQL database.
+//! Exact application-layer rate limits inside your own PostgreSQL database: one round trip a decision, two numbers a
+//! bucket, no other service.
+//!
+//! - **Never over-admits.** Decisions are serializable. Where an outcome is unknown, the tokens count as spent.
+//! - **Commits with your data.** [`Limiter::within`] takes a limit in your own sqlx transaction; several limits are
+//!   charged together or not at all.
+//! - **Tells when to come back.** `retry_after` is exact.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use pg_limiter::{Item, Limit, Limiter, Limits};
+//!
+//! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! pg_limiter::migrate::migrate(&pool).await?;
+//! let minute = Duration::from_secs(60);
+//! let limits = Limits::new()
+//!     .define("per_user", Limit::token_bucket(10, minute).capacity(20))?
+//!     .define("per_org", Limit::sliding_window(1000, minute))?;
+//! let limiter = Limiter::new(pool.clone(), limits);
+//!
+//! // In your transaction: the message and its token commit or roll back together.
+//! let mut tx = pool.begin().await?;
+//! limiter.within(&mut tx).limit([Item::new("per_user", "u1"), Item::new("per_org", "o7")]).await?.enforce()?;
+//! sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
+//! tx.commit().await?;
+//!
+//! // On its own: charged whatever happens next.
+//! let decision = limiter.limit(("per_user", "u1")).await?;
+//! # let _ = decision;
+//! # Ok(()) }
+//! ```
+//!
+//! # Where things are
+//! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
+//! - Calls on a connection that you own: [`RateLimits`], [`Within`].
+//! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
+//! - The table and functions in your database: [`migrate`].
+//!
+//! # Units and defaults
+//! Tokens are `f64`; fractions are allowed, and comparisons forgive 1e-9. Times are [`std::time::Duration`] in whole
+//! microseconds. The clock is the database's, read after the row is locked. A count is 1 unless given; a capacity is the
+//! rate unless given. A bucket without a row is full.
+//!
+//! # Features
+//! `toml` (default): [`Limits::from_toml`]. `embedded`: a private PostgreSQL for tests. `containers`: that one may be a
+//! container. `cli`: the tool.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
@@ -25,3 +70,8 @@ pub use sql::{InvalidSchema, RateLimits, Schema, Within};
 
 /// The line of sqlx that this release works with: its types stand in the signatures.
 pub use sqlx;
+
+/// The examples of the README are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

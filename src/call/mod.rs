@@ -1,7 +1,6 @@
 //! What is asked and what is answered: values, no I/O.
 
 mod balances;
-#[allow(clippy::module_inception)]
 mod call;
 mod decision;
 mod item;

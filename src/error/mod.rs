@@ -1,7 +1,6 @@
 //! What can go wrong, and what to do then.
 
 mod classify;
-#[allow(clippy::module_inception)]
 mod error;
 mod invalid;
 

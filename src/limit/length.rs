@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Whole microseconds, or `None` if the length has a finer part or is too long to count.
 pub(crate) fn micros(length: Duration) -> Option<i64> {
-    if length.subsec_nanos() % 1000 != 0 {
+    if !length.subsec_nanos().is_multiple_of(1000) {
         return None;
     }
     i64::try_from(length.as_micros()).ok()

@@ -59,7 +59,7 @@ impl Options {
             .ok_or_else(|| InvalidLimit::new("the period is not between 1 microsecond and 36525 days"))?;
         for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {
             if let Some(tokens) = tokens
-                && !(tokens >= 0.0 && tokens <= LARGEST_NUMBER)
+                && !(0.0..=LARGEST_NUMBER).contains(&tokens)
             {
                 return Err(InvalidLimit::new(format!("{name} {tokens} is not a number from 0 on")));
             }

@@ -1,7 +1,6 @@
 //! The handle that owns a pool: its own transactions, with retry.
 
 mod attempt;
-#[allow(clippy::module_inception)]
 mod limiter;
 mod work;
 

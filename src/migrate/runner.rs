@@ -129,15 +129,14 @@ impl Migrator {
 
     async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
         let mut tx = pool.begin().await?;
-        let result = match self.apply(&mut tx, locking).await {
+        match self.apply(&mut tx, locking).await {
             Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
             Err(failure) => {
                 // What failed first is what the caller has to know.
                 let _ = tx.rollback().await;
                 Err(failure)
             }
-        };
-        result
+        }
     }
 
     /// In a transaction: the lock goes with it, whatever happens. The row of a version is written first, so that

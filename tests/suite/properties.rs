@@ -117,8 +117,11 @@ fn items<'a>(step: &Step<'a>) -> Vec<Item<'a>> {
     step.items.iter().map(|&(limit, key, rule, count)| Item { limit, key, rule, count }).collect()
 }
 
+/// ok, wait, least balance, refused by
+type Said = (bool, Option<f64>, f64, Vec<String>);
+
 /// What the model says, in the form of the function's answer; `None` if the call is impossible.
-fn expected(model: &mut Model, step: &Step<'_>) -> Option<(bool, Option<f64>, f64, Vec<String>)> {
+fn expected(model: &mut Model, step: &Step<'_>) -> Option<Said> {
     let now = step.at.expect("a clock");
     let items = items(step);
     let verdict = match step.op {
@@ -144,7 +147,7 @@ fn expected(model: &mut Model, step: &Step<'_>) -> Option<(bool, Option<f64>, f6
     }
 }
 
-fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): (bool, Option<f64>, f64, Vec<String>)) {
+fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): Said) {
     assert_eq!(answer.ok, ok, "{step:?}: {answer:?}, the model says {wait:?} {balance}");
     match (answer.wait, wait) {
         (None, None) => {}
@@ -164,7 +167,7 @@ fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): (bool, Opt
 }
 
 /// The model's answers decide which steps are possible and how long to wait.
-fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, (bool, Option<f64>, f64, Vec<String>))> {
+fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
     let mut world = World { rules: rules.clone(), now: NOW, promised: None };
     let mut model = Model::new();
     let mut played = Vec::new();
