@@ -5,7 +5,8 @@ use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 
-/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process. It is never skipped.
+/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process, of the version in
+/// `PG_LIMITER_TEST_VERSION` if that is set. It is never skipped.
 fn server_url() -> &'static str {
     static SERVER: OnceLock<(Option<Server>, String)> = OnceLock::new();
     let (_, url) = SERVER.get_or_init(|| {
@@ -14,8 +15,12 @@ fn server_url() -> &'static str {
         }
         let mut config = ServerConfig::default();
         config.durable = false;
+        config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
         config.settings.push(("max_connections".into(), "300".into()));
+        // For tests that take a function of the engine away.
+        config.settings.push(("allow_system_table_mods".into(), "on".into()));
         let server = Server::start(&config).unwrap_or_else(|error| panic!("no PostgreSQL for the tests: {error}"));
+        eprintln!("testing on {}", server.source());
         let url = server.url("postgres");
         (Some(server), url)
     });
