@@ -162,16 +162,11 @@ DECLARE
   pending boolean; -- something is to be written
   clock bigint;
 
-  -- The buckets. `earlier` of all of them lies in one array, from row_offset + 1 on.
+  -- The buckets.
+  rows public.rate_limits[];
   row_exists boolean[]; -- there is a row in the table
   row_present boolean[]; -- there is to be one
   row_changed boolean[];
-  row_stored double precision[];
-  row_since bigint[];
-  row_idle bigint[];
-  row_offset integer[];
-  row_length integer[];
-  row_earlier double precision[];
 
   -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
@@ -179,11 +174,8 @@ DECLARE
   moment bigint; -- the clock's reading it was brought up to
   touched boolean; -- changed since it was taken up
   present boolean;
-  stored double precision;
-  since bigint;
-  idle bigint;
-  idle_in_row bigint;
-  earlier double precision[];
+  bucket public.rate_limits;
+  idle_in_row bigint; -- what the row says of idle_at; the limit may have been another one then
   kind text;
   rate double precision;
   period bigint;
@@ -191,7 +183,7 @@ DECLARE
   max_reserved double precision;
   start bigint;
   resolution integer;
-  now bigint; -- `moment`, but never before `since`: a clock that steps back takes nothing
+  now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
   count double precision;
   balance double precision; -- at `now`
   tolerance double precision; -- what rounding may do to a balance, in tokens
@@ -199,7 +191,7 @@ DECLARE
   wait double precision;
   part double precision;
   opened bigint; -- the start of the window at hand
-  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `since`
+  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `bucket.ts`
   gone double precision; -- the fraction of it that is gone by
 
   -- The call at hand.
@@ -215,12 +207,8 @@ DECLARE
   after double precision;
   least_balance double precision; -- how far down this call may go; NULL: without bound
   most double precision; -- the largest count that can ever be served
+  undo_rows public.rate_limits[];
   undo_present boolean[];
-  undo_stored double precision[];
-  undo_since bigint[];
-  undo_idle bigint[];
-  undo_offset integer[];
-  undo_length integer[];
   undo_balance double precision[];
 
   b integer;
@@ -247,14 +235,13 @@ BEGIN
 
   LOOP
     -- Read.
-    row_earlier := '{}';
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF locking THEN
         -- A row that is not there cannot be locked: put one there, or wait for the one who does.
         LOOP
-          SELECT r.value, r.ts, r.idle_at, r.earlier_counts
-          INTO stored, since, idle, earlier
+          SELECT r.*
+          INTO bucket
           FROM public.rate_limits AS r
           WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
           FOR NO KEY UPDATE;
@@ -268,22 +255,15 @@ BEGIN
           EXIT WHEN FOUND;
         END LOOP;
       ELSE
-        SELECT r.value, r.ts, r.idle_at, r.earlier_counts
-        INTO stored, since, idle, earlier
+        SELECT r.*
+        INTO bucket
         FROM public.rate_limits AS r
         WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
       END IF;
       row_changed[b] := false;
-      row_stored[b] := stored;
-      row_since[b] := since;
-      row_idle[b] := idle;
-      row_offset[b] := cardinality(row_earlier);
-      row_length[b] := cardinality(earlier);
-      FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
-        row_earlier[row_offset[b] + i] := earlier[i];
-      END LOOP;
+      rows[b] := bucket;
     END LOOP;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
@@ -312,22 +292,22 @@ BEGIN
                   bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
               END IF;
               -- Twice %, because the remainder of a negative number is negative.
-              opened := since - ((since - start) % period + period) % period;
-              idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+              opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
+              bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 phase CONSTANT bigint := coalesce(start, 0);
                 -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 newest integer := 0; -- the newest sub-interval with a count
                 ending bigint;
               BEGIN
-                sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
-                idle := since;
-                IF stored = 0 THEN
+                sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
+                bucket.idle_at := bucket.ts;
+                IF bucket.value = 0 THEN
                   newest := NULL;
-                  FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
-                    IF earlier[i] <> 0 THEN
+                  FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
+                    IF bucket.earlier_counts[i] <> 0 THEN
                       newest := i;
                       EXIT;
                     END IF;
@@ -335,23 +315,15 @@ BEGIN
                 END IF;
                 IF newest IS NOT NULL THEN
                   ending := (sub_interval - newest + resolution + 1) * period;
-                  idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                  bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
-              idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+              bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
             END IF;
           END IF;
+          rows[in_hand] := bucket;
           row_present[in_hand] := present;
-          row_stored[in_hand] := stored;
-          row_since[in_hand] := since;
-          row_idle[in_hand] := idle;
-          b := in_hand;
-          row_offset[b] := cardinality(row_earlier);
-          row_length[b] := cardinality(earlier);
-          FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
-            row_earlier[row_offset[b] + i] := earlier[i];
-          END LOOP;
           touched := false;
         END IF;
         in_hand := NULL;
@@ -360,12 +332,8 @@ BEGIN
       FOR item IN first_item .. last_item LOOP
         IF grouped THEN
           b := item_buckets[item];
+          undo_rows[item] := rows[b];
           undo_present[item] := row_present[b];
-          undo_stored[item] := row_stored[b];
-          undo_since[item] := row_since[b];
-          undo_idle[item] := row_idle[b];
-          undo_offset[item] := row_offset[b];
-          undo_length[item] := row_length[b];
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
@@ -388,22 +356,22 @@ BEGIN
                       bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
                   END IF;
                   -- Twice %, because the remainder of a negative number is negative.
-                  opened := since - ((since - start) % period + period) % period;
-                  idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+                  opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
+                  bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
                 ELSIF kind = 'sliding_window' THEN
                   DECLARE
                     phase CONSTANT bigint := coalesce(start, 0);
                     -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                    inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                    inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                     newest integer := 0; -- the newest sub-interval with a count
                     ending bigint;
                   BEGIN
-                    sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
-                    idle := since;
-                    IF stored = 0 THEN
+                    sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
+                    bucket.idle_at := bucket.ts;
+                    IF bucket.value = 0 THEN
                       newest := NULL;
-                      FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
-                        IF earlier[i] <> 0 THEN
+                      FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
+                        IF bucket.earlier_counts[i] <> 0 THEN
                           newest := i;
                           EXIT;
                         END IF;
@@ -411,23 +379,15 @@ BEGIN
                     END IF;
                     IF newest IS NOT NULL THEN
                       ending := (sub_interval - newest + resolution + 1) * period;
-                      idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                      bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
                     END IF;
                   END;
                 ELSIF kind = 'token_bucket' THEN
-                  idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+                  bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
                 END IF;
               END IF;
+              rows[in_hand] := bucket;
               row_present[in_hand] := present;
-              row_stored[in_hand] := stored;
-              row_since[in_hand] := since;
-              row_idle[in_hand] := idle;
-              b := in_hand;
-              row_offset[b] := cardinality(row_earlier);
-              row_length[b] := cardinality(earlier);
-              FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
-                row_earlier[row_offset[b] + i] := earlier[i];
-              END LOOP;
               touched := false;
             END IF;
             -- Take the bucket up and bring it to the moment.
@@ -443,51 +403,49 @@ BEGIN
             start := (limit_starts[limit_in_hand] % period + period) % period;
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
             present := row_present[in_hand];
+            bucket := rows[in_hand];
             IF present THEN
-              stored := row_stored[in_hand];
-              since := row_since[in_hand];
-              idle_in_row := row_idle[in_hand];
-              earlier := row_earlier[row_offset[in_hand] + 1 : row_offset[in_hand] + row_length[in_hand]];
-              now := greatest(moment, since);
+              idle_in_row := bucket.idle_at;
+              now := greatest(moment, bucket.ts);
             ELSE
               now := moment;
               IF kind = 'fixed_window' THEN
-                stored := capacity;
-                since := now;
-                earlier := NULL;
+                bucket.value := capacity;
+                bucket.ts := now;
+                bucket.earlier_counts := NULL;
               ELSIF kind = 'sliding_window' THEN
-                stored := 0;
-                since := now;
-                earlier := array_fill(0::double precision, ARRAY[resolution]);
+                bucket.value := 0;
+                bucket.ts := now;
+                bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
               ELSIF kind = 'token_bucket' THEN
-                stored := capacity;
-                since := now;
-                earlier := NULL;
+                bucket.value := capacity;
+                bucket.ts := now;
+                bucket.earlier_counts := NULL;
               END IF;
             END IF;
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(stored));
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(bucket.value));
             IF kind = 'fixed_window' THEN
               IF start IS NULL THEN
                 start := ('x' || substr(encode(sha256(convert_to(
                   bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
               END IF;
               -- Twice %, because the remainder of a negative number is negative.
-              opened := since - ((since - start) % period + period) % period;
-              idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+              opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
+              bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 phase CONSTANT bigint := coalesce(start, 0);
                 -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                inside CONSTANT bigint := ((since - phase) % period + period) % period;
+                inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 newest integer := 0; -- the newest sub-interval with a count
                 ending bigint;
               BEGIN
-                sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
-                idle := since;
-                IF stored = 0 THEN
+                sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
+                bucket.idle_at := bucket.ts;
+                IF bucket.value = 0 THEN
                   newest := NULL;
-                  FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
-                    IF earlier[i] <> 0 THEN
+                  FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
+                    IF bucket.earlier_counts[i] <> 0 THEN
                       newest := i;
                       EXIT;
                     END IF;
@@ -495,31 +453,31 @@ BEGIN
                 END IF;
                 IF newest IS NOT NULL THEN
                   ending := (sub_interval - newest + resolution + 1) * period;
-                  idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                  bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
-              idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+              bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
             END IF;
             IF NOT present THEN
-              idle_in_row := idle;
+              idle_in_row := bucket.idle_at;
             END IF;
             IF kind = 'fixed_window' THEN
               DECLARE
                 opened_before CONSTANT bigint := opened;
               BEGIN
-                IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                  FOREACH part IN ARRAY earlier LOOP
-                    stored := stored + part;
+                IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                    bucket.value := bucket.value + part;
                   END LOOP;
-                  stored := capacity - stored;
-                  earlier := NULL;
+                  bucket.value := capacity - bucket.value;
+                  bucket.earlier_counts := NULL;
                 END IF;
                 opened := now - ((now - start) % period + period) % period;
-                stored := least(stored + rate * ((opened - opened_before) / period), capacity);
-                -- A longer period may open before `since`: then `since` stays, or a shorter one later would grant windows twice.
-                since := greatest(since, opened);
-                balance := stored;
+                bucket.value := least(bucket.value + rate * ((opened - opened_before) / period), capacity);
+                -- A longer period may open before `bucket.ts`: then `bucket.ts` stays, or a shorter one later would grant windows twice.
+                bucket.ts := greatest(bucket.ts, opened);
+                balance := bucket.value;
               END;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
@@ -528,43 +486,43 @@ BEGIN
                 steps bigint;
                 used double precision;
               BEGIN
-                IF earlier IS NULL THEN -- The row was another kind's: what is missing from it is used.
-                  stored := greatest(rate - stored, 0);
-                  earlier := array_fill(0::double precision, ARRAY[resolution]);
-                ELSIF idle <> idle_in_row OR cardinality(earlier) <> resolution THEN
+                IF bucket.earlier_counts IS NULL THEN -- The row was another kind's: what is missing from it is used.
+                  bucket.value := greatest(rate - bucket.value, 0);
+                  bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
+                ELSIF bucket.idle_at <> idle_in_row OR cardinality(bucket.earlier_counts) <> resolution THEN
                   -- A row knows its grid by the moment at which it becomes idle. Under this limit that is another one (period,
                   -- start or resolution were changed): all counts move to the newest sub-interval, so that none leaves too soon.
-                  FOREACH part IN ARRAY earlier LOOP
-                    stored := stored + part;
+                  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                    bucket.value := bucket.value + part;
                   END LOOP;
-                  earlier := array_fill(0::double precision, ARRAY[resolution]);
+                  bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
                 END IF;
                 steps := least(
                   (now - phase - inside) / period * resolution + inside * resolution / period - sub_interval, resolution + 1);
                 WHILE steps > 0 LOOP
-                  earlier := stored || earlier[1 : resolution - 1];
-                  stored := 0;
+                  bucket.earlier_counts := bucket.value || bucket.earlier_counts[1 : resolution - 1];
+                  bucket.value := 0;
                   steps := steps - 1;
                 END LOOP;
-                since := now;
+                bucket.ts := now;
                 gone := (inside * resolution % period)::double precision / period;
-                used := stored + earlier[resolution] * (1 - gone);
+                used := bucket.value + bucket.earlier_counts[resolution] * (1 - gone);
                 FOR i IN 1 .. resolution - 1 LOOP
-                  used := used + earlier[i];
+                  used := used + bucket.earlier_counts[i];
                 END LOOP;
                 balance := rate - used;
               END;
             ELSIF kind = 'token_bucket' THEN
-              IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                FOREACH part IN ARRAY earlier LOOP
-                  stored := stored + part;
+              IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                  bucket.value := bucket.value + part;
                 END LOOP;
-                stored := capacity - stored;
-                earlier := NULL;
+                bucket.value := capacity - bucket.value;
+                bucket.earlier_counts := NULL;
               END IF;
-              stored := least(stored + (now - since)::double precision * rate / period, capacity);
-              since := now;
-              balance := stored;
+              bucket.value := least(bucket.value + (now - bucket.ts)::double precision * rate / period, capacity);
+              bucket.ts := now;
+              balance := bucket.value;
             END IF;
           END IF;
           EXIT WHEN done;
@@ -573,22 +531,24 @@ BEGIN
             present := false;
           ELSIF present THEN
             IF kind = 'fixed_window' THEN
-              stored := least(stored + count, capacity);
+              bucket.value := least(bucket.value + count, capacity);
             ELSIF kind = 'sliding_window' THEN
               DECLARE
-                back double precision := least(count, stored);
+                counts double precision[] := bucket.earlier_counts;
+                back double precision := least(count, bucket.value);
                 rest double precision := count - back;
               BEGIN
-                stored := stored - back;
+                bucket.value := bucket.value - back;
                 FOR i IN 1 .. resolution LOOP
                   EXIT WHEN rest <= 0;
-                  back := least(rest, earlier[i]);
-                  earlier[i] := earlier[i] - back;
+                  back := least(rest, counts[i]);
+                  counts[i] := counts[i] - back;
                   rest := rest - back;
                 END LOOP;
+                bucket.earlier_counts := counts;
               END;
             ELSIF kind = 'token_bucket' THEN
-              stored := least(stored + count, capacity);
+              bucket.value := least(bucket.value + count, capacity);
             END IF;
           END IF;
           touched := true;
@@ -625,15 +585,15 @@ BEGIN
             ELSIF kind = 'sliding_window' THEN
               DECLARE
                 room CONSTANT double precision := rate - balance - missing; -- what may be used then
-                whole double precision := stored; -- what counts whole in the sub-interval looked at
+                whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
                 leaving double precision;
               BEGIN
                 FOR i IN 1 .. resolution - 1 LOOP
-                  whole := whole + earlier[i];
+                  whole := whole + bucket.earlier_counts[i];
                 END LOOP;
                 -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
                 FOR j IN 0 .. resolution LOOP
-                  leaving := CASE WHEN j < resolution THEN earlier[resolution - j] ELSE stored END;
+                  leaving := CASE WHEN j < resolution THEN bucket.earlier_counts[resolution - j] ELSE bucket.value END;
                   IF j = resolution THEN
                     whole := 0;
                   END IF;
@@ -647,7 +607,7 @@ BEGIN
                     EXIT;
                   END IF;
                   IF j + 1 < resolution THEN
-                    whole := whole - earlier[resolution - j - 1];
+                    whole := whole - bucket.earlier_counts[resolution - j - 1];
                   ELSE
                     whole := 0;
                   END IF;
@@ -685,11 +645,11 @@ BEGIN
         -- In a group provisionally, until all of it has passed.
         IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
           IF kind = 'fixed_window' THEN
-            stored := stored - count;
+            bucket.value := bucket.value - count;
           ELSIF kind = 'sliding_window' THEN
-            stored := stored + count;
+            bucket.value := bucket.value + count;
           ELSIF kind = 'token_bucket' THEN
-            stored := stored - count;
+            bucket.value := bucket.value - count;
           END IF;
           balance := after;
           present := true;
@@ -702,12 +662,8 @@ BEGIN
         touched := false;
         FOR item IN REVERSE last_item .. first_item LOOP
           b := item_buckets[item];
+          rows[b] := undo_rows[item];
           row_present[b] := undo_present[item];
-          row_stored[b] := undo_stored[item];
-          row_since[b] := undo_since[item];
-          row_idle[b] := undo_idle[item];
-          row_offset[b] := undo_offset[item];
-          row_length[b] := undo_length[item];
           IF refused THEN
             item_values[item] := undo_balance[item];
           END IF;
@@ -731,22 +687,22 @@ BEGIN
               bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
           END IF;
           -- Twice %, because the remainder of a negative number is negative.
-          opened := since - ((since - start) % period + period) % period;
-          idle := opened + least(greatest(ceil((capacity - stored - tolerance) / rate), 0) * period, 1e18)::bigint;
+          opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
+          bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
         ELSIF kind = 'sliding_window' THEN
           DECLARE
             phase CONSTANT bigint := coalesce(start, 0);
             -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-            inside CONSTANT bigint := ((since - phase) % period + period) % period;
+            inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
             newest integer := 0; -- the newest sub-interval with a count
             ending bigint;
           BEGIN
-            sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
-            idle := since;
-            IF stored = 0 THEN
+            sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
+            bucket.idle_at := bucket.ts;
+            IF bucket.value = 0 THEN
               newest := NULL;
-              FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
-                IF earlier[i] <> 0 THEN
+              FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
+                IF bucket.earlier_counts[i] <> 0 THEN
                   newest := i;
                   EXIT;
                 END IF;
@@ -754,23 +710,15 @@ BEGIN
             END IF;
             IF newest IS NOT NULL THEN
               ending := (sub_interval - newest + resolution + 1) * period;
-              idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+              bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
             END IF;
           END;
         ELSIF kind = 'token_bucket' THEN
-          idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+          bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
         END IF;
       END IF;
+      rows[in_hand] := bucket;
       row_present[in_hand] := present;
-      row_stored[in_hand] := stored;
-      row_since[in_hand] := since;
-      row_idle[in_hand] := idle;
-      b := in_hand;
-      row_offset[b] := cardinality(row_earlier);
-      row_length[b] := cardinality(earlier);
-      FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
-        row_earlier[row_offset[b] + i] := earlier[i];
-      END LOOP;
       touched := false;
     END IF;
 
@@ -781,20 +729,20 @@ BEGIN
   -- Write.
   FOR i IN 1 .. buckets LOOP
     b := sorted[i];
+    bucket := rows[b];
     IF row_exists[b] AND row_present[b] THEN
       CONTINUE WHEN NOT row_changed[b];
       UPDATE public.rate_limits AS r
       SET
-        value = row_stored[b],
-        ts = row_since[b],
-        idle_at = row_idle[b],
-        earlier_counts = row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+        value = bucket.value,
+        ts = bucket.ts,
+        idle_at = bucket.idle_at,
+        earlier_counts = bucket.earlier_counts
       WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
     ELSIF row_present[b] THEN
       INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
       VALUES (
-        bucket_names[b], bucket_keys[b], 0, row_stored[b], row_since[b], row_idle[b],
-        row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+        bucket_names[b], bucket_keys[b], 0, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts
       )
       ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
     ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.

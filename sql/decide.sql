@@ -58,16 +58,11 @@ DECLARE
   pending boolean; -- something is to be written
   clock bigint;
 
-  -- The buckets. `earlier` of all of them lies in one array, from row_offset + 1 on.
+  -- The buckets.
+  rows public.rate_limits[];
   row_exists boolean[]; -- there is a row in the table
   row_present boolean[]; -- there is to be one
   row_changed boolean[];
-  row_stored double precision[];
-  row_since bigint[];
-  row_idle bigint[];
-  row_offset integer[];
-  row_length integer[];
-  row_earlier double precision[];
 
   -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
@@ -75,11 +70,8 @@ DECLARE
   moment bigint; -- the clock's reading it was brought up to
   touched boolean; -- changed since it was taken up
   present boolean;
-  stored double precision;
-  since bigint;
-  idle bigint;
-  idle_in_row bigint;
-  earlier double precision[];
+  bucket public.rate_limits;
+  idle_in_row bigint; -- what the row says of idle_at; the limit may have been another one then
   kind text;
   rate double precision;
   period bigint;
@@ -87,7 +79,7 @@ DECLARE
   max_reserved double precision;
   start bigint;
   resolution integer;
-  now bigint; -- `moment`, but never before `since`: a clock that steps back takes nothing
+  now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
   count double precision;
   balance double precision; -- at `now`
   tolerance double precision; -- what rounding may do to a balance, in tokens
@@ -109,12 +101,8 @@ DECLARE
   after double precision;
   least_balance double precision; -- how far down this call may go; NULL: without bound
   most double precision; -- the largest count that can ever be served
+  undo_rows public.rate_limits[];
   undo_present boolean[];
-  undo_stored double precision[];
-  undo_since bigint[];
-  undo_idle bigint[];
-  undo_offset integer[];
-  undo_length integer[];
   undo_balance double precision[];
 
   b integer;
@@ -141,14 +129,13 @@ BEGIN
 
   LOOP
     -- Read.
-    row_earlier := '{}';
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF locking THEN
         -- A row that is not there cannot be locked: put one there, or wait for the one who does.
         LOOP
-          SELECT r.value, r.ts, r.idle_at, r.earlier_counts
-          INTO stored, since, idle, earlier
+          SELECT r.*
+          INTO bucket
           FROM public.rate_limits AS r
           WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
           FOR NO KEY UPDATE;
@@ -162,18 +149,15 @@ BEGIN
           EXIT WHEN FOUND;
         END LOOP;
       ELSE
-        SELECT r.value, r.ts, r.idle_at, r.earlier_counts
-        INTO stored, since, idle, earlier
+        SELECT r.*
+        INTO bucket
         FROM public.rate_limits AS r
         WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
       END IF;
       row_changed[b] := false;
-      row_stored[b] := stored;
-      row_since[b] := since;
-      row_idle[b] := idle;
-      --@include keep_earlier
+      rows[b] := bucket;
     END LOOP;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
@@ -201,12 +185,8 @@ BEGIN
       FOR item IN first_item .. last_item LOOP
         IF grouped THEN
           b := item_buckets[item];
+          undo_rows[item] := rows[b];
           undo_present[item] := row_present[b];
-          undo_stored[item] := row_stored[b];
-          undo_since[item] := row_since[b];
-          undo_idle[item] := row_idle[b];
-          undo_offset[item] := row_offset[b];
-          undo_length[item] := row_length[b];
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
@@ -235,20 +215,18 @@ BEGIN
             start := (limit_starts[limit_in_hand] % period + period) % period;
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
             present := row_present[in_hand];
+            bucket := rows[in_hand];
             IF present THEN
-              stored := row_stored[in_hand];
-              since := row_since[in_hand];
-              idle_in_row := row_idle[in_hand];
-              earlier := row_earlier[row_offset[in_hand] + 1 : row_offset[in_hand] + row_length[in_hand]];
-              now := greatest(moment, since);
+              idle_in_row := bucket.idle_at;
+              now := greatest(moment, bucket.ts);
             ELSE
               now := moment;
               --@kinds fresh
             END IF;
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(stored));
+            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(bucket.value));
             --@kinds idle
             IF NOT present THEN
-              idle_in_row := idle;
+              idle_in_row := bucket.idle_at;
             END IF;
             --@kinds advance
           END IF;
@@ -326,12 +304,8 @@ BEGIN
         touched := false;
         FOR item IN REVERSE last_item .. first_item LOOP
           b := item_buckets[item];
+          rows[b] := undo_rows[item];
           row_present[b] := undo_present[item];
-          row_stored[b] := undo_stored[item];
-          row_since[b] := undo_since[item];
-          row_idle[b] := undo_idle[item];
-          row_offset[b] := undo_offset[item];
-          row_length[b] := undo_length[item];
           IF refused THEN
             item_values[item] := undo_balance[item];
           END IF;
@@ -356,20 +330,20 @@ BEGIN
   -- Write.
   FOR i IN 1 .. buckets LOOP
     b := sorted[i];
+    bucket := rows[b];
     IF row_exists[b] AND row_present[b] THEN
       CONTINUE WHEN NOT row_changed[b];
       UPDATE public.rate_limits AS r
       SET
-        value = row_stored[b],
-        ts = row_since[b],
-        idle_at = row_idle[b],
-        earlier_counts = row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+        value = bucket.value,
+        ts = bucket.ts,
+        idle_at = bucket.idle_at,
+        earlier_counts = bucket.earlier_counts
       WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
     ELSIF row_present[b] THEN
       INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
       VALUES (
-        bucket_names[b], bucket_keys[b], 0, row_stored[b], row_since[b], row_idle[b],
-        row_earlier[row_offset[b] + 1 : row_offset[b] + row_length[b]]
+        bucket_names[b], bucket_keys[b], 0, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts
       )
       ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
     ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
@@ -391,18 +365,7 @@ IF touched THEN
   IF present THEN
     --@kinds idle
   END IF;
+  rows[in_hand] := bucket;
   row_present[in_hand] := present;
-  row_stored[in_hand] := stored;
-  row_since[in_hand] := since;
-  row_idle[in_hand] := idle;
-  b := in_hand;
-  --@include keep_earlier
   touched := false;
 END IF;
-
---@ part keep_earlier: of the bucket b, behind all others, so that what was there can be taken back
-row_offset[b] := cardinality(row_earlier);
-row_length[b] := cardinality(earlier);
-FOR i IN 1 .. coalesce(row_length[b], 0) LOOP
-  row_earlier[row_offset[b] + i] := earlier[i];
-END LOOP;

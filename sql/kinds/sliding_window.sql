@@ -1,33 +1,33 @@
 -- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those
 -- before it count whole; the one that is just leaving counts for the part of it that is still inside:
 --   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval gone by)
--- `stored` is c[0], `earlier` is c[1] to c[n]. With n = 1 that is the two-counter form.
+-- `value` is c[0], `earlier_counts` is c[1] to c[n]. With n = 1 that is the two-counter form.
 -- Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017 (two counters);
 -- sub-intervals as in ClassDojo's sliding counters.
 
 --@ declare
-sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `since`
+sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `bucket.ts`
 gone double precision; -- the fraction of it that is gone by
 
 --@ fresh: the state of a bucket without a row, at `now`
-stored := 0;
-since := now;
-earlier := array_fill(0::double precision, ARRAY[resolution]);
+bucket.value := 0;
+bucket.ts := now;
+bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
 
 --@ idle: when all counts have left; sets `sub_interval` too
 DECLARE
   phase CONSTANT bigint := coalesce(start, 0);
   -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-  inside CONSTANT bigint := ((since - phase) % period + period) % period;
+  inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
   newest integer := 0; -- the newest sub-interval with a count
   ending bigint;
 BEGIN
-  sub_interval := (since - phase - inside) / period * resolution + inside * resolution / period;
-  idle := since;
-  IF stored = 0 THEN
+  sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
+  bucket.idle_at := bucket.ts;
+  IF bucket.value = 0 THEN
     newest := NULL;
-    FOR i IN 1 .. coalesce(cardinality(earlier), 0) LOOP
-      IF earlier[i] <> 0 THEN
+    FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
+      IF bucket.earlier_counts[i] <> 0 THEN
         newest := i;
         EXIT;
       END IF;
@@ -35,73 +35,75 @@ BEGIN
   END IF;
   IF newest IS NOT NULL THEN
     ending := (sub_interval - newest + resolution + 1) * period;
-    idle := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+    bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
   END IF;
 END;
 
---@ advance: from `since` to `now`; sets `balance`
+--@ advance: from `bucket.ts` to `now`; sets `balance`
 DECLARE
   phase CONSTANT bigint := coalesce(start, 0);
   inside CONSTANT bigint := ((now - phase) % period + period) % period;
   steps bigint;
   used double precision;
 BEGIN
-  IF earlier IS NULL THEN -- The row was another kind's: what is missing from it is used.
-    stored := greatest(rate - stored, 0);
-    earlier := array_fill(0::double precision, ARRAY[resolution]);
-  ELSIF idle <> idle_in_row OR cardinality(earlier) <> resolution THEN
+  IF bucket.earlier_counts IS NULL THEN -- The row was another kind's: what is missing from it is used.
+    bucket.value := greatest(rate - bucket.value, 0);
+    bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
+  ELSIF bucket.idle_at <> idle_in_row OR cardinality(bucket.earlier_counts) <> resolution THEN
     -- A row knows its grid by the moment at which it becomes idle. Under this limit that is another one (period,
     -- start or resolution were changed): all counts move to the newest sub-interval, so that none leaves too soon.
-    FOREACH part IN ARRAY earlier LOOP
-      stored := stored + part;
+    FOREACH part IN ARRAY bucket.earlier_counts LOOP
+      bucket.value := bucket.value + part;
     END LOOP;
-    earlier := array_fill(0::double precision, ARRAY[resolution]);
+    bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
   END IF;
   steps := least(
     (now - phase - inside) / period * resolution + inside * resolution / period - sub_interval, resolution + 1);
   WHILE steps > 0 LOOP
-    earlier := stored || earlier[1 : resolution - 1];
-    stored := 0;
+    bucket.earlier_counts := bucket.value || bucket.earlier_counts[1 : resolution - 1];
+    bucket.value := 0;
     steps := steps - 1;
   END LOOP;
-  since := now;
+  bucket.ts := now;
   gone := (inside * resolution % period)::double precision / period;
-  used := stored + earlier[resolution] * (1 - gone);
+  used := bucket.value + bucket.earlier_counts[resolution] * (1 - gone);
   FOR i IN 1 .. resolution - 1 LOOP
-    used := used + earlier[i];
+    used := used + bucket.earlier_counts[i];
   END LOOP;
   balance := rate - used;
 END;
 
 --@ take: `count` tokens
-stored := stored + count;
+bucket.value := bucket.value + count;
 
 --@ credit: `count` tokens come back, from the newest counts
 DECLARE
-  back double precision := least(count, stored);
+  counts double precision[] := bucket.earlier_counts;
+  back double precision := least(count, bucket.value);
   rest double precision := count - back;
 BEGIN
-  stored := stored - back;
+  bucket.value := bucket.value - back;
   FOR i IN 1 .. resolution LOOP
     EXIT WHEN rest <= 0;
-    back := least(rest, earlier[i]);
-    earlier[i] := earlier[i] - back;
+    back := least(rest, counts[i]);
+    counts[i] := counts[i] - back;
     rest := rest - back;
   END LOOP;
+  bucket.earlier_counts := counts;
 END;
 
 --@ wait: microseconds from `now` until the balance has grown by `missing`
 DECLARE
   room CONSTANT double precision := rate - balance - missing; -- what may be used then
-  whole double precision := stored; -- what counts whole in the sub-interval looked at
+  whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
   leaving double precision;
 BEGIN
   FOR i IN 1 .. resolution - 1 LOOP
-    whole := whole + earlier[i];
+    whole := whole + bucket.earlier_counts[i];
   END LOOP;
   -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
   FOR j IN 0 .. resolution LOOP
-    leaving := CASE WHEN j < resolution THEN earlier[resolution - j] ELSE stored END;
+    leaving := CASE WHEN j < resolution THEN bucket.earlier_counts[resolution - j] ELSE bucket.value END;
     IF j = resolution THEN
       whole := 0;
     END IF;
@@ -115,7 +117,7 @@ BEGIN
       EXIT;
     END IF;
     IF j + 1 < resolution THEN
-      whole := whole - earlier[resolution - j - 1];
+      whole := whole - bucket.earlier_counts[resolution - j - 1];
     ELSE
       whole := 0;
     END IF;

@@ -4,33 +4,33 @@
 -- F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, and Convex's rate limiter.
 
 --@ fresh: the state of a bucket without a row, at `now`
-stored := capacity;
-since := now;
-earlier := NULL;
+bucket.value := capacity;
+bucket.ts := now;
+bucket.earlier_counts := NULL;
 
---@ advance: from `since` to `now`; sets `balance`
-IF earlier IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-  FOREACH part IN ARRAY earlier LOOP
-    stored := stored + part;
+--@ advance: from `bucket.ts` to `now`; sets `balance`
+IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+    bucket.value := bucket.value + part;
   END LOOP;
-  stored := capacity - stored;
-  earlier := NULL;
+  bucket.value := capacity - bucket.value;
+  bucket.earlier_counts := NULL;
 END IF;
-stored := least(stored + (now - since)::double precision * rate / period, capacity);
-since := now;
-balance := stored;
+bucket.value := least(bucket.value + (now - bucket.ts)::double precision * rate / period, capacity);
+bucket.ts := now;
+balance := bucket.value;
 
 --@ take: `count` tokens
-stored := stored - count;
+bucket.value := bucket.value - count;
 
 --@ credit: `count` tokens come back
-stored := least(stored + count, capacity);
+bucket.value := least(bucket.value + count, capacity);
 
 --@ wait: microseconds from `now` until the balance has grown by `missing`
 wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
 
 --@ idle: when the bucket is full again
-idle := since + least(ceil((capacity - stored) * period / rate), 1e18)::bigint;
+bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
 
 --@ validate: sets `reason` if an option does not apply
 IF start IS NOT NULL OR resolution IS NOT NULL THEN
