@@ -69,15 +69,15 @@ AS $function$
 DECLARE
   reason text;
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true.
-  IF NOT coalesce(rate > 0 AND rate <= 1e300, false) THEN
-    reason := format('the rate %s is not a positive number', coalesce(rate::text, 'NULL'));
+  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
+    reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
     reason := 'the period is not between 1 microsecond and 36525 days';
-  ELSIF NOT (capacity >= 0 AND capacity <= 1e300) THEN
-    reason := format('the capacity %s is not a number from 0 on', capacity);
-  ELSIF NOT (max_reserved >= 0 AND max_reserved <= 1e300) THEN
-    reason := format('max_reserved %s is not a number from 0 on', max_reserved);
+  ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
+    reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
+  ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
+    reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
   ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
     reason := format('the resolution %s is not between 1 and 1000', resolution);
   ELSIF kind = 'fixed_window' THEN
@@ -113,7 +113,7 @@ $function$;
 --   item_*      one element an item: the index of its bucket and of its limit, and the count
 --   call_ops    limit | check | credit | charge | reset
 --   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
---   call_ats    the clock for each call, in microseconds since the Unix epoch; NULL: the database's
+--   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
 --   results     one element a call, then one an item; waits in microseconds, NULL where there is none. For an allowed
 --               call the wait is that of a reservation, for a refused one the time after which it would pass.
 --
@@ -300,7 +300,8 @@ BEGIN
                 -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
                 inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 newest integer := 0; -- the newest sub-interval with a count
-                ending bigint;
+                left_at bigint; -- the number of the sub-interval at whose start it has left
+                part_of bigint; -- the place of that one in its period
               BEGIN
                 sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
                 bucket.idle_at := bucket.ts;
@@ -314,8 +315,10 @@ BEGIN
                   END LOOP;
                 END IF;
                 IF newest IS NOT NULL THEN
-                  ending := (sub_interval - newest + resolution + 1) * period;
-                  bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                  left_at := sub_interval - newest + resolution + 1;
+                  part_of := (left_at % resolution + resolution) % resolution;
+                  -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+                  bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
@@ -336,10 +339,10 @@ BEGIN
           undo_present[item] := row_present[b];
         END IF;
         count := item_counts[item];
-        IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
-          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 on',
+        IF NOT coalesce(count BETWEEN 0 AND 1e100, false) THEN -- NaN is above all numbers here.
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
             count, bucket_names[item_buckets[item]]
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a finite count, 0 or more.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
         END IF;
 
         done := op <> 'credit' AND op <> 'reset';
@@ -364,7 +367,8 @@ BEGIN
                     -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
                     inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                     newest integer := 0; -- the newest sub-interval with a count
-                    ending bigint;
+                    left_at bigint; -- the number of the sub-interval at whose start it has left
+                    part_of bigint; -- the place of that one in its period
                   BEGIN
                     sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
                     bucket.idle_at := bucket.ts;
@@ -378,8 +382,10 @@ BEGIN
                       END LOOP;
                     END IF;
                     IF newest IS NOT NULL THEN
-                      ending := (sub_interval - newest + resolution + 1) * period;
-                      bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                      left_at := sub_interval - newest + resolution + 1;
+                      part_of := (left_at % resolution + resolution) % resolution;
+                      -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+                      bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
                     END IF;
                   END;
                 ELSIF kind = 'token_bucket' THEN
@@ -438,7 +444,8 @@ BEGIN
                 -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
                 inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 newest integer := 0; -- the newest sub-interval with a count
-                ending bigint;
+                left_at bigint; -- the number of the sub-interval at whose start it has left
+                part_of bigint; -- the place of that one in its period
               BEGIN
                 sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
                 bucket.idle_at := bucket.ts;
@@ -452,8 +459,10 @@ BEGIN
                   END LOOP;
                 END IF;
                 IF newest IS NOT NULL THEN
-                  ending := (sub_interval - newest + resolution + 1) * period;
-                  bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+                  left_at := sub_interval - newest + resolution + 1;
+                  part_of := (left_at % resolution + resolution) % resolution;
+                  -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+                  bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
@@ -567,7 +576,7 @@ BEGIN
                 USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
             END IF;
             least_balance := - max_reserved;
-            most := coalesce(capacity + max_reserved, 1e300);
+            most := coalesce(capacity + max_reserved, 1e100);
           ELSE
             least_balance := 0;
             most := capacity;
@@ -695,7 +704,8 @@ BEGIN
             -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
             inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
             newest integer := 0; -- the newest sub-interval with a count
-            ending bigint;
+            left_at bigint; -- the number of the sub-interval at whose start it has left
+            part_of bigint; -- the place of that one in its period
           BEGIN
             sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
             bucket.idle_at := bucket.ts;
@@ -709,8 +719,10 @@ BEGIN
               END LOOP;
             END IF;
             IF newest IS NOT NULL THEN
-              ending := (sub_interval - newest + resolution + 1) * period;
-              bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+              left_at := sub_interval - newest + resolution + 1;
+              part_of := (left_at % resolution + resolution) % resolution;
+              -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+              bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
             END IF;
           END;
         ELSIF kind = 'token_bucket' THEN

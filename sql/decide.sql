@@ -9,7 +9,7 @@
 --   item_*      one element an item: the index of its bucket and of its limit, and the count
 --   call_ops    limit | check | credit | charge | reset
 --   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
---   call_ats    the clock for each call, in microseconds since the Unix epoch; NULL: the database's
+--   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
 --   results     one element a call, then one an item; waits in microseconds, NULL where there is none. For an allowed
 --               call the wait is that of a reservation, for a refused one the time after which it would pass.
 --
@@ -189,10 +189,10 @@ BEGIN
           undo_present[item] := row_present[b];
         END IF;
         count := item_counts[item];
-        IF NOT coalesce(count >= 0 AND count <= 1e300, false) THEN -- NaN is above all numbers here.
-          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 on',
+        IF NOT coalesce(count BETWEEN 0 AND 1e100, false) THEN -- NaN is above all numbers here.
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
             count, bucket_names[item_buckets[item]]
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a finite count, 0 or more.';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
         END IF;
 
         done := op <> 'credit' AND op <> 'reset';
@@ -250,7 +250,7 @@ BEGIN
           IF reserve THEN
             --@kinds reserve
             least_balance := - max_reserved;
-            most := coalesce(capacity + max_reserved, 1e300);
+            most := coalesce(capacity + max_reserved, 1e100);
           ELSE
             least_balance := 0;
             most := capacity;

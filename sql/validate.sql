@@ -14,15 +14,15 @@ AS $function$
 DECLARE
   reason text;
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true.
-  IF NOT coalesce(rate > 0 AND rate <= 1e300, false) THEN
-    reason := format('the rate %s is not a positive number', coalesce(rate::text, 'NULL'));
+  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
+    reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
     reason := 'the period is not between 1 microsecond and 36525 days';
-  ELSIF NOT (capacity >= 0 AND capacity <= 1e300) THEN
-    reason := format('the capacity %s is not a number from 0 on', capacity);
-  ELSIF NOT (max_reserved >= 0 AND max_reserved <= 1e300) THEN
-    reason := format('max_reserved %s is not a number from 0 on', max_reserved);
+  ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
+    reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
+  ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
+    reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
   ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
     reason := format('the resolution %s is not between 1 and 1000', resolution);
   --@kinds validate else

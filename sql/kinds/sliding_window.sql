@@ -20,7 +20,8 @@ DECLARE
   -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
   inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
   newest integer := 0; -- the newest sub-interval with a count
-  ending bigint;
+  left_at bigint; -- the number of the sub-interval at whose start it has left
+  part_of bigint; -- the place of that one in its period
 BEGIN
   sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
   bucket.idle_at := bucket.ts;
@@ -34,8 +35,10 @@ BEGIN
     END LOOP;
   END IF;
   IF newest IS NOT NULL THEN
-    ending := (sub_interval - newest + resolution + 1) * period;
-    bucket.idle_at := phase + (ending + ((-ending) % resolution + resolution) % resolution) / resolution;
+    left_at := sub_interval - newest + resolution + 1;
+    part_of := (left_at % resolution + resolution) % resolution;
+    -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+    bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
   END IF;
 END;
 

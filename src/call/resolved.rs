@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::call::Call;
 use crate::error::InvalidCall;
-use crate::limit::{Limit, Limits, check_name};
+use crate::limit::{LARGEST_NUMBER, Limit, Limits, check_name};
 
 /// The longest key, in bytes: an index entry holds it with the name.
 const LONGEST_KEY: usize = 1024;
-const LARGEST_COUNT: f64 = 1e300;
 
 /// What is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +103,7 @@ impl ResolvedItem {
         if self.key.len() > LONGEST_KEY || self.key.contains('\0') {
             return Err(InvalidCall::Key { limit: self.name.to_string(), bytes: self.key.len() });
         }
-        if !(self.count >= 0.0 && self.count <= LARGEST_COUNT) {
+        if !(self.count >= 0.0 && self.count <= LARGEST_NUMBER) {
             return Err(InvalidCall::Count { limit: self.name.to_string(), count: self.count });
         }
         Ok(())

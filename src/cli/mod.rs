@@ -1,1 +1,19 @@
-//! The tool.
+//! The tool `pg-limiter`, behind the crate feature `cli`. Not part of the library's interface.
+
+mod args;
+mod database;
+mod decide;
+mod demo;
+mod error;
+mod input;
+mod json;
+mod limit_args;
+mod migrate;
+mod output;
+mod replay;
+mod reset;
+mod run;
+mod text;
+
+pub use replay::{Event, LogField, LogLine};
+pub use run::main;

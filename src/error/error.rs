@@ -4,6 +4,14 @@ use crate::call::Denied;
 use crate::error::classify::{Cause, Phase, classify};
 use crate::error::{InvalidCall, InvalidLimit};
 
+/// What the database says, without the line of its own source code that the driver appends.
+pub(crate) fn told(error: &sqlx::Error) -> String {
+    match error.as_database_error() {
+        Some(database) => format!("{} (SQLSTATE {})", database.message(), database.code().unwrap_or_default()),
+        None => error.to_string(),
+    }
+}
+
 /// Why a call has no decision. Fail closed: none of these is a permit.
 ///
 /// A denial is not among them, unless it was turned into one with [`Decision::enforce`](crate::Decision::enforce).
@@ -20,14 +28,15 @@ pub enum Error {
     #[error(transparent)]
     Denied(#[from] Denied),
     /// The database cannot be reached, or no connection was free in time. Nothing was decided.
-    #[error("the database is unavailable: {source}; check that it runs and that the pool is large enough")]
+    #[error("the database is unavailable: {}; check that it runs and that the pool is large enough", told(.source))]
     Unavailable {
         /// What the driver says.
         source: sqlx::Error,
     },
     /// Every attempt ended in a conflict or a lost connection. Nothing was decided.
     #[error(
-        "no decision after {attempts} attempts in {elapsed:?}: {source}; raise the retry policy's attempts or deadline, or spread the load"
+        "no decision after {attempts} attempts in {elapsed:?}: {}; raise the retry policy's attempts or deadline, or spread the load",
+        told(.source)
     )]
     RetriesExhausted {
         /// The attempts made.
@@ -38,7 +47,7 @@ pub enum Error {
         source: sqlx::Error,
     },
     /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent.
-    #[error("the outcome of a commit is unknown: {source}; count the tokens as spent")]
+    #[error("the outcome of a commit is unknown: {}; count the tokens as spent", told(.source))]
     OutcomeUnknown {
         /// What the driver says.
         source: sqlx::Error,
@@ -54,13 +63,13 @@ pub enum Error {
         source: sqlx::Error,
     },
     /// The caller's transaction met a conflict and has to be rolled back; the whole of it is worth retrying.
-    #[error("the transaction met a conflict: {source}; roll it back and run it again from the start")]
+    #[error("the transaction met a conflict: {}; roll it back and run it again from the start", told(.source))]
     Conflict {
         /// What the driver says.
         source: sqlx::Error,
     },
     /// The database refused, for example for want of a privilege. Within a transaction, roll it back.
-    #[error("the database refused: {source}")]
+    #[error("the database refused: {}", told(.source))]
     Database {
         /// What the driver says.
         source: sqlx::Error,

@@ -58,7 +58,9 @@ pub enum InvalidCall {
         most: f64,
     },
     /// The count is negative or not a finite number.
-    #[error("the count {count} for the limit \"{limit}\" is not a number from 0 on; ask for a finite count, 0 or more")]
+    #[error(
+        "the count {count} for the limit \"{limit}\" is not a number from 0 to 1e100; ask for a count of 0 or more"
+    )]
     Count {
         /// The limit's name.
         limit: String,

@@ -7,4 +7,6 @@ mod invalid;
 pub use error::Error;
 pub use invalid::{InvalidCall, InvalidLimit, LimitsFileError};
 
+pub(crate) use error::told;
+
 pub(crate) use classify::{Cause, Phase, classify, is_transient_chain};

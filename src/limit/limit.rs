@@ -6,12 +6,13 @@ use crate::limit::Kind;
 /// A hundred years of 365.25 days, in microseconds.
 const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
 const FINEST_RESOLUTION: u32 = 1000;
-/// Beyond this, sums of a few numbers are no longer finite.
-pub(crate) const LARGEST_NUMBER: f64 = 1e300;
+/// Within these bounds every product of a few numbers is finite.
+pub(crate) const LARGEST_NUMBER: f64 = 1e100;
+const SMALLEST_RATE: f64 = 1e-100;
 
 /// A rule: kind, rate, period and options. Always valid.
 ///
-/// - rate: tokens per period, a positive finite number
+/// - rate: tokens per period, a positive number (1e-100 to 1e100, as all numbers here have to stay finite)
 /// - period: 1 microsecond to 36,525 days, in whole microseconds
 /// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
 /// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
@@ -50,8 +51,8 @@ impl Options {
     }
 
     pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
-        if !(self.rate > 0.0 && self.rate <= LARGEST_NUMBER) {
-            return Err(InvalidLimit::new(format!("the rate {} is not a positive number", self.rate)));
+        if !(SMALLEST_RATE..=LARGEST_NUMBER).contains(&self.rate) {
+            return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
         let period = self
             .period
@@ -61,7 +62,7 @@ impl Options {
             if let Some(tokens) = tokens
                 && !(0.0..=LARGEST_NUMBER).contains(&tokens)
             {
-                return Err(InvalidLimit::new(format!("{name} {tokens} is not a number from 0 on")));
+                return Err(InvalidLimit::new(format!("{name} {tokens} is not a number from 0 to 1e100")));
             }
         }
         if let Some(parts) = self.resolution

@@ -1,3 +1,5 @@
+use crate::error::told;
+
 /// Why the schema could not be brought up to date. Whatever was begun is rolled back and no lock stays behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +17,7 @@ pub enum MigrateError {
         known: i32,
     },
     /// Another process migrates, and did not finish in time.
-    #[error("another process is migrating the schema \"{schema}\": {source}; try again when it is done")]
+    #[error("another process is migrating the schema \"{schema}\": {}; try again when it is done", told(.source))]
     Busy {
         /// The schema.
         schema: String,
@@ -25,7 +27,8 @@ pub enum MigrateError {
     /// The database refused, most often for want of a privilege: CREATE on the schema, and on the database if the
     /// schema is not there yet.
     #[error(
-        "migrating the schema \"{schema}\": {source}; the role needs CREATE on the schema, and on the database if the schema is not there"
+        "migrating the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema is not there",
+        told(.source)
     )]
     Database {
         /// The schema.

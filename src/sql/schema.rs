@@ -12,18 +12,19 @@ pub struct Schema {
     name: Arc<str>,
 }
 
-/// A name that PostgreSQL would not take for a schema.
+/// A name that PostgreSQL would not take for a schema, or that the migrations cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{}\" is no schema's name: it has 1 to 63 bytes and no NUL", .0.escape_debug())]
+#[error("\"{}\" is no schema's name here: it has 1 to 63 bytes, and no %, $ or control character", .0.escape_debug())]
 pub struct InvalidSchema(String);
 
 impl Schema {
-    /// A schema of that name, taken as it is: case counts, and any character may stand in it.
+    /// A schema of that name, taken as it is: case counts, and spaces and quotes may stand in it.
     ///
     /// # Errors
-    /// [`InvalidSchema`] if the name is empty, longer than 63 bytes, or holds a NUL.
+    /// [`InvalidSchema`] if the name is empty, longer than 63 bytes, or holds `%`, `$` or a control character: it is
+    /// written into SQL that has formats, dollar quotes and comments.
     pub fn new(name: &str) -> Result<Self, InvalidSchema> {
-        if name.is_empty() || name.len() > LONGEST || name.contains('\0') {
+        if name.is_empty() || name.len() > LONGEST || name.chars().any(|c| c.is_control() || c == '%' || c == '$') {
             return Err(InvalidSchema(name.to_owned()));
         }
         Ok(Self { name: name.into() })

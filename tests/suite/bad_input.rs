@@ -82,6 +82,7 @@ fn impossible_limits_from_rust() {
         ("the rate -1 ", tokens(-1.0).build()),
         ("the rate NaN ", tokens(f64::NAN).build()),
         ("the rate inf ", tokens(f64::INFINITY).build()),
+        ("the rate 0.000", tokens(1e-101).build()),
         ("the period", Limit::token_bucket(1, Duration::ZERO).build()),
         ("the period", Limit::token_bucket(1, Duration::from_nanos(1_500)).build()),
         ("the period", Limit::token_bucket(1, Duration::MAX).build()),
@@ -101,7 +102,7 @@ fn impossible_limits_from_rust() {
     let error = Limits::new().define("bad", tokens(0.0)).expect_err("a rate of 0");
     assert!(error.to_string().contains("\"bad\""), "{error}");
     assert!(Limits::new().define("", tokens(1.0)).is_err());
-    for name in ["", "a\0b", &"s".repeat(64)] {
+    for name in ["", "a\0b", "a\nb", "a%s", "$ddl$", &"s".repeat(64)] {
         assert!(Schema::new(name).is_err(), "{name:?}");
     }
 }
@@ -147,6 +148,7 @@ async fn impossible_calls_and_limits_from_sql() {
         ("invalid_limit", "'a', 'k', kind => NULL, rate => 1, period => '1 minute'".to_owned()),
         ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 0, period => '1 minute'".to_owned()),
         ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 'NaN', period => '1 minute'".to_owned()),
+        ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1e-101, period => '1 minute'".to_owned()),
         ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 'Infinity', period => '1 minute'".to_owned()),
         ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => NULL, period => '1 minute'".to_owned()),
         ("invalid_limit", "'a', 'k', kind => 'token_bucket', rate => 1, period => '0'".to_owned()),

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod concurrency;
+mod extremes;
 mod failures;
 mod migrations;
 mod model;
@@ -11,4 +12,6 @@ mod scenarios;
 mod sql_sources;
 mod support;
 mod surface;
+#[cfg(feature = "cli")]
+mod tool;
 mod transactions;

@@ -1,0 +1,62 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::cli::decide::{DecideArgs, PeekArgs};
+use crate::cli::migrate::MigrateArgs;
+use crate::cli::replay::ReplayArgs;
+use crate::cli::reset::ResetArgs;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  allowed, reserved, or done
+  1  denied
+  2  a request that can never be allowed, or a mistake in the arguments or files
+  3  the database is unavailable, lacks the schema, or anything else failed
+
+Without --database-url and DATABASE_URL, a private PostgreSQL server is started for this run only.";
+
+/// Rate limits inside PostgreSQL: try them, use them in scripts, replay past traffic.
+#[derive(Debug, Parser)]
+#[command(name = "pg-limiter", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub(super) database: DatabaseArgs,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct DatabaseArgs {
+    /// The database, as postgres://user:password@host/name [default: the environment variable DATABASE_URL]
+    #[arg(long, global = true, help_heading = "The database", value_name = "URL")]
+    pub(super) database_url: Option<String>,
+    /// The schema that holds the limiter's table and functions (`demo` and `replay` make their own)
+    #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "public")]
+    pub(super) schema: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Show what the limits do, in about 15 seconds, with real calls in a schema of its own that is dropped afterwards
+    #[command(after_help = EXIT_CODES)]
+    Demo,
+    /// Create the limiter's table and functions, or bring them up to date
+    #[command(after_help = EXIT_CODES)]
+    Migrate(MigrateArgs),
+    /// Take tokens, or say when they could be had
+    #[command(after_help = EXIT_CODES)]
+    Limit(DecideArgs),
+    /// Decide like `limit`, and take nothing
+    #[command(after_help = EXIT_CODES)]
+    Check(DecideArgs),
+    /// Show the balance
+    #[command(after_help = EXIT_CODES)]
+    Peek(PeekArgs),
+    /// Forget a key, or all keys of a limit: their buckets are full again
+    #[command(after_help = EXIT_CODES)]
+    Reset(ResetArgs),
+    /// What would these limits have done to past traffic? Recorded calls or an access log, on the recorded clock
+    #[command(after_help = EXIT_CODES)]
+    Replay(ReplayArgs),
+}

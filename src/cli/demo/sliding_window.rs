@@ -1,0 +1,28 @@
+use std::time::Duration;
+
+use crate::cli::demo::screen::seconds;
+use crate::cli::demo::stage::Stage;
+use crate::cli::error::CliError;
+use crate::{Limit, Limits};
+
+const RATE: f64 = 5.0;
+
+pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
+    let screen = &stage.screen;
+    screen.heading(2, "Sliding window", "at most 5 in any 2 seconds, counted in quarters")?;
+    let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
+    let limiter = stage.limiter(Limits::new().define("searches", limit).map_err(CliError::usage)?);
+
+    for call in 1..=7 {
+        let decision = limiter.limit(("searches", "u1")).await?;
+        screen.decision(&format!("call {call}"), &decision, RATE)?;
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    // The promise of a denial: at that time the same call passes.
+    if let Some(wait) = limiter.check(("searches", "u1")).await?.retry_after() {
+        tokio::time::sleep(wait).await;
+        let decision = limiter.limit(("searches", "u1")).await?;
+        screen.decision(&format!("{} later", seconds(wait)), &decision, RATE)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! A limit on the command line: from a limits file, or inline.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+
+use crate::cli::error::CliError;
+use crate::cli::input;
+use crate::{Limit, Limits};
+
+#[derive(Args, Debug)]
+#[group(skip)]
+pub(super) struct LimitArgs {
+    /// Take the limit from this file: TOML, or JSON if it is called *.json; `-` is standard input
+    #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
+    limits: Option<PathBuf>,
+    /// An inline limit instead: its kind [default: token_bucket]
+    #[arg(long, help_heading = HEADING, value_enum, requires = "rate")]
+    kind: Option<KindArg>,
+    /// Tokens per period
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "period", value_parser = finite, allow_negative_numbers = true)]
+    rate: Option<f64>,
+    /// The period, like 1500ms, 1m, "1h 30m", 7d
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
+    period: Option<String>,
+    /// The most tokens held [default: the rate]
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
+    capacity: Option<f64>,
+    /// The most tokens owed to reservations [default: no bound]
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
+    max_reserved: Option<f64>,
+    /// The phase of the grid of windows, counted from the Unix epoch, like 7h
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
+    start: Option<String>,
+    /// The number of sub-intervals of a sliding window [default: 1]
+    #[arg(long, help_heading = HEADING, value_name = "PARTS", requires = "rate")]
+    resolution: Option<u32>,
+}
+
+const HEADING: &str = "The limit";
+const INLINE: [&str; 7] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution"];
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum KindArg {
+    TokenBucket,
+    FixedWindow,
+    SlidingWindow,
+}
+
+impl LimitArgs {
+    /// Limits in which this one should be; if it is not, the call says so.
+    pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
+        match &self.limits {
+            Some(path) => input::read_limits(path),
+            None if self.rate.is_none() => {
+                Err(CliError::usage("which limit? Give --limits FILE, or --rate and --period"))
+            }
+            None => Limits::new().define(name, self.inline()?).map_err(CliError::usage),
+        }
+    }
+
+    /// Read as a limits file is, so that the same rules and messages hold.
+    fn inline(self) -> Result<Limit, CliError> {
+        let kind = match self.kind.unwrap_or(KindArg::TokenBucket) {
+            KindArg::TokenBucket => "token_bucket",
+            KindArg::FixedWindow => "fixed_window",
+            KindArg::SlidingWindow => "sliding_window",
+        };
+        let fields = [
+            ("kind", Some(Value::from(kind))),
+            ("rate", self.rate.map(Value::from)),
+            ("period", self.period.map(Value::from)),
+            ("capacity", self.capacity.map(Value::from)),
+            ("max_reserved", self.max_reserved.map(Value::from)),
+            ("start", self.start.map(Value::from)),
+            ("resolution", self.resolution.map(Value::from)),
+        ];
+        let fields: Map<String, Value> =
+            fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        serde_json::from_value(Value::Object(fields)).map_err(CliError::usage)
+    }
+}
+
+pub(super) fn finite(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err("it is not a finite number".to_owned()),
+    }
+}

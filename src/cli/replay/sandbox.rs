@@ -1,0 +1,42 @@
+//! A place to replay in: the limiter's table and functions, made by its own migrations in the session's temporary
+//! schema, in a transaction that is rolled back. What the database holds is neither read nor changed.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::Schema;
+use crate::cli::database::Running;
+use crate::cli::error::CliError;
+use crate::migrate::migrations;
+use crate::sql::{Answer, Request, Statements, decide};
+
+pub(super) struct Sandbox {
+    connection: PgConnection,
+    statements: Statements,
+}
+
+impl Sandbox {
+    pub(super) async fn open(running: &Running) -> Result<Self, CliError> {
+        let mut connection = running.connect().await?;
+        // The same isolation as the limiter's own transactions; writable whatever the role's default.
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
+        let schema = Schema::new("pg_temp")?;
+        for migration in migrations(&schema) {
+            sqlx::raw_sql(AssertSqlSafe(migration.sql)).execute(&mut connection).await.map_err(|error| {
+                CliError::failed(format!(
+                    "cannot create a temporary table and functions: {error}\nThe role needs TEMPORARY on the database, \
+                     and the database must take writes."
+                ))
+            })?;
+        }
+        Ok(Self { connection, statements: Statements::new(schema) })
+    }
+
+    pub(super) async fn decide(&mut self, requests: &[Request<'_>]) -> Result<Vec<Answer>, CliError> {
+        Ok(decide(&mut self.connection, &self.statements, requests).await?)
+    }
+
+    pub(super) async fn close(mut self) -> Result<(), CliError> {
+        sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
+        Ok(self.connection.close().await?)
+    }
+}

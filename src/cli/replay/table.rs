@@ -1,0 +1,135 @@
+//! The tally as a table.
+
+use jiff::Timestamp;
+
+use crate::Limits;
+use crate::cli::replay::tally::{Row, Tally};
+use crate::cli::text::{grouped, plain, shown};
+use crate::limit::format_micros;
+
+/// Rows shown.
+const TOP: usize = 20;
+const WIDEST_NAME: usize = 30;
+const WIDEST_KEY: usize = 46;
+
+/// `by`: what the keys of an access log are. Events name their limits and keys themselves.
+pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let rows = tally.denied_rows();
+    let mut cells: Vec<Vec<String>> = rows.iter().take(TOP).map(|((limit, key), row)| cells(limit, key, row)).collect();
+    if cells.is_empty() {
+        lines.push("Nobody would have been limited.".to_owned());
+    } else {
+        let key = by.unwrap_or("KEY").to_uppercase();
+        let headings =
+            ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
+        cells.insert(0, headings.map(str::to_owned).into());
+        // An access log is replayed through one limit.
+        let skipped = usize::from(by.is_some());
+        lines.extend(aligned(&cells, skipped));
+        if rows.len() > TOP {
+            lines.push(format!("... and {} more that were denied", grouped((rows.len() - TOP) as u64)));
+        }
+    }
+    lines.push(String::new());
+    lines.extend(totals(tally, rows.len()));
+    lines
+}
+
+/// The limits that an access log was replayed through: `api: token_bucket, 10 per 1m, capacity 20`.
+pub(super) fn describe(limits: &Limits, name: &str) -> Option<String> {
+    let limit = limits.get(name)?;
+    let mut text = format!(
+        "{}: {}, {} per {}",
+        shown(name, WIDEST_NAME),
+        limit.kind(),
+        plain(limit.rate()),
+        format_micros(limit.period_micros())
+    );
+    let options = [
+        ("capacity", limit.given_capacity().map(plain)),
+        ("max_reserved", limit.max_reserved().map(plain)),
+        ("start", limit.start_micros().map(format_micros)),
+        ("resolution", limit.given_resolution().map(|parts| parts.to_string())),
+    ];
+    for (option, value) in options {
+        if let Some(value) = value {
+            text.push_str(&format!(", {option} {value}"));
+        }
+    }
+    Some(text)
+}
+
+fn cells(limit: &str, key: &str, row: &Row) -> Vec<String> {
+    vec![
+        shown(limit, WIDEST_NAME),
+        if key.is_empty() { "-".to_owned() } else { shown(key, WIDEST_KEY) },
+        grouped(row.requests),
+        grouped(row.admitted),
+        grouped(row.denied),
+        percent(row.denied, row.requests),
+        grouped(row.longest_run),
+        row.first_denied.map(time).unwrap_or_default(),
+    ]
+}
+
+/// Text to the left, numbers to the right.
+fn aligned(cells: &[Vec<String>], skipped: usize) -> Vec<String> {
+    let columns = cells.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
+        .collect();
+    let line = |row: &Vec<String>| {
+        let padded: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .skip(skipped)
+            .map(
+                |(column, (cell, width))| {
+                    if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                },
+            )
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    cells.iter().map(line).collect()
+}
+
+fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} requests: {} admitted, {} denied ({} %)",
+        grouped(tally.requests),
+        grouped(tally.admitted),
+        grouped(tally.denied),
+        percent(tally.denied, tally.requests)
+    )];
+    if tally.reserved > 0 {
+        lines.push(format!("{} of the admitted were told to wait first", grouped(tally.reserved)));
+    }
+    let keys = tally.keys() as u64;
+    let denied = keys_denied as u64;
+    lines.push(format!("{} keys: {} ever denied ({} %)", grouped(keys), grouped(denied), percent(denied, keys)));
+    if tally.checks + tally.resets > 0 {
+        lines.push(format!("besides: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
+    }
+    for (code, (count, message)) in &tally.impossible {
+        lines.push(format!("{} impossible, not counted above: {code}: {}", grouped(*count), shown(message, 300)));
+    }
+    if let Some((first, last)) = tally.span {
+        let length = u64::try_from(last.saturating_sub(first)).unwrap_or_default() / 1_000_000;
+        let length = humantime::format_duration(std::time::Duration::from_secs(length));
+        lines.push(format!("from {} to {} UTC: {length}", time(first), time(last)));
+    }
+    lines
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "0.0".to_owned() } else { format!("{:.1}", part as f64 * 100.0 / whole as f64) }
+}
+
+fn time(micros: i64) -> String {
+    Timestamp::from_microsecond(micros)
+        .map(|time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+        .unwrap_or_else(|_| micros.to_string())
+}

@@ -1,0 +1,77 @@
+//! Numbers for people.
+
+/// Tokens, down to thousandths. Rounded down, so that 0.9999 tokens do not look like one.
+pub(super) fn tokens(value: f64) -> String {
+    let thousandths = (value * 1000.0 + 1e-6).floor() / 1000.0;
+    if value.abs() < 1e12 { plain(thousandths) } else { plain(value) }
+}
+
+/// Without an exponent, and without a fraction or a sign that says nothing.
+pub(super) fn plain(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { value.to_string() }
+}
+
+/// Microseconds as seconds: `5.9995s`.
+pub(super) fn seconds(micros: u128) -> String {
+    format!("{}s", decimal(micros, 1_000_000))
+}
+
+/// Microseconds as milliseconds, exactly: `5999.5`.
+pub(super) fn milliseconds(micros: u128) -> String {
+    decimal(micros, 1000)
+}
+
+/// A quotient by a power of ten, exactly.
+fn decimal(number: u128, divisor: u128) -> String {
+    let whole = number / divisor;
+    let fraction = number % divisor;
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    // `divisor + fraction` has a leading 1, and then every digit of the fraction.
+    let digits = (divisor + fraction).to_string();
+    format!("{whole}.{}", digits[1..].trim_end_matches('0'))
+}
+
+/// `12,345`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// What is shown of a key or a name: one line without control characters, of at most `width` characters.
+pub(super) fn shown(text: &str, width: usize) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if clean.chars().count() <= width {
+        return clean;
+    }
+    let kept: String = clean.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_no_needless_digits() {
+        assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
+        assert_eq!(tokens(8.999_999_999_99), "9");
+        assert_eq!([seconds(5_999_500), seconds(0), seconds(1)], ["5.9995s", "0s", "0.000001s"]);
+        assert_eq!([milliseconds(5_999_500), milliseconds(450_000), milliseconds(5)], ["5999.5", "450", "0.005"]);
+        assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn what_is_shown_stays_on_one_line() {
+        assert_eq!(shown("a\nb\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}[31m");
+        assert_eq!(shown("abcdef", 4), "abc…");
+    }
+}

@@ -1,0 +1,320 @@
+//! The tool `pg-limiter`, as its user meets it: exit codes, output, files.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use pg_limiter::sqlx::{self, AssertSqlSafe};
+use tempfile::TempDir;
+
+use crate::support::Database;
+
+const TOOL: &str = env!("CARGO_BIN_EXE_pg-limiter");
+const LIMITS: &str = r#"
+    [limits.send_message]
+    kind = "token_bucket"
+    rate = 10
+    period = "1m"
+    [limits.per_org]
+    kind = "token_bucket"
+    rate = 4
+    period = "1m"
+    [limits.search]
+    kind = "sliding_window"
+    rate = 2
+    period = "10s"
+"#;
+
+struct Run {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the tool with this database, or without any, and this standard input.
+fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
+    let mut command = Command::new(TOOL);
+    command.args(args).env_remove("DATABASE_URL");
+    if let Some(url) = url {
+        command.env("DATABASE_URL", url);
+    }
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");
+    // A tool that stops early does not read to the end.
+    let _ = child.stdin.take().expect("its input").write_all(stdin.as_bytes());
+    let output = child.wait_with_output().expect("its output");
+    Run {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).expect("UTF-8"),
+        stderr: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+impl Run {
+    fn says(&self, code: i32, stdout: &str) {
+        assert_eq!((self.code, self.stdout.trim_end()), (Some(code), stdout), "stderr: {}", self.stderr);
+    }
+
+    /// No output, and one message with all of these words.
+    fn refuses(&self, code: i32, words: &[&str]) {
+        self.says(code, "");
+        for word in words {
+            assert!(self.stderr.contains(word), "no {word:?} in: {}", self.stderr);
+        }
+        assert!(self.stderr.lines().count() <= 2, "{}", self.stderr);
+    }
+}
+
+/// A folder with these files.
+fn files(files: &[(&str, &str)]) -> (TempDir, impl Fn(&str) -> String + use<>) {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).expect("write a file");
+    }
+    let base: PathBuf = dir.path().to_owned();
+    (dir, move |name: &str| base.join(name).display().to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exit_codes_tell_what_was_decided() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    let limit = "--rate 1 --period 1d --capacity 2";
+    tool(&format!("limit a u1 {limit}")).says(0, "allowed, 1 left");
+    tool(&format!("limit a u1 {limit}")).says(0, "allowed, 0 left");
+    let denied = tool(&format!("limit a u1 {limit}"));
+    assert_eq!(denied.code, Some(1));
+    assert!(denied.stdout.starts_with("denied, retry after 863") && denied.stdout.ends_with("s, 0 left\n"));
+    assert_eq!(tool(&format!("check a u1 {limit}")).code, Some(1));
+    tool(&format!("peek a u1 {limit}")).says(0, "0 left");
+    tool(&format!("limit a u2 {limit} --count 3")).refuses(2, &["count 3", "\"a\"", "at most 2"]);
+    let reserved = tool(&format!("limit a u1 {limit} --reserve"));
+    assert_eq!(reserved.code, Some(0));
+    assert!(reserved.stdout.starts_with("reserved, wait 863") && reserved.stdout.ends_with("s, -1 left\n"));
+    tool("reset a u1").says(0, "done");
+    tool(&format!("peek a u1 {limit} --json")).says(0, r#"{"value": 2}"#);
+    tool(&format!("limit a {limit} --json")).says(0, r#"{"ok": true, "retry_after_ms": null, "value": 1}"#);
+    tool("reset a --all-keys").says(0, "done, 1 key forgotten");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_have_their_own_exit_codes() {
+    let database = Database::empty().await;
+    let limit = ["limit", "a", "--rate", "1", "--period", "1m"];
+    run(Some(&database.url), &limit, "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    run(Some("postgres://nobody@127.0.0.1:1/none"), &limit, "").refuses(3, &["cannot connect"]);
+    run(Some("mysql://nobody@127.0.0.1/none"), &limit, "").refuses(2, &["postgres://"]);
+    let url = Some(database.url.as_str());
+    run(url, &["limit", "a"], "").refuses(2, &["--limits", "--rate"]);
+    run(url, &["limit", "a", "--limits", "no/such.toml"], "").refuses(2, &["no/such.toml"]);
+    run(url, &["limit", "a", "--rate", "1", "--period", "soon"], "").refuses(2, &["period", "soon"]);
+    assert_eq!(run(url, &["limit"], "").code, Some(2));
+    assert_eq!(run(url, &["limit", "--help"], "").code, Some(0));
+    let no_toml = "[limits.a]\nkind = \"token_bucket\"\nrate = 1\nperiod = \"1m\"\nburst = 3\n";
+    let no_json = r#"{"limits": {"a": {"kind": "token_bucket", "rate": 1, "period": "1m", "burst": 3}}}"#;
+    let (_dir, path) = files(&[("x.toml", no_toml), ("x.json", no_json)]);
+    for name in ["x.toml", "x.json"] {
+        run(url, &["limit", "a", "--limits", &path(name)], "")
+            .refuses(2, &[name, "limit \"a\"", "unknown field `burst`"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn printed_sql_is_all_that_is_needed() {
+    let database = Database::empty().await;
+    for schema in ["public", "Of \"limits\""] {
+        // Without a database: nothing could be started from such a folder.
+        let print = |what| {
+            let output = Command::new(TOOL)
+                .args(["migrate", what, "--schema", schema])
+                .env_remove("DATABASE_URL")
+                .env("PG_BIN_DIR", "/nowhere")
+                .output()
+                .expect("print");
+            assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), [].as_slice()));
+            String::from_utf8(output.stdout).expect("UTF-8")
+        };
+        assert_eq!(print("--list"), "0001 rate_limits\n");
+        database.execute(&print("--print")).await;
+        let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
+        run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
+        let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
+        migrated.says(0, &format!("schema \"{schema}\" is at version 1: applied 1"));
+        let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
+        migrated.says(0, &format!("schema \"{schema}\" is at version 1: nothing to do"));
+        database.execute(&print("--print-uninstall")).await;
+        run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
+    }
+}
+
+const EVENTS: &str = r#"{"at": 1767225601000.5, "limit": "send_message", "key": "u1"}
+
+{"at": 1767225600000, "op": "limit", "limit": "send_message", "key": "u1", "count": 10, "reserve": false}
+{"at": 1767225601000.5, "op": "limit", "all": [{"limit": "per_org", "key": "o\"7", "count": 3}, {"limit": "send_message", "key": "u2"}]}
+{"at": 1767225601001, "all": [{"limit": "per_org", "key": "o\"7", "count": 2}, {"limit": "send_message", "key": "u1"}]}
+{"at": 1767225601002, "op": "check", "limit": "send_message", "key": "u1", "count": 11}
+{"at": 1767225601002, "limit": "send_message", "key": "u1", "count": -1}
+{"at": 1767225601002, "limit": "nope"}
+{"at": 1767225601002, "limit": "search", "reserve": true}
+{"at": 1767225601003, "op": "reset", "limit": "send_message", "key": "u1"}
+{"at": 1767225601004, "limit": "send_message", "key": "u1", "count": 12, "reserve": true}
+"#;
+const DECISIONS: &str = r#"{"ok": false, "retry_after_ms": 4999.5, "value": 0.16675, "denied_by": ["send_message"]}
+{"ok": true, "retry_after_ms": null, "value": 0}
+{"ok": true, "retry_after_ms": null, "value": 1}
+{"ok": false, "retry_after_ms": 14999.5, "value": 0.16683333333333333, "denied_by": ["per_org", "send_message"]}
+{"error": "count_exceeds_capacity", "message": "the count 11 can never be served by the limit \"send_message\", which grants at most 10; ask for less at once, or raise the capacity"}
+{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not a number from 0 on; ask for a finite count, 0 or more"}
+{"error": "unknown_limit", "message": "there is no limit \"nope\"; define it, or give it with the call"}
+{"error": "reserve_unsupported", "message": "the limit \"search\" cannot reserve, being a sliding_window; use a token bucket or a fixed window"}
+{"ok": true, "retry_after_ms": null, "value": 10}
+{"ok": true, "retry_after_ms": 12000, "value": -2}"#;
+
+async fn snapshot(database: &Database) -> String {
+    let sql = "SELECT concat_ws(' ', (SELECT string_agg(r::text, ',' ORDER BY key) FROM public.rate_limits AS r), \
+               (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), \
+               (SELECT string_agg(xmin::text, ',') FROM public.rate_limits))";
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&database.pool).await.expect("a snapshot")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_decides_on_the_recorded_clock_and_leaves_the_database_as_it_was() {
+    let database = Database::migrated().await;
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", EVENTS)]);
+    let url = Some(database.url.as_str());
+    let limits = path("limits.toml");
+    // The same buckets are empty in production.
+    for key in ["u1", "u2"] {
+        run(url, &["limit", "send_message", key, "--limits", &limits, "--count", "10"], "").says(0, "allowed, 0 left");
+    }
+    let before = snapshot(&database).await;
+    let json = ["replay", "--limits", &limits, "--events", &path("events.jsonl"), "--json"];
+    run(url, &json, "").says(0, DECISIONS);
+    let stdin = ["replay", "--limits", &limits, "--events", "-", "--json"];
+    run(url, &stdin, EVENTS).says(0, DECISIONS);
+    let table = run(url, &json[..5], "");
+    assert_eq!(table.code, Some(0), "{}", table.stderr);
+    assert_eq!(table.stderr, "");
+    for line in
+        ["5 requests: 3 admitted, 2 denied (40.0 %)", "3 keys: 2 ever denied (66.7 %)", "besides: 0 checks, 1 resets"]
+    {
+        assert!(table.stdout.contains(line), "{}", table.stdout);
+    }
+    assert_eq!(snapshot(&database).await, before);
+
+    // A database that the limiter has never seen, and that is read-only by default.
+    let database = Database::empty().await;
+    database.execute(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", name(&database))).await;
+    run(Some(&database.url), &json, "").says(0, DECISIONS);
+    // And no database at all.
+    let private = run(None, &json, "");
+    private.says(0, DECISIONS);
+    assert!(private.stderr.contains("private PostgreSQL"), "{}", private.stderr);
+}
+
+fn name(database: &Database) -> &str {
+    database.url.rsplit('/').next().expect("a name").split('?').next().expect("a name")
+}
+
+#[test]
+fn a_line_that_is_no_event_stops_the_replay() {
+    let good = r#"{"at": 1767225600000, "limit": "send_message"}"#;
+    for (bad, reason) in [
+        ("hello", "expected value"),
+        (r#"{"at": 1767225600000, "limit": "send_message", "kee": "u1"}"#, "unknown field `kee`"),
+        (r#"{"at": "now", "limit": "send_message"}"#, "invalid type: string"),
+        (r#"{"at": 1767225600000, "limit": "send_message", "count": "2"}"#, "invalid type: string \"2\""),
+        (r#"{"at": 1767225600000}"#, "neither `limit` nor `all`"),
+        (r#"{"at": 1767225600000, "limit": "a", "all": [{"limit": "b"}]}"#, "both `limit` and `all`"),
+        (r#"{"limit": "send_message"}"#, "missing field `at`"),
+    ] {
+        let events = format!("{good}\n\n{bad}\n{good}\n");
+        let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &events)]);
+        let args = ["replay", "--limits", &path("limits.toml"), "--events", &path("events.jsonl"), "--json"];
+        run(None, &args, "").refuses(2, &["events.jsonl, line 3: ", reason]);
+    }
+    let (_dir, path) =
+        files(&[("limits.toml", LIMITS), ("access.log", "::1 - - [17/May/2015:10:05:03 +0000] \"-\" 400 -\nno\n")]);
+    let args = ["replay", "--limits", &path("limits.toml"), "--apply", "search", "--access-log", &path("access.log")];
+    run(None, &args, "").refuses(2, &["access.log, line 2: ", "no line of an access log"]);
+}
+
+const LOG: &str = r#"2001:db8::7 - - [17/May/2015:10:05:03 +0000] "GET /a?x=1 HTTP/1.1" 200 512 "-" "an \"odd\" agent"
+10.0.0.1 - anna [17/May/2015:12:05:02 +0200] "GET /a HTTP/1.1" 200 - "-" "other"
+2001:db8::7 - - [17/May/2015:10:05:01 +0000] "POST /b HTTP/1.1" 404 7
+2001:db8::7 - - [17/May/2015:10:05:00 +0000] "GET /a?x=2 HTTP/1.1" 200 512 "-" "an \"odd\" agent"
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_access_log_is_replayed_by_any_field() {
+    let database = Database::empty().await;
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("access.log", LOG)]);
+    let (limits, log) = (path("limits.toml"), path("access.log"));
+    let replay = |key| {
+        let args = ["replay", "--limits", &limits, "--apply", "search", "--access-log", &log, "--key", key, "--json"];
+        let decided = run(Some(&database.url), &args, "");
+        assert_eq!(decided.code, Some(0), "{}", decided.stderr);
+        decided.stdout.lines().map(|line| line.starts_with(r#"{"ok": true"#)).collect::<Vec<_>>()
+    };
+    assert_eq!(replay("remote_addr"), [false, true, true, true]);
+    assert_eq!(replay("path"), [false, true, true, true]);
+    assert_eq!(replay("uri"), [true; 4]);
+    assert_eq!(replay("method"), [false, true, true, true]);
+    assert_eq!(replay("user"), [false, true, true, true]);
+    assert_eq!(replay("user_agent"), [true; 4]);
+    let args = ["replay", "--limits", &limits, "--apply", "none", "--access-log", &log];
+    run(Some(&database.url), &args, "").refuses(2, &["limits.toml", "\"none\""]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_says_who_would_have_been_limited() {
+    let database = Database::empty().await;
+    let (_dir, path) = files(&[(
+        "limits.json",
+        r#"{"limits": {"api": {"kind": "token_bucket", "rate": 10, "period": "1m", "capacity": 20}}}"#,
+    )]);
+    let log = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/access-sample.log");
+    let args = ["replay", "--limits", &path("limits.json"), "--apply", "api", "--access-log", log];
+    // The numbers were worked out apart from this crate, with fractions.
+    let expected = "\
+api: token_bucket, 10 per 1m, capacity 20
+REMOTE_ADDR  REQUESTS  ADMITTED  DENIED  % DENIED  LONGEST RUN   FIRST DENIED (UTC)
+75.97.9.59        192        58     134      69.8           15  2015-05-18 08:05:10
+
+200 requests: 66 admitted, 134 denied (67.0 %)
+7 keys: 1 ever denied (14.3 %)
+from 2015-05-18 08:05:00 to 2015-05-18 09:05:59 UTC: 1h 59s";
+    run(Some(&database.url), &args, "").says(0, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_has_to_read_to_the_end() {
+    let database = Database::empty().await;
+    let events = "{\"at\": 1767225600000, \"limit\": \"send_message\"}\n".repeat(5000);
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &events)]);
+    let (limits, events) = (path("limits.toml"), path("events.jsonl"));
+    for args in [&["replay", "--limits", &limits, "--events", &events, "--json"][..], &["migrate", "--print"]] {
+        let mut child = Command::new(TOOL)
+            .args(args)
+            .env("DATABASE_URL", &database.url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the tool");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("its end");
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_shows_exact_numbers_and_cleans_up() {
+    let database = Database::empty().await;
+    let demo = run(Some(&database.url), &["demo"], "");
+    assert_eq!(demo.code, Some(0), "{}{}", demo.stdout, demo.stderr);
+    assert!(demo.stdout.contains("admitted 250, the limit allows 250: exact"), "{}", demo.stdout);
+    assert!(!demo.stdout.contains('\u{1b}'), "no colours but on a terminal");
+    let left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&database.pool).await.expect("a count"), 0);
+}
