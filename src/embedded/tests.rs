@@ -66,7 +66,6 @@ fn two_servers_run_and_leave_nothing() {
 
 /// The process that is killed by the test below.
 #[test]
-#[ignore = "runs as a part of another test"]
 fn owner() {
     let Ok(end) = env::var("PG_LIMITER_TEST_END") else {
         return;
@@ -84,7 +83,7 @@ fn nothing_is_left_of_an_owner_that_is_killed_or_aborts() {
     let name = concat!(module_path!(), "::owner").split_once("::").unwrap().1;
     for end in ["kill", "abort"] {
         let mut owner = Command::new(env::current_exe().unwrap());
-        owner.args(["--exact", name, "--ignored", "--nocapture"]).env("PG_LIMITER_TEST_END", end);
+        owner.args(["--exact", name, "--nocapture"]).env("PG_LIMITER_TEST_END", end);
         let mut owner = owner.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(owner.stdout.take().unwrap()).lines().map_while(Result::ok);
         // The test harness may print the name of the test on the same line.
