@@ -42,7 +42,7 @@ COMMENT ON COLUMN public.rate_limits.ts IS
 COMMENT ON COLUMN public.rate_limits.idle_at IS
   'The moment, in microseconds since the Unix epoch, from which the row equals no row.';
 COMMENT ON COLUMN public.rate_limits.earlier_counts IS
-  'For a sliding window: the counts of the sub-intervals before, newest first. NULL for the other kinds.';
+  'For a sliding window: its period and start, which name its grid, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
 
 -- The limiter's clock: microseconds since the Unix epoch. clock_timestamp(), because now() stands still in a
 -- transaction and would give a waiter the time at which it began to wait.
@@ -175,13 +175,11 @@ DECLARE
   touched boolean; -- changed since it was taken up
   present boolean;
   bucket public.rate_limits;
-  idle_in_row bigint; -- what the row says of idle_at; the limit may have been another one then
   kind text;
   rate double precision;
   period bigint;
   capacity double precision;
   max_reserved double precision;
-  start bigint;
   resolution integer;
   now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
   count double precision;
@@ -190,8 +188,8 @@ DECLARE
   missing double precision;
   wait double precision;
   part double precision;
-  opened bigint; -- the start of the window at hand
-  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `bucket.ts`
+  opened bigint; -- the start of the window that holds `now`
+  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `now`
   gone double precision; -- the fraction of it that is gone by
 
   -- The call at hand.
@@ -207,6 +205,7 @@ DECLARE
   after double precision;
   least_balance double precision; -- how far down this call may go; NULL: without bound
   most double precision; -- the largest count that can ever be served
+  slack double precision; -- the tolerance where these two are compared
   undo_rows public.rate_limits[];
   undo_present boolean[];
   undo_balance double precision[];
@@ -275,11 +274,11 @@ BEGIN
     touched := false;
     last_item := 0;
     FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
-      op := call_ops[nth];
+      op := coalesce(call_ops[nth], '');
       reserve := call_reserves[nth] IS TRUE;
       at := coalesce(call_ats[nth], clock);
       first_item := last_item + 1;
-      last_item := last_item + coalesce(call_sizes[nth], 1);
+      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
       grouped := last_item > first_item;
       refused := false;
       call_waits[nth] := NULL;
@@ -287,28 +286,18 @@ BEGIN
         IF touched THEN
           IF present THEN
             IF kind = 'fixed_window' THEN
-              IF start IS NULL THEN
-                start := ('x' || substr(encode(sha256(convert_to(
-                  bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
-              END IF;
-              -- Twice %, because the remainder of a negative number is negative.
-              opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
-              bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
+              bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
-                phase CONSTANT bigint := coalesce(start, 0);
-                -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 newest integer := 0; -- the newest sub-interval with a count
                 left_at bigint; -- the number of the sub-interval at whose start it has left
                 part_of bigint; -- the place of that one in its period
               BEGIN
-                sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
                 bucket.idle_at := bucket.ts;
                 IF bucket.value = 0 THEN
                   newest := NULL;
-                  FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
-                    IF bucket.earlier_counts[i] <> 0 THEN
+                  FOR i IN 1 .. resolution LOOP
+                    IF bucket.earlier_counts[i + 2] <> 0 THEN
                       newest := i;
                       EXIT;
                     END IF;
@@ -318,11 +307,12 @@ BEGIN
                   left_at := sub_interval - newest + resolution + 1;
                   part_of := (left_at % resolution + resolution) % resolution;
                   -- Whole periods and parts apart, or the product would not fit; parts rounded up.
-                  bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
+                  bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
+                    + (part_of * period + resolution - 1) / resolution;
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
-              bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
+              bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
             END IF;
           END IF;
           rows[in_hand] := bucket;
@@ -339,7 +329,7 @@ BEGIN
           undo_present[item] := row_present[b];
         END IF;
         count := item_counts[item];
-        IF NOT coalesce(count BETWEEN 0 AND 1e100, false) THEN -- NaN is above all numbers here.
+        IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
           RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
             count, bucket_names[item_buckets[item]]
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
@@ -354,28 +344,18 @@ BEGIN
             IF touched THEN
               IF present THEN
                 IF kind = 'fixed_window' THEN
-                  IF start IS NULL THEN
-                    start := ('x' || substr(encode(sha256(convert_to(
-                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
-                  END IF;
-                  -- Twice %, because the remainder of a negative number is negative.
-                  opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
-                  bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
+                  bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
                 ELSIF kind = 'sliding_window' THEN
                   DECLARE
-                    phase CONSTANT bigint := coalesce(start, 0);
-                    -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                    inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                     newest integer := 0; -- the newest sub-interval with a count
                     left_at bigint; -- the number of the sub-interval at whose start it has left
                     part_of bigint; -- the place of that one in its period
                   BEGIN
-                    sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
                     bucket.idle_at := bucket.ts;
                     IF bucket.value = 0 THEN
                       newest := NULL;
-                      FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
-                        IF bucket.earlier_counts[i] <> 0 THEN
+                      FOR i IN 1 .. resolution LOOP
+                        IF bucket.earlier_counts[i + 2] <> 0 THEN
                           newest := i;
                           EXIT;
                         END IF;
@@ -385,11 +365,12 @@ BEGIN
                       left_at := sub_interval - newest + resolution + 1;
                       part_of := (left_at % resolution + resolution) % resolution;
                       -- Whole periods and parts apart, or the product would not fit; parts rounded up.
-                      bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
+                      bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
+                        + (part_of * period + resolution - 1) / resolution;
                     END IF;
                   END;
                 ELSIF kind = 'token_bucket' THEN
-                  bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
+                  bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
                 END IF;
               END IF;
               rows[in_hand] := bucket;
@@ -401,129 +382,104 @@ BEGIN
             limit_in_hand := item_limits[item];
             moment := at;
             kind := limit_kinds[limit_in_hand];
+            IF kind IS NULL OR bucket_names[in_hand] IS NULL OR bucket_keys[in_hand] IS NULL THEN
+              RAISE EXCEPTION 'item % names a limit or a bucket that is not listed', item
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Indices count from 1.';
+            END IF;
             rate := limit_rates[limit_in_hand];
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
             max_reserved := limit_max_reserved[limit_in_hand];
-            -- A start is a phase: only its place in the period matters.
-            start := (limit_starts[limit_in_hand] % period + period) % period;
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
             present := row_present[in_hand];
             bucket := rows[in_hand];
             IF present THEN
-              idle_in_row := bucket.idle_at;
               now := greatest(moment, bucket.ts);
             ELSE
               now := moment;
               IF kind = 'fixed_window' THEN
                 bucket.value := capacity;
-                bucket.ts := now;
+                bucket.ts := NULL;
                 bucket.earlier_counts := NULL;
               ELSIF kind = 'sliding_window' THEN
                 bucket.value := 0;
                 bucket.ts := now;
-                bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
+                bucket.earlier_counts := NULL;
               ELSIF kind = 'token_bucket' THEN
                 bucket.value := capacity;
                 bucket.ts := now;
                 bucket.earlier_counts := NULL;
               END IF;
             END IF;
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(bucket.value));
-            IF kind = 'fixed_window' THEN
-              IF start IS NULL THEN
-                start := ('x' || substr(encode(sha256(convert_to(
-                  bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
-              END IF;
-              -- Twice %, because the remainder of a negative number is negative.
-              opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
-              bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
-            ELSIF kind = 'sliding_window' THEN
-              DECLARE
-                phase CONSTANT bigint := coalesce(start, 0);
-                -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-                inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
-                newest integer := 0; -- the newest sub-interval with a count
-                left_at bigint; -- the number of the sub-interval at whose start it has left
-                part_of bigint; -- the place of that one in its period
-              BEGIN
-                sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
-                bucket.idle_at := bucket.ts;
-                IF bucket.value = 0 THEN
-                  newest := NULL;
-                  FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
-                    IF bucket.earlier_counts[i] <> 0 THEN
-                      newest := i;
-                      EXIT;
-                    END IF;
-                  END LOOP;
-                END IF;
-                IF newest IS NOT NULL THEN
-                  left_at := sub_interval - newest + resolution + 1;
-                  part_of := (left_at % resolution + resolution) % resolution;
-                  -- Whole periods and parts apart, or the product would not fit; parts rounded up.
-                  bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
-                END IF;
-              END;
-            ELSIF kind = 'token_bucket' THEN
-              bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
-            END IF;
-            IF NOT present THEN
-              idle_in_row := bucket.idle_at;
-            END IF;
             IF kind = 'fixed_window' THEN
               DECLARE
-                opened_before CONSTANT bigint := opened;
+                phase bigint := limit_starts[limit_in_hand];
+                opened_before bigint;
               BEGIN
+                IF phase IS NULL THEN
+                  phase := ('x' || substr(encode(sha256(convert_to(
+                    bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                END IF;
                 IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
                     bucket.value := bucket.value + part;
                   END LOOP;
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                opened := now - ((now - start) % period + period) % period;
-                bucket.value := least(bucket.value + rate * ((opened - opened_before) / period), capacity);
-                -- A longer period may open before `bucket.ts`: then `bucket.ts` stays, or a shorter one later would grant windows twice.
+                -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
+                opened := now - ((now - phase % period) % period + period) % period;
+                opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
+                bucket.value := least(bucket.value + coalesce(rate * ((opened - opened_before) / period), 0), capacity);
+                -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
                 bucket.ts := greatest(bucket.ts, opened);
                 balance := bucket.value;
               END;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
-                phase CONSTANT bigint := coalesce(start, 0);
+                phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
+                -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
+                inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                 inside CONSTANT bigint := ((now - phase) % period + period) % period;
+                counts double precision[] := bucket.earlier_counts[3:]; -- c[1] to c[n]
                 steps bigint;
                 used double precision;
               BEGIN
-                IF bucket.earlier_counts IS NULL THEN -- The row was another kind's: what is missing from it is used.
-                  bucket.value := greatest(rate - bucket.value, 0);
-                  bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
-                ELSIF bucket.idle_at <> idle_in_row OR cardinality(bucket.earlier_counts) <> resolution THEN
-                  -- A row knows its grid by the moment at which it becomes idle. Under this limit that is another one (period,
-                  -- start or resolution were changed): all counts move to the newest sub-interval, so that none leaves too soon.
-                  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                IF bucket.earlier_counts IS NULL THEN
+                  IF present THEN -- The row was another kind's: what is missing from it is used.
+                    bucket.value := greatest(rate - bucket.value, 0);
+                  END IF;
+                  counts := array_fill(0::double precision, ARRAY[resolution]);
+                ELSIF cardinality(counts) <> resolution
+                  OR bucket.earlier_counts[1] <> period
+                  OR bucket.earlier_counts[2] <> phase
+                THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
+                  FOREACH part IN ARRAY counts LOOP
                     bucket.value := bucket.value + part;
                   END LOOP;
-                  bucket.earlier_counts := array_fill(0::double precision, ARRAY[resolution]);
+                  counts := array_fill(0::double precision, ARRAY[resolution]);
                 END IF;
+                sub_interval := (now - phase - inside) / period * resolution + inside * resolution / period;
                 steps := least(
-                  (now - phase - inside) / period * resolution + inside * resolution / period - sub_interval, resolution + 1);
+                  sub_interval - (bucket.ts - phase - inside_before) / period * resolution - inside_before * resolution / period,
+                  resolution + 1);
                 WHILE steps > 0 LOOP
-                  bucket.earlier_counts := bucket.value || bucket.earlier_counts[1 : resolution - 1];
+                  counts := bucket.value || counts[1 : resolution - 1];
                   bucket.value := 0;
                   steps := steps - 1;
                 END LOOP;
                 bucket.ts := now;
+                bucket.earlier_counts := ARRAY[period, phase]::double precision[] || counts;
                 gone := (inside * resolution % period)::double precision / period;
-                used := bucket.value + bucket.earlier_counts[resolution] * (1 - gone);
+                used := bucket.value + counts[resolution] * (1 - gone);
                 FOR i IN 1 .. resolution - 1 LOOP
-                  used := used + bucket.earlier_counts[i];
+                  used := used + counts[i];
                 END LOOP;
                 balance := rate - used;
               END;
             ELSIF kind = 'token_bucket' THEN
               IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                FOREACH part IN ARRAY bucket.earlier_counts LOOP
+                FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
                   bucket.value := bucket.value + part;
                 END LOOP;
                 bucket.value := capacity - bucket.value;
@@ -533,35 +489,40 @@ BEGIN
               bucket.ts := now;
               balance := bucket.value;
             END IF;
+            tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
           END IF;
           EXIT WHEN done;
           -- These two change the state itself; then it is taken up again, to see the balance.
-          IF op = 'reset' THEN
-            present := false;
-          ELSIF present THEN
-            IF kind = 'fixed_window' THEN
-              bucket.value := least(bucket.value + count, capacity);
-            ELSIF kind = 'sliding_window' THEN
-              DECLARE
-                counts double precision[] := bucket.earlier_counts;
-                back double precision := least(count, bucket.value);
-                rest double precision := count - back;
-              BEGIN
-                bucket.value := bucket.value - back;
-                FOR i IN 1 .. resolution LOOP
-                  EXIT WHEN rest <= 0;
-                  back := least(rest, counts[i]);
-                  counts[i] := counts[i] - back;
-                  rest := rest - back;
-                END LOOP;
-                bucket.earlier_counts := counts;
-              END;
-            ELSIF kind = 'token_bucket' THEN
-              bucket.value := least(bucket.value + count, capacity);
+          IF present THEN
+            IF op = 'reset' THEN
+              present := false;
+            ELSE
+              IF kind = 'fixed_window' THEN
+                bucket.value := least(bucket.value + count, capacity);
+              ELSIF kind = 'sliding_window' THEN
+                DECLARE
+                  counts double precision[] := bucket.earlier_counts;
+                  back double precision := least(count, bucket.value);
+                  rest double precision := count - back;
+                BEGIN
+                  bucket.value := bucket.value - back;
+                  FOR i IN 1 .. resolution LOOP
+                    EXIT WHEN rest <= 0;
+                    back := least(rest, counts[i + 2]);
+                    counts[i + 2] := counts[i + 2] - back;
+                    rest := rest - back;
+                  END LOOP;
+                  bucket.earlier_counts := counts;
+                END;
+              ELSIF kind = 'token_bucket' THEN
+                bucket.value := least(bucket.value + count, capacity);
+              END IF;
             END IF;
+            row_changed[in_hand] := true;
+            pending := true;
+            touched := true;
+            moment := NULL;
           END IF;
-          touched := true;
-          moment := NULL;
           done := true;
         END LOOP;
 
@@ -577,16 +538,18 @@ BEGIN
             END IF;
             least_balance := - max_reserved;
             most := coalesce(capacity + max_reserved, 1e100);
+            slack := tolerance + 1e-14 * coalesce(max_reserved, 0);
           ELSE
             least_balance := 0;
             most := capacity;
+            slack := tolerance;
           END IF;
-          IF count > most + tolerance THEN
+          IF count > most + slack THEN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
               count, bucket_names[in_hand], most
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
           END IF;
-          ok := least_balance IS NULL OR after >= least_balance - tolerance;
+          ok := least_balance IS NULL OR after >= least_balance - slack;
           IF NOT ok OR after < - tolerance THEN
             missing := CASE WHEN ok THEN - after ELSE least_balance - after END;
             IF kind = 'fixed_window' THEN
@@ -595,14 +558,15 @@ BEGIN
               DECLARE
                 room CONSTANT double precision := rate - balance - missing; -- what may be used then
                 whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
+                counts CONSTANT double precision[] := bucket.earlier_counts[3:];
                 leaving double precision;
               BEGIN
                 FOR i IN 1 .. resolution - 1 LOOP
-                  whole := whole + bucket.earlier_counts[i];
+                  whole := whole + counts[i];
                 END LOOP;
                 -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
                 FOR j IN 0 .. resolution LOOP
-                  leaving := CASE WHEN j < resolution THEN bucket.earlier_counts[resolution - j] ELSE bucket.value END;
+                  leaving := CASE WHEN j < resolution THEN counts[resolution - j] ELSE bucket.value END;
                   IF j = resolution THEN
                     whole := 0;
                   END IF;
@@ -616,7 +580,7 @@ BEGIN
                     EXIT;
                   END IF;
                   IF j + 1 < resolution THEN
-                    whole := whole - bucket.earlier_counts[resolution - j - 1];
+                    whole := whole - counts[resolution - j - 1];
                   ELSE
                     whole := 0;
                   END IF;
@@ -682,7 +646,7 @@ BEGIN
       call_values[nth] := item_values[first_item];
       FOR item IN first_item .. last_item LOOP
         call_values[nth] := least(call_values[nth], item_values[item]);
-        IF op <> 'check' AND NOT refused THEN
+        IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
           row_changed[item_buckets[item]] := true;
           pending := true;
         END IF;
@@ -691,28 +655,18 @@ BEGIN
     IF touched THEN
       IF present THEN
         IF kind = 'fixed_window' THEN
-          IF start IS NULL THEN
-            start := ('x' || substr(encode(sha256(convert_to(
-              bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
-          END IF;
-          -- Twice %, because the remainder of a negative number is negative.
-          opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
-          bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
+          bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
         ELSIF kind = 'sliding_window' THEN
           DECLARE
-            phase CONSTANT bigint := coalesce(start, 0);
-            -- Microseconds gone of the whole period. Twice %, because the remainder of a negative number is negative.
-            inside CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
             newest integer := 0; -- the newest sub-interval with a count
             left_at bigint; -- the number of the sub-interval at whose start it has left
             part_of bigint; -- the place of that one in its period
           BEGIN
-            sub_interval := (bucket.ts - phase - inside) / period * resolution + inside * resolution / period;
             bucket.idle_at := bucket.ts;
             IF bucket.value = 0 THEN
               newest := NULL;
-              FOR i IN 1 .. coalesce(cardinality(bucket.earlier_counts), 0) LOOP
-                IF bucket.earlier_counts[i] <> 0 THEN
+              FOR i IN 1 .. resolution LOOP
+                IF bucket.earlier_counts[i + 2] <> 0 THEN
                   newest := i;
                   EXIT;
                 END IF;
@@ -722,16 +676,21 @@ BEGIN
               left_at := sub_interval - newest + resolution + 1;
               part_of := (left_at % resolution + resolution) % resolution;
               -- Whole periods and parts apart, or the product would not fit; parts rounded up.
-              bucket.idle_at := phase + (left_at - part_of) / resolution * period + (part_of * period + resolution - 1) / resolution;
+              bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
+                + (part_of * period + resolution - 1) / resolution;
             END IF;
           END;
         ELSIF kind = 'token_bucket' THEN
-          bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
+          bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
         END IF;
       END IF;
       rows[in_hand] := bucket;
       row_present[in_hand] := present;
       touched := false;
+    END IF;
+    IF last_item <> coalesce(cardinality(item_counts), 0) THEN
+      RAISE EXCEPTION 'the calls have % items, and % are listed', last_item, coalesce(cardinality(item_counts), 0)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
     EXIT WHEN locking OR NOT (read_committed AND pending);
@@ -807,9 +766,14 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
   END IF;
-  IF NOT coalesce(isfinite(period), false) OR NOT isfinite(start) OR NOT isfinite(at) THEN
-    RAISE EXCEPTION 'invalid_limit: period, start and at are finite, and the period is not NULL'
+  -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
+  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
+    RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
+    RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
   SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
   INTO ok, retry_after, value

@@ -71,13 +71,11 @@ DECLARE
   touched boolean; -- changed since it was taken up
   present boolean;
   bucket public.rate_limits;
-  idle_in_row bigint; -- what the row says of idle_at; the limit may have been another one then
   kind text;
   rate double precision;
   period bigint;
   capacity double precision;
   max_reserved double precision;
-  start bigint;
   resolution integer;
   now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
   count double precision;
@@ -101,6 +99,7 @@ DECLARE
   after double precision;
   least_balance double precision; -- how far down this call may go; NULL: without bound
   most double precision; -- the largest count that can ever be served
+  slack double precision; -- the tolerance where these two are compared
   undo_rows public.rate_limits[];
   undo_present boolean[];
   undo_balance double precision[];
@@ -169,11 +168,11 @@ BEGIN
     touched := false;
     last_item := 0;
     FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
-      op := call_ops[nth];
+      op := coalesce(call_ops[nth], '');
       reserve := call_reserves[nth] IS TRUE;
       at := coalesce(call_ats[nth], clock);
       first_item := last_item + 1;
-      last_item := last_item + coalesce(call_sizes[nth], 1);
+      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
       grouped := last_item > first_item;
       refused := false;
       call_waits[nth] := NULL;
@@ -189,7 +188,7 @@ BEGIN
           undo_present[item] := row_present[b];
         END IF;
         count := item_counts[item];
-        IF NOT coalesce(count BETWEEN 0 AND 1e100, false) THEN -- NaN is above all numbers here.
+        IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
           RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
             count, bucket_names[item_buckets[item]]
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
@@ -207,38 +206,39 @@ BEGIN
             limit_in_hand := item_limits[item];
             moment := at;
             kind := limit_kinds[limit_in_hand];
+            IF kind IS NULL OR bucket_names[in_hand] IS NULL OR bucket_keys[in_hand] IS NULL THEN
+              RAISE EXCEPTION 'item % names a limit or a bucket that is not listed', item
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Indices count from 1.';
+            END IF;
             rate := limit_rates[limit_in_hand];
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
             max_reserved := limit_max_reserved[limit_in_hand];
-            -- A start is a phase: only its place in the period matters.
-            start := (limit_starts[limit_in_hand] % period + period) % period;
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
             present := row_present[in_hand];
             bucket := rows[in_hand];
             IF present THEN
-              idle_in_row := bucket.idle_at;
               now := greatest(moment, bucket.ts);
             ELSE
               now := moment;
               --@kinds fresh
             END IF;
-            tolerance := 1e-9 + 1e-14 * (capacity + coalesce(max_reserved, 0) + abs(bucket.value));
-            --@kinds idle
-            IF NOT present THEN
-              idle_in_row := bucket.idle_at;
-            END IF;
             --@kinds advance
+            tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
           END IF;
           EXIT WHEN done;
           -- These two change the state itself; then it is taken up again, to see the balance.
-          IF op = 'reset' THEN
-            present := false;
-          ELSIF present THEN
-            --@kinds credit
+          IF present THEN
+            IF op = 'reset' THEN
+              present := false;
+            ELSE
+              --@kinds credit
+            END IF;
+            row_changed[in_hand] := true;
+            pending := true;
+            touched := true;
+            moment := NULL;
           END IF;
-          touched := true;
-          moment := NULL;
           done := true;
         END LOOP;
 
@@ -251,16 +251,18 @@ BEGIN
             --@kinds reserve
             least_balance := - max_reserved;
             most := coalesce(capacity + max_reserved, 1e100);
+            slack := tolerance + 1e-14 * coalesce(max_reserved, 0);
           ELSE
             least_balance := 0;
             most := capacity;
+            slack := tolerance;
           END IF;
-          IF count > most + tolerance THEN
+          IF count > most + slack THEN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
               count, bucket_names[in_hand], most
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
           END IF;
-          ok := least_balance IS NULL OR after >= least_balance - tolerance;
+          ok := least_balance IS NULL OR after >= least_balance - slack;
           IF NOT ok OR after < - tolerance THEN
             missing := CASE WHEN ok THEN - after ELSE least_balance - after END;
             --@kinds wait
@@ -315,13 +317,17 @@ BEGIN
       call_values[nth] := item_values[first_item];
       FOR item IN first_item .. last_item LOOP
         call_values[nth] := least(call_values[nth], item_values[item]);
-        IF op <> 'check' AND NOT refused THEN
+        IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
           row_changed[item_buckets[item]] := true;
           pending := true;
         END IF;
       END LOOP;
     END LOOP;
     --@include put_away
+    IF last_item <> coalesce(cardinality(item_counts), 0) THEN
+      RAISE EXCEPTION 'the calls have % items, and % are listed', last_item, coalesce(cardinality(item_counts), 0)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
+    END IF;
 
     EXIT WHEN locking OR NOT (read_committed AND pending);
     locking := true;

@@ -34,9 +34,14 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
   END IF;
-  IF NOT coalesce(isfinite(period), false) OR NOT isfinite(start) OR NOT isfinite(at) THEN
-    RAISE EXCEPTION 'invalid_limit: period, start and at are finite, and the period is not NULL'
+  -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
+  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
+    RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
+    RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
   SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
   INTO ok, retry_after, value

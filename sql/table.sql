@@ -38,4 +38,4 @@ COMMENT ON COLUMN public.rate_limits.ts IS
 COMMENT ON COLUMN public.rate_limits.idle_at IS
   'The moment, in microseconds since the Unix epoch, from which the row equals no row.';
 COMMENT ON COLUMN public.rate_limits.earlier_counts IS
-  'For a sliding window: the counts of the sub-intervals before, newest first. NULL for the other kinds.';
+  'For a sliding window: its period and start, which name its grid, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';

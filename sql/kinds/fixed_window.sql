@@ -4,36 +4,34 @@
 -- Source: the fixed window of Convex's rate limiter, with the grid made absolute.
 
 --@ declare
-opened bigint; -- the start of the window at hand
+opened bigint; -- the start of the window that holds `now`
 
 --@ fresh: the state of a bucket without a row, at `now`
 bucket.value := capacity;
-bucket.ts := now;
+bucket.ts := NULL;
 bucket.earlier_counts := NULL;
-
---@ idle: when the bucket is full again; sets `opened` for `bucket.ts`
-IF start IS NULL THEN
-  start := ('x' || substr(encode(sha256(convert_to(
-    bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint % period;
-END IF;
--- Twice %, because the remainder of a negative number is negative.
-opened := bucket.ts - ((bucket.ts - start) % period + period) % period;
-bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value - tolerance) / rate), 0) * period, 1e18)::bigint;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
 DECLARE
-  opened_before CONSTANT bigint := opened;
+  phase bigint := limit_starts[limit_in_hand];
+  opened_before bigint;
 BEGIN
+  IF phase IS NULL THEN
+    phase := ('x' || substr(encode(sha256(convert_to(
+      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+  END IF;
   IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-    FOREACH part IN ARRAY bucket.earlier_counts LOOP
+    FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
       bucket.value := bucket.value + part;
     END LOOP;
     bucket.value := capacity - bucket.value;
     bucket.earlier_counts := NULL;
   END IF;
-  opened := now - ((now - start) % period + period) % period;
-  bucket.value := least(bucket.value + rate * ((opened - opened_before) / period), capacity);
-  -- A longer period may open before `bucket.ts`: then `bucket.ts` stays, or a shorter one later would grant windows twice.
+  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
+  opened := now - ((now - phase % period) % period + period) % period;
+  opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
+  bucket.value := least(bucket.value + coalesce(rate * ((opened - opened_before) / period), 0), capacity);
+  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
   bucket.ts := greatest(bucket.ts, opened);
   balance := bucket.value;
 END;
@@ -43,6 +41,9 @@ bucket.value := bucket.value - count;
 
 --@ credit: `count` tokens come back
 bucket.value := least(bucket.value + count, capacity);
+
+--@ idle: when the bucket is full again
+bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
 
 --@ wait: microseconds from `now` until the balance has grown by `missing`
 wait := opened - now + greatest(ceil((missing - tolerance) / rate), 1) * period;

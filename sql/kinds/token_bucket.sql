@@ -10,7 +10,7 @@ bucket.earlier_counts := NULL;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
 IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-  FOREACH part IN ARRAY bucket.earlier_counts LOOP
+  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
     bucket.value := bucket.value + part;
   END LOOP;
   bucket.value := capacity - bucket.value;
@@ -30,7 +30,7 @@ bucket.value := least(bucket.value + count, capacity);
 wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
 
 --@ idle: when the bucket is full again
-bucket.idle_at := bucket.ts + least(ceil((capacity - bucket.value) * period / rate), 1e18)::bigint;
+bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
 
 --@ validate: sets `reason` if an option does not apply
 IF start IS NOT NULL OR resolution IS NOT NULL THEN
