@@ -1,5 +1,5 @@
-//! Exact application-layer rate limits inside your own PostgreSQL database: one round trip a decision, two numbers a
-//! bucket, no other service.
+//! Exact application-layer rate limits inside your own PostgreSQL database: one statement a decision, however many
+//! limits; two numbers a bucket; no other service.
 //!
 //! - **Never over-admits.** Decisions are serializable. Where an outcome is unknown, the tokens count as spent.
 //! - **Commits with your data.** [`Limiter::within`] takes a limit in your own sqlx transaction; several limits are
@@ -61,7 +61,7 @@ pub mod cli;
 pub mod embedded;
 pub mod migrate;
 
-pub use call::{Balances, Call, Decision, Denied, Item, LimitRef, LimitState, Outcome, Permit};
+pub use call::{Balances, Call, Decision, Denied, Item, Key, LimitRef, LimitState, Outcome, Permit};
 pub use error::{Error, InvalidCall, InvalidLimit, LimitsFileError};
 pub use limit::{FixedWindow, Kind, Limit, LimitBuilder, Limits, SlidingWindow, TokenBucket};
 pub use limiter::{Limiter, LimiterConfig};

@@ -1,10 +1,8 @@
-use std::sync::Arc;
-
-use crate::call::{Item, LimitRef};
+use crate::call::{Item, Key, LimitRef};
 
 /// What is decided together: one [`Item`] or several, all charged or none.
 ///
-/// Every method that takes `impl Into<Call>` takes `("limit", "key")`, `("limit", "key", 2.0)`, an [`Item`], or an
+/// Every method that takes `impl Into<Call>` takes `("limit", "key")`, `("limit", "key", 2)`, an [`Item`], or an
 /// array or `Vec` of items.
 ///
 /// ```
@@ -51,14 +49,14 @@ impl<const N: usize> From<[Item; N]> for Call {
     }
 }
 
-impl<L: Into<LimitRef>, K: Into<Arc<str>>> From<(L, K)> for Call {
+impl<L: Into<LimitRef>, K: Into<Key>> From<(L, K)> for Call {
     fn from(item: (L, K)) -> Self {
         Item::from(item).into()
     }
 }
 
-impl<L: Into<LimitRef>, K: Into<Arc<str>>> From<(L, K, f64)> for Call {
-    fn from(item: (L, K, f64)) -> Self {
+impl<L: Into<LimitRef>, K: Into<Key>, C: Into<f64>> From<(L, K, C)> for Call {
+    fn from(item: (L, K, C)) -> Self {
         Item::from(item).into()
     }
 }

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Arc;
 
 use crate::call::Call;
@@ -22,6 +23,12 @@ impl From<String> for LimitRef {
     }
 }
 
+impl From<&String> for LimitRef {
+    fn from(name: &String) -> Self {
+        Self::from(name.as_str())
+    }
+}
+
 impl From<Arc<str>> for LimitRef {
     fn from(name: Arc<str>) -> Self {
         Self { name, inline: None }
@@ -29,9 +36,44 @@ impl From<Arc<str>> for LimitRef {
 }
 
 /// An inline limit: the name says where its balance is kept.
-impl From<(&str, Limit)> for LimitRef {
-    fn from((name, limit): (&str, Limit)) -> Self {
+impl<N: Into<Arc<str>>> From<(N, Limit)> for LimitRef {
+    fn from((name, limit): (N, Limit)) -> Self {
         Self { name: name.into(), inline: Some(limit) }
+    }
+}
+
+/// Who is limited: any text of up to 1024 bytes without a NUL. The empty key is the one shared bucket of a limit.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(pub(crate) Arc<str>);
+
+impl fmt::Debug for Key {
+    /// Keys are personal data more often than not.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.0.len())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(key: &str) -> Self {
+        Self(key.into())
+    }
+}
+
+impl From<String> for Key {
+    fn from(key: String) -> Self {
+        Self(key.into())
+    }
+}
+
+impl From<&String> for Key {
+    fn from(key: &String) -> Self {
+        Self(key.as_str().into())
+    }
+}
+
+impl From<Arc<str>> for Key {
+    fn from(key: Arc<str>) -> Self {
+        Self(key)
     }
 }
 
@@ -46,13 +88,13 @@ impl From<(&str, Limit)> for LimitRef {
 #[must_use]
 pub struct Item {
     pub(crate) limit: LimitRef,
-    pub(crate) key: Arc<str>,
+    pub(crate) key: Key,
     pub(crate) count: f64,
 }
 
 impl Item {
     /// One token of the limit for this key.
-    pub fn new(limit: impl Into<LimitRef>, key: impl Into<Arc<str>>) -> Self {
+    pub fn new(limit: impl Into<LimitRef>, key: impl Into<Key>) -> Self {
         Self { limit: limit.into(), key: key.into(), count: 1.0 }
     }
 
@@ -74,15 +116,15 @@ impl Item {
 }
 
 /// `("limit", "key")`.
-impl<L: Into<LimitRef>, K: Into<Arc<str>>> From<(L, K)> for Item {
+impl<L: Into<LimitRef>, K: Into<Key>> From<(L, K)> for Item {
     fn from((limit, key): (L, K)) -> Self {
         Self::new(limit, key)
     }
 }
 
-/// `("limit", "key", 2.0)`.
-impl<L: Into<LimitRef>, K: Into<Arc<str>>> From<(L, K, f64)> for Item {
-    fn from((limit, key, count): (L, K, f64)) -> Self {
+/// `("limit", "key", 2)`.
+impl<L: Into<LimitRef>, K: Into<Key>, C: Into<f64>> From<(L, K, C)> for Item {
+    fn from((limit, key, count): (L, K, C)) -> Self {
         Self::new(limit, key).count(count)
     }
 }

@@ -9,6 +9,6 @@ mod resolved;
 pub use balances::Balances;
 pub use call::Call;
 pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
-pub use item::{Item, LimitRef};
+pub use item::{Item, Key, LimitRef};
 
 pub(crate) use resolved::{Op, Resolved, ResolvedItem};

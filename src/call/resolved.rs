@@ -67,7 +67,7 @@ impl Resolved {
                     None => return Err(InvalidCall::UnknownLimit { limit: item.limit.name.to_string() }),
                 },
             };
-            resolved.add(ResolvedItem { name, key: item.key, limit, count: item.count })?;
+            resolved.add(ResolvedItem { name, key: item.key.0, limit, count: item.count })?;
         }
         if matches!(op, Op::Limit | Op::Check) {
             resolved.items.iter().try_for_each(|item| item.check_possible(call.reserve))?;

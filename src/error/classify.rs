@@ -22,6 +22,8 @@ pub(crate) enum Cause {
     Conflict,
     /// The connection is gone or was never made, and nothing was committed; try on a new one.
     Connection,
+    /// Too slow for a timeout, and rolled back.
+    Busy,
     /// It may have been committed.
     Unknown,
     /// The limiter's table or functions are not there.
@@ -31,7 +33,7 @@ pub(crate) enum Cause {
 }
 
 /// SQLSTATE (or class), and what it means before COMMIT was sent and after.
-const TABLE: [(&str, Cause, Cause); 16] = [
+const TABLE: [(&str, Cause, Cause); 18] = [
     ("40001", Cause::Conflict, Cause::Conflict),     // serialization_failure
     ("40P01", Cause::Conflict, Cause::Conflict),     // deadlock_detected
     ("40003", Cause::Unknown, Cause::Unknown),       // statement_completion_unknown
@@ -41,6 +43,8 @@ const TABLE: [(&str, Cause, Cause); 16] = [
     ("57P02", Cause::Connection, Cause::Unknown),    // crash_shutdown
     ("57P03", Cause::Connection, Cause::Unknown),    // cannot_connect_now
     ("57P05", Cause::Connection, Cause::Unknown),    // idle_session_timeout
+    ("57014", Cause::Busy, Cause::Busy),             // query_canceled: statement_timeout
+    ("25P04", Cause::Connection, Cause::Unknown),    // transaction_timeout
     ("25P03", Cause::Connection, Cause::Unknown),    // idle_in_transaction_session_timeout
     ("25006", Cause::Connection, Cause::Refused),    // read_only_sql_transaction: after a failover, the wrong node
     ("53300", Cause::Connection, Cause::Unknown),    // too_many_connections
@@ -59,8 +63,8 @@ pub(crate) fn classify(error: &sqlx::Error, phase: Phase) -> Cause {
         | sqlx::Error::Tls(_)
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed => lost,
+        sqlx::Error::PoolClosed => Cause::Busy, // For good: nothing to wait for.
         sqlx::Error::BeginFailed if phase == Phase::Begin => Cause::Connection,
         _ => Cause::Refused,
     }

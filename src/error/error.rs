@@ -27,8 +27,9 @@ pub enum Error {
     /// The call was denied, and [`enforce`](crate::Decision::enforce) made that an error.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The database cannot be reached, or no connection was free in time. Nothing was decided.
-    #[error("the database is unavailable: {}; check that it runs and that the pool is large enough", told(.source))]
+    /// The database cannot be reached, no connection was free in time, or the deadline passed while waiting for a row.
+    /// Nothing was decided.
+    #[error("no answer from the database in time: {}; check that it runs, that the pool is large enough, and that no transaction holds the row", told(.source))]
     Unavailable {
         /// What the driver says.
         source: sqlx::Error,
@@ -36,15 +37,15 @@ pub enum Error {
     /// Every attempt ended in a conflict or a lost connection. Nothing was decided.
     #[error(
         "no decision after {attempts} attempts in {elapsed:?}: {}; raise the retry policy's attempts or deadline, or spread the load",
-        told(.source)
+        told(.last)
     )]
     RetriesExhausted {
         /// The attempts made.
         attempts: u32,
         /// The time they took.
         elapsed: Duration,
-        /// The last failure.
-        source: sqlx::Error,
+        /// The last failure. Not a source: retrying the whole is not what this error asks for.
+        last: sqlx::Error,
     },
     /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent.
     #[error("the outcome of a commit is unknown: {}; count the tokens as spent", told(.source))]
@@ -91,7 +92,7 @@ impl Error {
     pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
         match classify(&source, Phase::Statement) {
             Cause::Conflict => Self::Conflict { source },
-            Cause::Connection => Self::Unavailable { source },
+            Cause::Connection | Cause::Busy => Self::Unavailable { source },
             Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },
             Cause::Unknown => Self::OutcomeUnknown { source },
             Cause::Refused => Self::Database { source },

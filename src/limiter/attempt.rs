@@ -3,17 +3,23 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sqlx::pool::PoolConnection;
-use sqlx::{Connection, PgConnection, Postgres};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tracing::debug;
 
 use crate::call::Resolved;
 use crate::error::{Cause, Error, Phase, classify};
 use crate::limiter::Limiter;
+use crate::limiter::held::Held;
 use crate::retry::Attempts;
 use crate::sql::{Answer, Statements, decide_one, reset_all_keys};
 
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+
+/// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
+fn begin(deadline: Instant) -> AssertSqlSafe<String> {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
+    AssertSqlSafe(format!("{BEGIN}; SET LOCAL statement_timeout = {left}"))
+}
 
 /// A failure, and what was under way when it happened.
 pub(super) struct Failure {
@@ -22,6 +28,15 @@ pub(super) struct Failure {
 }
 
 impl Failure {
+    /// Whether the connection is of no more use: it is lost, it is to the wrong node, or something still runs on it.
+    pub(super) fn breaks_the_connection(&self) -> bool {
+        match classify(&self.error, self.phase) {
+            Cause::Conflict | Cause::Busy => false,
+            Cause::Connection | Cause::Unknown => true,
+            Cause::SchemaMissing | Cause::Refused => self.error.as_database_error().is_none(),
+        }
+    }
+
     pub(super) const fn at(phase: Phase) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self { phase, error }
     }
@@ -74,9 +89,13 @@ impl Limiter {
     }
 
     async fn attempt<S: Statement>(&self, deadline: Instant, statement: &S) -> Result<S::Output, Failure> {
-        let mut connection = before(deadline, self.pool.acquire()).await.map_err(Failure::at(Phase::Begin))?;
+        let mut connection = Held::acquire(&self.pool, deadline).await.map_err(Failure::at(Phase::Begin))?;
         let result = transact(&mut connection, deadline, self.rate_limits.statements(), statement).await;
-        settle(connection, result)
+        match &result {
+            Err(failure) if failure.breaks_the_connection() => drop(connection),
+            _ => connection.release(),
+        }
+        result
     }
 
     /// Pauses before the next attempt, or says why there is none.
@@ -89,6 +108,7 @@ impl Limiter {
             Cause::SchemaMissing => {
                 return Err(Error::SchemaMissing { schema: self.schema().name().to_owned(), source: error });
             }
+            Cause::Busy => return Err(Error::Unavailable { source: error }),
             Cause::Refused => return Err(Error::Database { source: error }),
         }
         if let Some(delay) = self.delay_before_retry(attempts, &error) {
@@ -98,7 +118,7 @@ impl Limiter {
         if cause == Cause::Connection {
             return Err(Error::Unavailable { source: error });
         }
-        Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), source: error })
+        Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error })
     }
 
     /// The pause before the next attempt, counted and traced; `None` when there is none left.
@@ -120,21 +140,10 @@ async fn transact<S: Statement>(
     statements: &Statements,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let mut tx = before(deadline, connection.begin_with(BEGIN)).await.map_err(Failure::at(Phase::Begin))?;
+    let mut tx = before(deadline, connection.begin_with(begin(deadline))).await.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, statements)).await.map_err(Failure::at(Phase::Statement))?;
     before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
     Ok(value)
-}
-
-/// A connection on which something may still be running must not go back to the pool: the next one would wait for it.
-pub(super) fn settle<T>(connection: PoolConnection<Postgres>, result: Result<T, Failure>) -> Result<T, Failure> {
-    if let Err(failure) = &result
-        && classify(&failure.error, failure.phase) != Cause::Conflict
-        && failure.error.as_database_error().is_none()
-    {
-        drop(connection.detach());
-    }
-    result
 }
 
 /// Waits no longer than to the deadline.

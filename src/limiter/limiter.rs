@@ -49,7 +49,8 @@ pub struct LimiterConfig {
 /// [`Error::SchemaMissing`], [`Error::Database`] if nothing was decided; [`Error::OutcomeUnknown`] if it may have been.
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe: the tokens are taken or they are not, never in part. Count them as spent.
+/// Dropping the future of a call is safe: the tokens are taken or they are not, never in part. Count them as spent. The
+/// connection is closed, not returned to the pool, and the server ends a statement that still waits by the deadline.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) pool: PgPool,

@@ -1,9 +1,14 @@
+use std::time::{Duration, Instant};
+
 use sqlx::{Connection, PgConnection};
 
 use crate::error::{Error, Phase, is_transient_chain};
 use crate::limiter::Limiter;
-use crate::limiter::attempt::{BEGIN, Failure, before, settle};
+use crate::limiter::attempt::{BEGIN, Failure, before};
+use crate::limiter::held::Held;
 use crate::retry::Attempts;
+
+const TO_ROLL_BACK: Duration = Duration::from_secs(1);
 
 impl Limiter {
     /// Runs a unit of work in a SERIALIZABLE transaction, and runs it again as a whole after a serialization failure
@@ -43,8 +48,11 @@ impl Limiter {
     /// [`Error::OutcomeUnknown`] if the connection was lost while committing, and [`Error::Aborted`] if the work
     /// returned `Ok` although one of its statements had failed.
     ///
+    /// The deadline of the [`RetryPolicy`](crate::RetryPolicy) rules whether there is another attempt; it does not cut
+    /// the work short. Errors that are no `std::error::Error`, like those of `anyhow`, need a wrapper that is one.
+    ///
     /// # Cancel safety
-    /// Dropping the future rolls back, unless COMMIT was already sent.
+    /// Dropping the future rolls back, unless COMMIT was already sent. The connection is closed, not returned.
     pub async fn transaction<T, E>(&self, mut work: impl AsyncFnMut(&mut PgConnection) -> Result<T, E>) -> Result<T, E>
     where
         E: std::error::Error + From<Error> + 'static,
@@ -55,7 +63,7 @@ impl Limiter {
                 Ok(value) => return Ok(value),
                 Err(Stop::Failed(failure)) => failure,
                 Err(Stop::Aborted) => return Err(Error::Aborted.into()),
-                Err(Stop::Refused(error)) => {
+                Err(Stop::Refused(error) | Stop::Stuck(error)) => {
                     if !is_transient_chain(&error) {
                         return Err(error);
                     }
@@ -75,14 +83,15 @@ impl Limiter {
         attempts: &Attempts,
         work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
     ) -> Result<T, Stop<E>> {
-        let deadline = attempts.deadline();
-        let mut connection =
-            before(deadline, self.pool.acquire()).await.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
-        let result = run(&mut connection, deadline, work).await;
-        match result {
-            Err(Stop::Failed(failure)) => settle(connection, Err(failure)).map_err(Stop::Failed),
-            other => other,
+        let held = Held::acquire(&self.pool, attempts.deadline()).await;
+        let mut connection = held.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
+        let result = run(&mut connection, attempts.deadline(), self.retry.deadline, work).await;
+        match &result {
+            Err(Stop::Failed(failure)) if failure.breaks_the_connection() => drop(connection),
+            Err(Stop::Stuck(_)) => drop(connection),
+            _ => connection.release(),
         }
+        result
     }
 }
 
@@ -90,25 +99,31 @@ impl Limiter {
 enum Stop<E> {
     /// The work said so.
     Refused(E),
+    /// The work said so, and something of it is still running: the connection cannot be rolled back.
+    Stuck(E),
     /// The work said otherwise, but one of its statements had failed.
     Aborted,
     /// BEGIN or COMMIT failed.
     Failed(Failure),
 }
 
+/// `deadline` is for beginning; what ends the transaction has a time of its own, however long the work took.
 async fn run<T, E>(
     connection: &mut PgConnection,
-    deadline: std::time::Instant,
+    deadline: Instant,
+    to_end: Duration,
     work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
 ) -> Result<T, Stop<E>> {
     let begun = before(deadline, connection.begin_with(BEGIN)).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
-    match work(&mut tx).await {
+    let result = work(&mut tx).await;
+    let deadline = Instant::now() + to_end.min(Duration::from_secs(86_400));
+    match result {
         Ok(value) => {
             // COMMIT of a failed transaction is answered with ROLLBACK and no error; any other statement tells.
             if let Err(error) = before(deadline, sqlx::raw_sql("SELECT").execute(&mut *tx)).await {
-                let aborted =
-                    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == "25P02");
+                let code = error.as_database_error().and_then(|error| error.code());
+                let aborted = code.is_some_and(|code| code == "25P02");
                 return Err(if aborted {
                     Stop::Aborted
                 } else {
@@ -120,9 +135,12 @@ async fn run<T, E>(
             Ok(value)
         }
         Err(error) => {
-            // Best effort: a transaction that is not rolled back here is rolled back with its connection.
-            let _ = before(deadline, tx.rollback()).await;
-            Err(Stop::Refused(error))
+            // Waits for a statement that the work dropped; a transaction that is not rolled back here ends with its
+            // connection.
+            match before(Instant::now() + TO_ROLL_BACK, tx.rollback()).await {
+                Ok(()) => Err(Stop::Refused(error)),
+                Err(_) => Err(Stop::Stuck(error)),
+            }
         }
     }
 }

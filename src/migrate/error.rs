@@ -24,12 +24,27 @@ pub enum MigrateError {
         /// What the driver says.
         source: sqlx::Error,
     },
-    /// The database refused, most often for want of a privilege: CREATE on the schema, and on the database if the
-    /// schema is not there yet.
+    /// A privilege is missing: CREATE on the schema, and on the database if the schema is not there yet.
     #[error(
         "migrating the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema is not there",
         told(.source)
     )]
+    Privilege {
+        /// The schema.
+        schema: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The schema already has a table of that name, which is somebody else's.
+    #[error("the schema \"{schema}\" already has a \"{table}\" that is not the rate limiter's; choose another schema")]
+    Occupied {
+        /// The schema.
+        schema: String,
+        /// The name that is taken.
+        table: &'static str,
+    },
+    /// The database refused.
+    #[error("migrating the schema \"{schema}\": {}", told(.source))]
     Database {
         /// The schema.
         schema: String,

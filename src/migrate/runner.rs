@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
 use crate::migrate::MigrateError;
 use crate::migrate::migrations::{Migration, NEWEST, migrations};
@@ -83,52 +83,57 @@ impl Migrator {
         });
         let mut locking = true;
         loop {
-            let error = match self.attempt(pool, locking).await {
+            let failure = match self.attempt(pool, locking).await {
                 Ok(report) => return Ok(report),
-                Err(Failure::TooNew(found)) => return Err(self.too_new(found)),
-                Err(Failure::Driver(error)) => error,
+                Err(failure) => failure,
             };
-            let code = sqlstate(&error);
+            let code = failure.code();
             if locking && NO_LOCKS.contains(&code.as_str()) {
                 locking = false;
                 continue;
             }
             if !CLASHES.contains(&code.as_str()) {
-                return Err(MigrateError::Database { schema: self.schema.to_string(), source: error });
+                return Err(self.told(failure));
             }
             match attempts.next_delay() {
                 Some(delay) => tokio::time::sleep(delay).await,
-                None => return Err(MigrateError::Busy { schema: self.schema.to_string(), source: error }),
+                None => return Err(self.told(failure)),
             }
         }
     }
 
-    /// Brings the schema up to date on this connection, within the caller's transaction if there is one. Without
-    /// advisory locks (YugabyteDB up to 2024.2), two of these at once may make one of them fail: run it again then.
+    /// Brings the schema up to date on this connection, within the caller's transaction if there is one.
     ///
     /// # Errors
-    /// [`MigrateError`].
+    /// [`MigrateError`]. Two of these at once may make one of them fail with [`MigrateError::Busy`] on an engine without
+    /// advisory locks (YugabyteDB up to 2024.2), and above READ COMMITTED: run it again then. [`run`](Self::run) does
+    /// that by itself.
     ///
     /// # In a transaction
     /// What was migrated is there when the caller commits. An advisory lock is held until then.
     pub async fn run_on(&self, connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
-        let failed = |failure| match failure {
-            Failure::TooNew(found) => self.too_new(found),
-            Failure::Driver(source) if CLASHES.contains(&sqlstate(&source).as_str()) => {
-                MigrateError::Busy { schema: self.schema.to_string(), source }
-            }
-            Failure::Driver(source) => MigrateError::Database { schema: self.schema.to_string(), source },
-        };
+        self.nested(connection).await.map_err(|failure| self.told(failure))
+    }
+
+    async fn nested(&self, connection: &mut PgConnection) -> Result<MigrateReport, Failure> {
         // Asked, not tried: a failed statement would spoil the caller's transaction.
-        let locking = has_advisory_locks(connection).await.map_err(|error| failed(error.into()))?;
-        let mut tx = connection.begin().await.map_err(|error| failed(error.into()))?;
-        let report = self.apply(&mut tx, locking).await.map_err(failed)?;
-        tx.commit().await.map_err(|error| failed(error.into()))?;
+        let locking = has_advisory_locks(connection).await?;
+        if !connection.is_in_transaction() && in_raw_transaction(connection).await? {
+            // The driver does not know of a BEGIN that was sent as a statement, and would commit what it began.
+            sqlx::raw_sql("SAVEPOINT rate_limits_migration").execute(&mut *connection).await?;
+            let report = self.apply(connection, locking).await?;
+            sqlx::raw_sql("RELEASE SAVEPOINT rate_limits_migration").execute(connection).await?;
+            return Ok(report);
+        }
+        let mut tx = connection.begin().await?;
+        let report = self.apply(&mut tx, locking).await?;
+        tx.commit().await?;
         Ok(report)
     }
 
     async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
-        let mut tx = pool.begin().await?;
+        // Whatever the default: each statement has to see what the one before us has committed.
+        let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'").await?;
         match self.apply(&mut tx, locking).await {
             Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
             Err(failure) => {
@@ -159,13 +164,15 @@ impl Migrator {
             .fetch_one(&mut *conn)
             .await?;
         if history.is_none() {
+            self.check_vacant(conn).await?;
             execute(
                 conn,
                 format!(
                     "CREATE TABLE {quoted}.rate_limits_migrations (\
                        version integer PRIMARY KEY, \
                        name text NOT NULL, \
-                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now())"
+                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now()); \
+                     GRANT SELECT ON {quoted}.rate_limits_migrations TO PUBLIC"
                 ),
             )
             .await?;
@@ -188,14 +195,49 @@ impl Migrator {
         Ok(MigrateReport { version: NEWEST, applied })
     }
 
-    fn too_new(&self, found: i32) -> MigrateError {
-        MigrateError::SchemaTooNew { schema: self.schema.to_string(), found, known: NEWEST }
+    /// A table `rate_limits` may be there already, if the SQL was printed and run by another tool: then it is taken over.
+    async fn check_vacant(&self, conn: &mut PgConnection) -> Result<(), Failure> {
+        let columns: Option<i64> = sqlx::query_scalar(
+            "SELECT count(*) FILTER (WHERE c.relkind = 'r' AND a.attname IN ('name', 'key', 'shard', 'value', 'ts', \
+             'idle_at', 'earlier_counts')) \
+             FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid \
+             WHERE c.oid = pg_catalog.to_regclass($1) GROUP BY c.oid",
+        )
+        .bind(format!("{}.rate_limits", self.schema.quoted()))
+        .fetch_optional(conn)
+        .await?;
+        if columns.is_some_and(|columns| columns != 7) { Err(Failure::Occupied) } else { Ok(()) }
+    }
+
+    fn told(&self, failure: Failure) -> MigrateError {
+        let schema = self.schema.to_string();
+        let code = failure.code();
+        match failure {
+            Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: NEWEST },
+            Failure::Occupied => MigrateError::Occupied { schema, table: "rate_limits" },
+            Failure::Driver(source) if CLASHES.contains(&code.as_str()) => MigrateError::Busy { schema, source },
+            Failure::Driver(source) if code == "42501" => MigrateError::Privilege { schema, source },
+            Failure::Driver(source) => MigrateError::Database { schema, source },
+        }
     }
 }
 
 enum Failure {
     TooNew(i32),
+    Occupied,
     Driver(sqlx::Error),
+}
+
+impl Failure {
+    /// The SQLSTATE, or nothing.
+    fn code(&self) -> String {
+        match self {
+            Self::Driver(error) => {
+                error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
+            }
+            Self::TooNew(_) | Self::Occupied => String::new(),
+        }
+    }
 }
 
 impl From<sqlx::Error> for Failure {
@@ -208,8 +250,10 @@ async fn execute(conn: &mut PgConnection, sql: String) -> Result<(), sqlx::Error
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
 }
 
-fn sqlstate(error: &sqlx::Error) -> String {
-    error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
+/// In a simple query outside of a block, the transaction begins with the statement.
+async fn in_raw_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT pg_catalog.now() <> pg_catalog.statement_timestamp()";
+    sqlx::raw_sql(sql).fetch_one(conn).await?.try_get(0)
 }
 
 /// YugabyteDB has the function from the start, and the locks since 2025.1.

@@ -40,7 +40,7 @@ impl Attempts {
             return None;
         }
         let pause = self.pauses.next_backoff()?;
-        if Instant::now() + pause >= self.deadline {
+        if Instant::now().checked_add(pause).is_none_or(|then| then >= self.deadline) {
             return None;
         }
         self.made += 1;
@@ -108,5 +108,7 @@ mod tests {
         assert_eq!(attempts.next_delay(), None);
         let policy = RetryPolicy { max_attempts: 9, ..policy };
         assert!((0..8).all(|_| Attempts::new(&policy).next_delay().is_some()));
+        let policy = RetryPolicy { initial: Duration::MAX, ..policy };
+        assert_eq!(Attempts::new(&policy).next_delay(), None);
     }
 }

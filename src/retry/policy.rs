@@ -25,7 +25,8 @@ pub struct RetryPolicy {
     pub multiplier: f64,
     /// Each pause is varied by up to this part of itself, up or down, so that rivals do not meet again: 0 to 1.
     pub jitter: f64,
-    /// The longest time for all of it: waiting for a connection, the attempts and the pauses.
+    /// The longest time for all of it: waiting for a connection, the attempts and the pauses. For a unit of work, no
+    /// attempt begins after it.
     pub deadline: Duration,
 }
 

@@ -72,3 +72,129 @@ async fn nothing_overflows_at_the_edges() {
     }
     assert!(decided > 2000, "{decided}");
 }
+
+fn bucket(rate: f64, capacity: Option<f64>, max_reserved: Option<f64>) -> Rule {
+    let period_us = 3_600_000_000;
+    Rule { kind: Kind::TokenBucket, rate, period_us, capacity, max_reserved, start_us: 0, resolution: 1 }
+}
+
+const NOW: i64 = 1_767_225_600_000_000;
+
+fn ask<'a>(rule: &'a Rule, at: i64, count: f64) -> Step<'a> {
+    Step { op: "limit", reserve: false, at: Some(NOW + at), items: vec![("a", "k", rule, count)] }
+}
+
+/// Rounding is forgiven in proportion to what is there, not to what may be owed or once was there.
+#[tokio::test]
+async fn large_bounds_do_not_widen_the_tolerance() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+        let rule = Rule { kind, ..bucket(10.0, Some(10.0), Some(1e18)) };
+        decide(&mut conn, &[Step { op: "reset", ..ask(&rule, 0, 0.0) }]).await.expect("reset");
+        let steps: Vec<_> = (0..2_000).map(|_| ask(&rule, 0, 1.0)).collect();
+        let answers = decide(&mut conn, &steps).await.expect("decisions");
+        assert_eq!(answers.iter().filter(|answer| answer.ok).count(), 10, "{kind:?}");
+        let error = decide(&mut conn, &[ask(&rule, 0, 5_000.0)]).await.expect_err("never possible");
+        assert!(error.to_string().contains("count_exceeds_capacity"), "{error}");
+
+        let large = Rule { kind, ..bucket(1e18, None, None) };
+        decide(&mut conn, &[Step { op: "reset", ..ask(&large, 0, 0.0) }]).await.expect("reset");
+        assert!(decide(&mut conn, &[ask(&large, 0, 1.0)]).await.expect("a decision")[0].ok);
+        let small = Rule { kind, ..bucket(10.0, None, None) };
+        let error = decide(&mut conn, &[ask(&small, 0, 9_000.0)]).await.expect_err("never possible");
+        assert!(error.to_string().contains("count_exceeds_capacity"), "{error}");
+        let steps: Vec<_> = (0..30).map(|_| ask(&small, 0, 1.0)).collect();
+        let answers = decide(&mut conn, &steps).await.expect("decisions");
+        assert_eq!(answers.iter().filter(|answer| answer.ok).count(), 10, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_much_lower_limit_clamps_and_goes_on() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let month = 2_592_000_000_000;
+    let high = Rule { period_us: month, ..bucket(5e6, None, None) };
+    let low = Rule { period_us: month, ..bucket(1.0, None, None) };
+    assert!(decide(&mut conn, &[ask(&high, 0, 1.0)]).await.expect("a decision")[0].ok);
+    let answers = decide(&mut conn, &[ask(&low, 0, 1.0), ask(&low, 0, 1.0)]).await.expect("decisions");
+    assert_eq!((answers[0].ok, answers[1].ok, answers[1].wait), (true, false, Some(month)));
+}
+
+/// The newest sub-interval is empty, and both grids end together: the counts are still those of another grid.
+#[tokio::test]
+async fn a_changed_period_of_a_sliding_window_is_noticed() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let minute = Rule { kind: Kind::SlidingWindow, period_us: 60_000_000, ..bucket(10.0, None, None) };
+    let two_minutes = Rule { period_us: 120_000_000, ..minute.clone() };
+    let steps = [ask(&minute, 50_000_000, 10.0), ask(&minute, 100_000_000, 0.0)];
+    assert!(decide(&mut conn, &steps).await.expect("decisions").iter().all(|answer| answer.ok));
+    let answers = decide(&mut conn, &[ask(&two_minutes, 100_000_000, 1.0)]).await.expect("a decision");
+    assert!(!answers[0].ok && answers[0].value == 0.0, "10 were used 50 s ago: {answers:?}");
+}
+
+/// Whoever may call the deciding function gets no answer to what was not asked.
+#[tokio::test]
+async fn malformed_arrays_are_refused() {
+    let database = Database::migrated().await;
+    let good = [
+        "'{token_bucket}'",
+        "'{10}'",
+        "'{60000000}'",
+        "'{NULL}'",
+        "'{NULL}'",
+        "'{NULL}'",
+        "'{NULL}'",
+        "'{a}'",
+        "'{k}'",
+        "'{1}'",
+        "'{1}'",
+        "'{1}'",
+        "'{limit}'",
+        "NULL",
+        "NULL",
+        "NULL",
+    ];
+    let call = |arguments: &[&str]| format!("SELECT rate_limit_decide({})", arguments.join(", "));
+    database.execute(&call(&good)).await;
+    let mut tried = 0;
+    for (place, bad) in [
+        (0, "'{NULL}'"),
+        (0, "NULL"),
+        (1, "NULL"),
+        (2, "NULL"),
+        (7, "NULL"),
+        (8, "NULL"),
+        (8, "'{NULL}'"),
+        (7, "'{a,a}'"),
+        (9, "NULL"),
+        (9, "'{2}'"),
+        (9, "'{0}'"),
+        (10, "'{2}'"),
+        (10, "NULL"),
+        (11, "NULL"),
+        (11, "'{NULL}'"),
+        (11, "'{1,1}'"),
+        (12, "'{NULL}'"),
+        (12, "'{drain}'"),
+        (14, "'{2}'"),
+        (14, "'{0}'"),
+        (12, "'{limit,limit}'"),
+    ] {
+        let mut arguments = good;
+        arguments[place] = bad;
+        if (place, bad) == (7, "'{a,a}'") {
+            arguments[8] = "'{k,k}'";
+        }
+        let result =
+            pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(call(&arguments))).execute(&database.pool).await;
+        // A size below 1 counts as 1.
+        if (place, bad) != (14, "'{0}'") {
+            assert!(result.is_err(), "argument {place} = {bad} was taken");
+            tried += 1;
+        }
+    }
+    assert_eq!((tried, database.rows().await), (20, 1));
+}

@@ -5,6 +5,7 @@ mod bad_input;
 mod concurrency;
 mod extremes;
 mod failures;
+mod interrupted;
 mod migrations;
 mod model;
 mod properties;

@@ -114,6 +114,38 @@ async fn within_the_callers_transaction() {
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
 }
 
+/// A BEGIN that the driver knows nothing of.
+#[tokio::test]
+async fn within_a_transaction_begun_by_a_statement() {
+    let database = Database::empty().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    for end in ["ROLLBACK", "COMMIT"] {
+        sqlx::raw_sql("BEGIN; CREATE TABLE mine (id int)").execute(&mut conn).await.expect("begin");
+        migrate_on(&mut conn).await.expect("migrated");
+        sqlx::raw_sql(end).execute(&mut conn).await.expect("the end");
+        for table in ["mine", "rate_limits"] {
+            let there = format!("SELECT to_regclass('{table}') IS NOT NULL");
+            assert_eq!(one::<bool>(&database.pool, &there).await, end == "COMMIT", "{table} after {end}");
+        }
+    }
+}
+
+/// Many at once, although transactions are SERIALIZABLE unless said otherwise; and a role that may only look.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_the_default_isolation_and_the_role() {
+    let database = Database::empty().await;
+    let name: String = one(&database.pool, "SELECT current_database()::text").await;
+    database.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await;
+    assert_eq!(twelve_at_once(&database).await, [1]);
+    let role = format!("looker_{}", std::process::id());
+    database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::query(AssertSqlSafe(format!("SET ROLE {role}"))).execute(&mut conn).await.expect("set role");
+    assert_eq!(migrate_on(&mut conn).await.expect("nothing to do").applied, [0_i32; 0]);
+    conn.close().await.expect("close");
+    database.execute(&format!("DROP ROLE {role}")).await;
+}
+
 #[tokio::test]
 async fn in_a_schema_of_the_callers_choice() {
     let database = Database::empty().await;
@@ -153,12 +185,27 @@ async fn a_failure_leaves_no_lock_and_nothing_half_done() {
     let pool = Database::pool(&database.url, 1).await;
     for _ in 0..2 {
         let error = migrate(&pool).await.expect_err("a view is in the way");
-        assert!(matches!(error, MigrateError::Database { .. }), "{error}");
+        assert!(
+            matches!(error, MigrateError::Occupied { .. }) && error.to_string().contains("another schema"),
+            "{error}"
+        );
         assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
     }
     assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits_migrations') IS NULL").await);
     assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate_limit%'").await, 0);
-    database.execute("DROP VIEW rate_limits").await;
+    database.execute("DROP VIEW rate_limits; CREATE TABLE rate_limits (id int)").await;
+    assert!(matches!(migrate(&pool).await, Err(MigrateError::Occupied { .. })));
+    // In the middle of the script: what is there of it goes.
+    database
+        .execute(
+            "DROP TABLE rate_limits; CREATE FUNCTION rate_limit_clock() RETURNS text LANGUAGE sql AS 'SELECT 1::text'",
+        )
+        .await;
+    let error = migrate(&pool).await;
+    database.execute("DROP FUNCTION rate_limit_clock()").await;
+    assert!(matches!(error, Err(MigrateError::Database { .. })), "{error:?}");
+    assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits') IS NULL").await);
     migrate(&pool).await.expect("nothing is in the way");
 }
 

@@ -76,6 +76,10 @@ async fn in_a_spawned_task() {
     let task = tokio::spawn(async move {
         let mut tx = limiter.pool().begin().await?;
         let item = || Item::new("a", "u1");
+        let (user, name) = (String::from("u1"), String::from("a"));
+        assert!(limiter.within(&mut tx).check(("a", &user)).await.expect("a decision").is_allowed());
+        assert!(limiter.within(&mut tx).check((&name, &user, 2)).await.expect("a decision").is_allowed());
+        assert!(limiter.within(&mut tx).check((name, user)).await.expect("a decision").is_allowed());
         assert!(limiter.within(&mut tx).limit(item()).await.expect("a decision").is_allowed());
         assert!(limiter.within(&mut tx).check([item()]).await.expect("a decision").is_allowed());
         let _ = limiter.within(&mut tx).peek(item()).await.expect("balances");

@@ -61,7 +61,7 @@ impl Tally {
                     }
                 }
                 for (item, state) in replayed.call.items.iter().zip(decision.limits()) {
-                    let bucket = (Arc::clone(&state.limit), Arc::clone(&item.key));
+                    let bucket = (Arc::clone(&state.limit), Arc::clone(&item.key.0));
                     self.rows.entry(bucket).or_default().add(replayed.at, decision.is_denied(), state.refused);
                 }
             }

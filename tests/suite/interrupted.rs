@@ -1,0 +1,238 @@
+//! Deadlines, dropped futures and lost connections: nothing stays behind, and nothing is reported that is not known.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::{Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+use crate::support::Database;
+
+fn limits() -> Limits {
+    Limits::new().define("a", Limit::token_bucket(100, Duration::from_secs(360_000))).expect("a limit")
+}
+
+fn limiter(pool: &PgPool, deadline: Duration) -> Limiter {
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { deadline, ..RetryPolicy::default() };
+    Limiter::with_config(pool.clone(), limits(), config)
+}
+
+async fn left(limiter: &Limiter) -> f64 {
+    limiter.peek(("a", "k")).await.expect("a balance").least().round()
+}
+
+/// Backends of this database that wait for a lock.
+async fn waiting(database: &Database) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the backends")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_passed_deadline_leaves_no_backend_waiting() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 4).await;
+    let limiter = limiter(&pool, Duration::from_millis(150));
+    let _ = limiter.limit(("a", "k")).await.expect("a decision");
+    let mut holder = database.pool.begin().await.expect("begin");
+    let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
+    let tasks: Vec<_> = (0..30)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.limit(("a", "k")).await })
+        })
+        .collect();
+    for task in tasks {
+        let error = task.await.expect("a task").expect_err("the row is held");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    }
+    let mut waiters = i64::MAX;
+    for _ in 0..40 {
+        waiters = waiting(&database).await;
+        if waiters == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(waiters, 0, "backends still wait for the row");
+    holder.rollback().await.expect("rollback");
+    assert_eq!(left(&limiter).await, 99.0);
+}
+
+#[tokio::test]
+async fn a_dropped_call_does_not_pin_its_connection() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 1).await;
+    let limiter = limiter(&pool, Duration::from_secs(20));
+    let _ = limiter.limit(("a", "k")).await.expect("a decision");
+    let mut holder = database.pool.begin().await.expect("begin");
+    let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
+    let call = limiter.limit(("a", "k"));
+    assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err(), "the row is held");
+    // The only connection of the pool; another key.
+    let other = tokio::time::timeout(Duration::from_secs(10), limiter.limit(("a", "other"))).await;
+    assert!(other.expect("in time").expect("a decision").is_allowed());
+    holder.rollback().await.expect("rollback");
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AppError {
+    #[error(transparent)]
+    Limiter(#[from] Error),
+    #[error("gave up")]
+    GaveUp,
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+#[tokio::test]
+async fn a_unit_of_work_may_drop_a_statement_of_its_own() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 1).await;
+    let limiter = limiter(&pool, Duration::from_secs(20));
+    let began = std::time::Instant::now();
+    let result = limiter
+        .transaction(async |tx| {
+            let _ = limiter.within(tx).limit(("a", "k")).await?;
+            let slow = sqlx::query("SELECT pg_sleep(60)").execute(&mut *tx);
+            match tokio::time::timeout(Duration::from_millis(100), slow).await {
+                Ok(done) => done.map(|_| ()).map_err(AppError::from),
+                Err(_) => Err(AppError::GaveUp),
+            }
+        })
+        .await;
+    assert!(matches!(result, Err(AppError::GaveUp)), "{result:?}");
+    assert_eq!(left(&limiter).await, 100.0);
+    assert!(began.elapsed() < Duration::from_secs(30), "it waited for the statement");
+}
+
+#[tokio::test]
+async fn a_unit_of_work_may_take_longer_than_the_deadline_of_its_retries() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, Duration::from_millis(300));
+    limiter
+        .transaction(async |tx| {
+            let _ = limiter.within(tx).limit(("a", "k")).await?;
+            sqlx::query("SELECT pg_sleep(0.6)").execute(&mut *tx).await?;
+            Ok::<_, AppError>(())
+        })
+        .await
+        .expect("committed");
+    assert_eq!(left(&limiter).await, 99.0);
+}
+
+/// A deferred trigger holds the commit until the backend is killed in the middle of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, Duration::from_secs(20));
+    database
+        .execute(
+            "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limits
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
+        )
+        .await;
+    let kill = async {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND query = 'COMMIT' AND wait_event = 'PgSleep'";
+        for _ in 0..200 {
+            if sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_some() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("no commit was seen");
+    };
+    let (decision, ()) = tokio::join!(limiter.limit(("a", "k")), kill);
+    let error = decision.expect_err("the connection was lost");
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+    assert!(error.to_string().contains("count the tokens as spent"), "{error}");
+    assert_eq!(limiter.retries(), 0, "a commit of unknown outcome is not tried again");
+
+    let work = limiter.transaction(async |tx| {
+        let _ = limiter.within(tx).limit(("a", "k")).await?;
+        Ok::<_, AppError>(())
+    });
+    let kill = async {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND query = 'COMMIT' AND wait_event = 'PgSleep'";
+        while sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_none() {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    };
+    let (result, ()) = tokio::join!(work, kill);
+    assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{result:?}");
+    database.execute("DROP TRIGGER hold ON rate_limits").await;
+    assert_eq!(left(&limiter).await, 100.0, "both were rolled back, as it turns out");
+}
+
+/// A backend that is killed before its commit has taken nothing, and the call is tried again on a new connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_lost_before_committing_is_replaced() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, Duration::from_secs(20));
+    let _ = limiter.limit(("a", "k")).await.expect("a decision");
+    let mut holder = database.pool.begin().await.expect("begin");
+    let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
+    let kill = async {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_none() {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        holder.rollback().await.expect("rollback");
+    };
+    let (decision, ()) = tokio::join!(limiter.limit(("a", "k")), kill);
+    assert!(decision.expect("a decision").is_allowed());
+    assert_eq!(left(&limiter).await, 98.0);
+    assert!(limiter.retries() >= 1);
+}
+
+#[tokio::test]
+async fn a_closed_pool_and_a_read_only_server_end_soon_and_clearly() {
+    let database = Database::migrated().await;
+    let pool = Database::pool(&database.url, 1).await;
+    let limiter = limiter(&pool, Duration::from_millis(400));
+    let name: String =
+        sqlx::query_scalar("SELECT current_database()::text").fetch_one(&database.pool).await.expect("a name");
+    database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    pool.close().await;
+    let began = std::time::Instant::now();
+    assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Unavailable { .. })));
+    assert!(began.elapsed() < Duration::from_millis(300), "a closed pool does not open again");
+
+    let pool = Database::pool(&database.url, 1).await;
+    let limiter = self::limiter(&pool, Duration::from_millis(400));
+    let error = limiter.limit(("a", "k")).await.expect_err("read only");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let sql =
+        format!("SET default_transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *conn).await.expect("a new primary");
+    // Connections to the old one were given up, so it works again by itself.
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+}
+
+/// Exhausted retries within a unit of work are the end of it, however the error is wrapped.
+#[tokio::test]
+async fn exhausted_retries_are_not_multiplied() {
+    let database = Database::migrated().await;
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+    let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
+    database
+        .execute(
+            "CREATE FUNCTION always_conflict() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'rival' USING ERRCODE = 'serialization_failure'; END $$;
+             CREATE TRIGGER rival BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION always_conflict()",
+        )
+        .await;
+    let result = limiter
+        .transaction(async |_tx| {
+            let _ = limiter.limit(("a", "k")).await?;
+            Ok::<_, AppError>(())
+        })
+        .await;
+    assert!(matches!(result, Err(AppError::Limiter(Error::RetriesExhausted { attempts: 3, .. }))), "{result:?}");
+    assert_eq!(limiter.retries(), 2);
+}
