@@ -145,7 +145,6 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   OUT call_waits bigint[],
   OUT call_values double precision[],
   OUT item_refused boolean[],
-  OUT item_waits bigint[],
   OUT item_values double precision[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -212,12 +211,6 @@ DECLARE
 
   b integer;
 BEGIN
-  FOR i IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
-    PERFORM public.rate_limit_validate(
-      limit_kinds[i], limit_rates[i], limit_periods[i], limit_capacities[i], limit_max_reserved[i], limit_starts[i],
-      limit_resolutions[i]);
-  END LOOP;
-
   IF buckets > 1 THEN
     SELECT array_agg(i ORDER BY bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C")
     INTO sorted
@@ -382,10 +375,6 @@ BEGIN
             limit_in_hand := item_limits[item];
             moment := at;
             kind := limit_kinds[limit_in_hand];
-            IF kind IS NULL OR bucket_names[in_hand] IS NULL OR bucket_keys[in_hand] IS NULL THEN
-              RAISE EXCEPTION 'item % names a limit or a bucket that is not listed', item
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Indices count from 1.';
-            END IF;
             rate := limit_rates[limit_in_hand];
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
@@ -411,7 +400,17 @@ BEGIN
                 bucket.earlier_counts := NULL;
               END IF;
             END IF;
-            IF kind = 'fixed_window' THEN
+            -- What would spoil a row is caught here, whoever calls; which option suits which kind, by those who do.
+            IF NOT coalesce(
+              rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
+                AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
+                AND resolution BETWEEN 1 AND 1000
+                AND bucket_names[in_hand] IS NOT NULL AND bucket_keys[in_hand] IS NOT NULL,
+              false)
+            THEN
+              RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+            ELSIF kind = 'fixed_window' THEN
               DECLARE
                 phase bigint := limit_starts[limit_in_hand];
                 opened_before bigint;
@@ -488,6 +487,9 @@ BEGIN
               bucket.value := least(bucket.value + (now - bucket.ts)::double precision * rate / period, capacity);
               bucket.ts := now;
               balance := bucket.value;
+            ELSE
+              RAISE EXCEPTION 'item % has a limit of unknown kind', item
+                USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
             END IF;
             tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
           END IF;
@@ -606,7 +608,6 @@ BEGIN
         END IF;
 
         item_refused[item] := NOT ok;
-        item_waits[item] := wait;
         item_values[item] := CASE
           WHEN NOT ok THEN balance
           WHEN abs(after) <= tolerance THEN 0
@@ -775,6 +776,15 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
+  PERFORM public.rate_limit_validate(
+    kind,
+    rate,
+    (extract(epoch FROM period) * 1000000)::bigint,
+    capacity,
+    max_reserved,
+    (extract(epoch FROM start) * 1000000)::bigint,
+    resolution
+  );
   SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
   INTO ok, retry_after, value
   FROM public.rate_limit_decide(

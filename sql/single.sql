@@ -43,6 +43,15 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
+  PERFORM public.rate_limit_validate(
+    kind,
+    rate,
+    (extract(epoch FROM period) * 1000000)::bigint,
+    capacity,
+    max_reserved,
+    (extract(epoch FROM start) * 1000000)::bigint,
+    resolution
+  );
   SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
   INTO ok, retry_after, value
   FROM public.rate_limit_decide(
