@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Map, Value};
 
 use crate::cli::error::CliError;
 use crate::cli::input;
-use crate::{Limit, Limits};
+use crate::{Kind, Limit, Limits};
 
 #[derive(Args, Debug)]
 #[group(skip)]
@@ -15,9 +15,9 @@ pub(super) struct LimitArgs {
     /// Take the limit from this file: TOML, or JSON if it is called *.json; `-` is standard input
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
-    /// An inline limit instead: its kind [default: token_bucket]
-    #[arg(long, help_heading = HEADING, value_enum, requires = "rate")]
-    kind: Option<KindArg>,
+    /// An inline limit instead: its kind, token_bucket, fixed_window or sliding_window [default: token_bucket]
+    #[arg(long, help_heading = HEADING, requires = "rate")]
+    kind: Option<Kind>,
     /// Tokens per period
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "period", value_parser = finite, allow_negative_numbers = true)]
     rate: Option<f64>,
@@ -41,14 +41,6 @@ pub(super) struct LimitArgs {
 const HEADING: &str = "The limit";
 const INLINE: [&str; 7] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution"];
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum KindArg {
-    TokenBucket,
-    FixedWindow,
-    SlidingWindow,
-}
-
 impl LimitArgs {
     /// Limits in which this one should be; if it is not, the call says so.
     pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
@@ -63,11 +55,7 @@ impl LimitArgs {
 
     /// Read as a limits file is, so that the same rules and messages hold.
     fn inline(self) -> Result<Limit, CliError> {
-        let kind = match self.kind.unwrap_or(KindArg::TokenBucket) {
-            KindArg::TokenBucket => "token_bucket",
-            KindArg::FixedWindow => "fixed_window",
-            KindArg::SlidingWindow => "sliding_window",
-        };
+        let kind = self.kind.unwrap_or(Kind::TokenBucket).as_str();
         let fields = [
             ("kind", Some(Value::from(kind))),
             ("rate", self.rate.map(Value::from)),

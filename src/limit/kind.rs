@@ -28,6 +28,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds.
+    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow];
+
     /// The name used in limits files and in SQL.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,17 +71,34 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Marks a builder for a [token bucket](Kind::TokenBucket).
-#[derive(Clone, Copy, Debug)]
-pub enum TokenBucket {}
+impl std::str::FromStr for Kind {
+    type Err = InvalidLimit;
 
-/// Marks a builder for a [fixed window](Kind::FixedWindow).
-#[derive(Clone, Copy, Debug)]
-pub enum FixedWindow {}
+    /// The reverse of [`as_str`](Self::as_str).
+    fn from_str(name: &str) -> Result<Self, InvalidLimit> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
+            InvalidLimit::new(format!("there is no kind \"{name}\", but {}", names.join(", ")))
+        })
+    }
+}
 
-/// Marks a builder for a [sliding window](Kind::SlidingWindow).
-#[derive(Clone, Copy, Debug)]
-pub enum SlidingWindow {}
+/// What a [`LimitBuilder`] is for: it has only the options of its kind.
+pub mod kinds {
+    /// Marks a builder for a [token bucket](crate::Kind::TokenBucket).
+    #[derive(Clone, Copy, Debug)]
+    pub enum TokenBucket {}
+
+    /// Marks a builder for a [fixed window](crate::Kind::FixedWindow).
+    #[derive(Clone, Copy, Debug)]
+    pub enum FixedWindow {}
+
+    /// Marks a builder for a [sliding window](crate::Kind::SlidingWindow).
+    #[derive(Clone, Copy, Debug)]
+    pub enum SlidingWindow {}
+}
+
+use kinds::{FixedWindow, SlidingWindow, TokenBucket};
 
 /// A limit in the making: has only the options that its kind knows.
 ///

@@ -6,7 +6,7 @@ mod limit;
 mod set;
 mod spec;
 
-pub use kind::{FixedWindow, Kind, LimitBuilder, SlidingWindow, TokenBucket};
+pub use kind::{Kind, LimitBuilder, kinds};
 pub use limit::Limit;
 pub use set::Limits;
 

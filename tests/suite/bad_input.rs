@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
-use pg_limiter::{Call, Error, InvalidLimit, Item, Limit, Limiter, Limits, Schema};
+use pg_limiter::{Call, Error, InvalidLimit, Item, Kind, Limit, Limiter, Limits, Schema};
 
 use crate::support::Database;
 
@@ -207,6 +207,16 @@ fn limits_files_name_the_limit_and_the_field() {
         assert!(Limits::from_toml(text).is_err(), "{text}");
     }
     assert_eq!(Limits::from_toml("").expect("no limits").iter().count(), 0);
+}
+
+#[test]
+fn kinds_have_one_name() {
+    for kind in Kind::ALL {
+        assert_eq!(kind.as_str().parse::<Kind>(), Ok(*kind));
+        assert_eq!(serde_json::to_string(kind).expect("JSON"), format!("\"{kind}\""));
+    }
+    let error = "leaky".parse::<Kind>().expect_err("no such kind");
+    assert!(error.to_string().contains("token_bucket, fixed_window, sliding_window"), "{error}");
 }
 
 #[test]
