@@ -318,3 +318,26 @@ async fn the_demo_shows_exact_numbers_and_cleans_up() {
     let left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
     assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&database.pool).await.expect("a count"), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twelve_processes_may_migrate_at_once() {
+    for _ in 0..3 {
+        let database = Database::empty().await;
+        let children: Vec<_> = (0..12)
+            .map(|_| {
+                let mut command = Command::new(TOOL);
+                command.arg("migrate").env("DATABASE_URL", &database.url);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool")
+            })
+            .collect();
+        let mut applied = 0;
+        for child in children {
+            let output = child.wait_with_output().expect("its output");
+            let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{stdout} {}", String::from_utf8_lossy(&output.stderr));
+            applied += usize::from(stdout.contains("applied"));
+        }
+        assert_eq!(applied, 1, "each version is applied once");
+        assert_eq!(database.rows().await, 0);
+    }
+}
