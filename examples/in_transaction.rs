@@ -1,8 +1,8 @@
 //! A limit and the application's own row commit or roll back together.
 //!
-//!     DATABASE_URL=postgres://localhost/app cargo run --example in_transaction
+//!     cargo run --features embedded --example in_transaction
 //!
-//! Without `DATABASE_URL`: `cargo run --features embedded --example in_transaction` on a private PostgreSQL.
+//! On the database of `DATABASE_URL`, or on a private PostgreSQL.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Exact application-layer rate limits inside your own PostgreSQL database: one statement a decision, however many
 //! limits; two numbers a bucket; no other service.
 //!
-//! - **Never over-admits.** Decisions are serializable. Where an outcome is unknown, the tokens count as spent.
+//! - **Never over-admits.** A decision locks its rows before it reads them, or fails as a conflict and is made again.
 //! - **Commits with your data.** [`Limiter::within`] takes a limit in your own sqlx transaction; several limits are
 //!   charged together or not at all.
 //! - **Tells when to come back.** `retry_after` is exact.
@@ -20,8 +20,8 @@
 //!
 //! // In your transaction: the message and its token commit or roll back together.
 //! let mut tx = pool.begin().await?;
-//! limiter.within(&mut tx).limit([Item::new("per_user", "u1"), Item::new("per_org", "o7")]).await?.enforce()?;
 //! sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
+//! limiter.within(&mut tx).limit([Item::new("per_user", "u1"), Item::new("per_org", "o7")]).await?.enforce()?;
 //! tx.commit().await?;
 //!
 //! // On its own: charged whatever happens next.

@@ -2,6 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// What was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -99,16 +101,16 @@ impl Decision {
     /// Turns a denial into an error, so that `?` leaves the caller's transaction and rolls it back.
     ///
     /// # Errors
-    /// [`Denied`]. A reservation is no denial: its wait stands in the permit.
-    pub fn enforce(self) -> Result<Permit, Denied> {
+    /// [`Error::Denied`]. A reservation is no denial: its wait stands in the permit.
+    pub fn enforce(self) -> Result<Permit, Error> {
         match self.outcome {
             Outcome::Allowed => Ok(Permit { wait: None, remaining: self.remaining() }),
             Outcome::Reserved { wait } => Ok(Permit { wait: Some(wait), remaining: self.remaining() }),
-            Outcome::Denied { retry_after } => Err(Denied {
+            Outcome::Denied { retry_after } => Err(Error::Denied(Denied {
                 retry_after,
                 remaining: self.remaining(),
                 limits: self.denied_by().into_iter().map(Into::into).collect(),
-            }),
+            })),
         }
     }
 }

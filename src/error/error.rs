@@ -88,6 +88,14 @@ impl Error {
         matches!(self, Self::Conflict { .. })
     }
 
+    /// The denial, if it is one.
+    pub const fn denied(&self) -> Option<&Denied> {
+        match self {
+            Self::Denied(denied) => Some(denied),
+            _ => None,
+        }
+    }
+
     /// A failure of a statement within a transaction: the caller's, or one attempt of the limiter's own.
     pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
         match classify(&source, Phase::Statement) {

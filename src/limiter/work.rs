@@ -18,7 +18,7 @@ impl Limiter {
     /// If it returns an error, everything is rolled back.
     ///
     /// ```no_run
-    /// # use pg_limiter::{Error, Limiter};
+    /// # use pg_limiter::Limiter;
     /// #[derive(Debug, thiserror::Error)]
     /// enum AppError {
     ///     #[error(transparent)]
@@ -31,7 +31,7 @@ impl Limiter {
     /// let limits = limiter.clone();
     /// limiter
     ///     .transaction(async move |tx| {
-    ///         limits.within(tx).limit(("send_message", "u1")).await?.enforce().map_err(Error::from)?;
+    ///         limits.within(tx).limit(("send_message", "u1")).await?.enforce()?;
     ///         sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
     ///         Ok::<_, AppError>(())
     ///     })
@@ -41,6 +41,9 @@ impl Limiter {
     ///
     /// Where the future has to be `Send` (in `tokio::spawn`, in a handler of a web framework), let the closure own what
     /// it uses, with `async move` and clones as above: the compiler cannot yet prove `Send` for one that borrows.
+    ///
+    /// **The error type has to show its [source](std::error::Error::source)**, as `thiserror` and `#[from]` do: that is
+    /// how a conflict is recognised. One without sources is returned at the first conflict.
     ///
     /// # Errors
     /// What the work returned, unless a conflict stands in its chain of [sources](std::error::Error::source) and there

@@ -36,7 +36,7 @@ async fn send(State(limiter): State<Limiter>) -> Result<String, (StatusCode, Str
     };
     let mut tx = limiter.pool().begin().await.map_err(failed)?;
     let decision = limiter.within(&mut tx).limit(("a", "u1")).await.map_err(refused)?;
-    let permit = decision.enforce().map_err(|denied| refused(denied.into()))?;
+    let permit = decision.enforce().map_err(refused)?;
     sqlx::query("INSERT INTO messages VALUES (1)").execute(&mut *tx).await.map_err(failed)?;
     tx.commit().await.map_err(failed)?;
     let own = limiter.peek(("a", "u1")).await.map_err(refused)?;
@@ -97,7 +97,7 @@ async fn in_a_spawned_task() {
         let _ = limiter.reset_all_keys("a").await.expect("reset");
         let work = limiter.clone();
         limiter
-            .transaction(async move |tx| work.within(tx).limit(("a", "u1")).await?.enforce().map_err(Error::from))
+            .transaction(async move |tx| work.within(tx).limit(("a", "u1")).await?.enforce())
             .await
             .expect("a permit");
         Ok::<_, sqlx::Error>(())
@@ -177,4 +177,29 @@ async fn the_default_phase_is_stable_and_spread() {
     }
     let quarters: std::collections::BTreeSet<i64> = phases.iter().map(|wait| (wait / 900.0) as i64).collect();
     assert_eq!(quarters.len(), 4, "{phases:?}");
+}
+
+#[tokio::test]
+async fn every_sql_block_of_the_readme_runs() {
+    let database = Database::migrated().await;
+    let role = format!("reader_{}", std::process::id());
+    database
+        .execute(&format!("CREATE TABLE posts (author text); DROP ROLE IF EXISTS {role}; CREATE ROLE {role}"))
+        .await;
+    let blocks: Vec<&str> = include_str!("../../README.md")
+        .split("```sql\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap_or_default())
+        .collect();
+    assert!(blocks.len() >= 4, "{blocks:?}");
+    for block in blocks {
+        database.execute(&block.replace("app_role", &role)).await;
+    }
+    let author = "INSERT INTO posts VALUES ('u1')";
+    database
+        .execute(&format!("GRANT INSERT ON posts TO {role}; SET ROLE {role}; {author}; {author}; RESET ROLE"))
+        .await;
+    let refused = sqlx::query(author).execute(&database.pool).await.expect_err("the third of two");
+    assert_eq!(refused.as_database_error().and_then(|error| error.code()).as_deref(), Some("RL429"));
+    database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }

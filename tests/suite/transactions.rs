@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, Connection};
-use pg_limiter::{Call, Denied, Error, Item, Limit, Limiter, LimiterConfig, Limits, Outcome, RateLimits, RetryPolicy};
+use pg_limiter::{Call, Error, Item, Limit, Limiter, LimiterConfig, Limits, Outcome, RateLimits, RetryPolicy};
 
 use crate::support::Database;
 
@@ -36,8 +36,6 @@ fn near(balance: f64, expected: f64) {
 enum AppError {
     #[error("the limiter: {0}")]
     Limiter(#[from] Error),
-    #[error("over the limit")]
-    Denied(#[from] Denied),
     #[error(transparent)]
     Database(#[from] sqlx::Error),
     #[error("the order is odd")]
@@ -100,7 +98,8 @@ async fn several_limits_are_charged_all_or_none() {
     near(balances[0], 8.0);
     near(balances[1], 4.0);
     near(balances[2], 1.0);
-    let denied = decision.enforce().expect_err("a denial");
+    let error = decision.enforce().expect_err("a denial");
+    let denied = error.denied().expect("a denial");
     assert_eq!(denied.limits.iter().map(|name| &**name).collect::<Vec<_>>(), ["searches"]);
     assert!(denied.to_string().contains("searches") && !denied.to_string().contains("u1"), "{denied}");
 }
@@ -205,7 +204,7 @@ async fn a_unit_of_work_commits_or_rolls_back_as_a_whole() {
     assert!(order(false).await.is_ok());
     assert!(matches!(order(true).await, Err(AppError::Odd)));
     assert!(order(false).await.is_ok());
-    assert!(matches!(order(false).await, Err(AppError::Denied(denied)) if denied.retry_after <= HOUR));
+    assert!(matches!(order(false).await, Err(AppError::Limiter(Error::Denied(denied))) if denied.retry_after <= HOUR));
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&database.pool).await.expect("count");
     assert_eq!(orders, 2);
     near(limiter.peek(("pages", "u1")).await.expect("a balance").least(), 1.0);

@@ -44,7 +44,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
         let result = limiter
             .transaction(async |tx| {
                 let both = [Item::new("per_user", "u1"), Item::new("per_org", "o7")];
-                limiter.within(tx).limit(both).await?.enforce().map_err(Error::from)?;
+                limiter.within(tx).limit(both).await?.enforce()?;
                 let insert = format!("INSERT INTO {table} VALUES ('u1')");
                 sqlx::query(AssertSqlSafe(insert)).execute(&mut *tx).await?;
                 if fails { Err(AppError::Failed) } else { Ok(()) }
