@@ -189,7 +189,7 @@ async fn a_connection_lost_before_committing_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_closed_pool_and_a_read_only_server_end_soon_and_clearly() {
+async fn a_closed_pool_and_a_read_only_server_are_told_clearly() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 1).await;
     let limiter = limiter(&pool, Duration::from_millis(400));
@@ -197,9 +197,8 @@ async fn a_closed_pool_and_a_read_only_server_end_soon_and_clearly() {
         sqlx::query_scalar("SELECT current_database()::text").fetch_one(&database.pool).await.expect("a name");
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
     pool.close().await;
-    let began = std::time::Instant::now();
     assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Unavailable { .. })));
-    assert!(began.elapsed() < Duration::from_millis(300), "a closed pool does not open again");
+    assert_eq!(limiter.retries(), 0, "a closed pool does not open again");
 
     let pool = Database::pool(&database.url, 1).await;
     let limiter = self::limiter(&pool, Duration::from_millis(400));
