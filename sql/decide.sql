@@ -51,9 +51,7 @@ AS $function$
 DECLARE
   buckets CONSTANT integer := coalesce(cardinality(bucket_names), 0);
   sorted integer[];
-  read_committed CONSTANT boolean :=
-    current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-  locking boolean := false;
+  locking boolean; -- the second pass of READ COMMITTED
   pending boolean; -- something is to be written
   clock bigint;
 
@@ -74,7 +72,6 @@ DECLARE
   rate double precision;
   period bigint;
   capacity double precision;
-  max_reserved double precision;
   resolution integer;
   now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
   count double precision;
@@ -87,18 +84,16 @@ DECLARE
 
   -- The call at hand.
   op text;
-  reserve boolean;
   at bigint;
   first_item integer;
-  last_item integer;
+  last_item integer := 0;
   grouped boolean;
   refused boolean;
   ok boolean;
   done boolean;
   after double precision;
   least_balance double precision; -- how far down this call may go; NULL: without bound
-  most double precision; -- the largest count that can ever be served
-  slack double precision; -- the tolerance where these two are compared
+  slack double precision; -- the tolerance at that depth
   undo_rows public.rate_limits[];
   undo_present boolean[];
   undo_balance double precision[];
@@ -148,7 +143,6 @@ BEGIN
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
       END IF;
-      row_changed[b] := false;
       rows[b] := bucket;
     END LOOP;
 
@@ -156,13 +150,8 @@ BEGIN
     clock := public.rate_limit_clock();
 
     -- Decide.
-    pending := false;
-    in_hand := NULL;
-    touched := false;
-    last_item := 0;
     FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
       op := coalesce(call_ops[nth], '');
-      reserve := call_reserves[nth] IS TRUE;
       at := coalesce(call_ats[nth], clock);
       first_item := last_item + 1;
       last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
@@ -202,7 +191,6 @@ BEGIN
             rate := limit_rates[limit_in_hand];
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
-            max_reserved := limit_max_reserved[limit_in_hand];
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
             present := row_present[in_hand];
             bucket := rows[in_hand];
@@ -215,7 +203,7 @@ BEGIN
             -- What would spoil a row is caught here, whoever calls; which option suits which kind, by those who do.
             IF NOT coalesce(
               rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-                AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
+                AND capacity BETWEEN 0 AND 1e100 AND coalesce(limit_max_reserved[limit_in_hand] BETWEEN 0 AND 1e100, true)
                 AND resolution BETWEEN 1 AND 1000
                 AND bucket_names[in_hand] IS NOT NULL AND bucket_keys[in_hand] IS NOT NULL,
               false)
@@ -250,19 +238,16 @@ BEGIN
         wait := NULL;
         IF op = 'limit' OR op = 'check' THEN
           after := balance - count;
-          IF reserve THEN
+          least_balance := 0;
+          slack := tolerance;
+          IF call_reserves[nth] THEN
             --@kinds reserve
-            least_balance := - max_reserved;
-            most := coalesce(capacity + max_reserved, 1e100);
-            slack := tolerance + 1e-14 * coalesce(max_reserved, 0);
-          ELSE
-            least_balance := 0;
-            most := capacity;
-            slack := tolerance;
+            least_balance := - limit_max_reserved[limit_in_hand];
+            slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
           END IF;
-          IF count > most + slack THEN
+          IF count > capacity - least_balance + slack THEN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
-              count, bucket_names[in_hand], most
+              count, bucket_names[in_hand], capacity - least_balance
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
           END IF;
           ok := least_balance IS NULL OR after >= least_balance - slack;
@@ -300,6 +285,10 @@ BEGIN
           balance := after;
           present := true;
           touched := true;
+          IF NOT grouped THEN
+            row_changed[in_hand] := true;
+            pending := true;
+          END IF;
         END IF;
       END LOOP;
 
@@ -317,13 +306,15 @@ BEGIN
       END IF;
       call_ok[nth] := NOT refused;
       call_values[nth] := item_values[first_item];
-      FOR item IN first_item .. last_item LOOP
-        call_values[nth] := least(call_values[nth], item_values[item]);
-        IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
-          row_changed[item_buckets[item]] := true;
-          pending := true;
-        END IF;
-      END LOOP;
+      IF grouped THEN
+        FOR item IN first_item .. last_item LOOP
+          call_values[nth] := least(call_values[nth], item_values[item]);
+          IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
+            row_changed[item_buckets[item]] := true;
+            pending := true;
+          END IF;
+        END LOOP;
+      END IF;
     END LOOP;
     --@include put_away
     IF last_item <> coalesce(cardinality(item_counts), 0) THEN
@@ -331,8 +322,14 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
-    EXIT WHEN locking OR NOT (read_committed AND pending);
+    EXIT WHEN locking
+      OR pending IS NOT TRUE
+      OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted');
     locking := true;
+    pending := NULL;
+    row_changed := NULL;
+    in_hand := NULL;
+    last_item := 0;
   END LOOP;
 
   -- Write.
@@ -340,7 +337,7 @@ BEGIN
     b := sorted[i];
     bucket := rows[b];
     IF row_exists[b] AND row_present[b] THEN
-      CONTINUE WHEN NOT row_changed[b];
+      CONTINUE WHEN row_changed[b] IS NOT TRUE;
       UPDATE public.rate_limits AS r
       SET
         value = bucket.value,
