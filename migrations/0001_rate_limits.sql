@@ -312,7 +312,7 @@ BEGIN
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
-          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
             count, bucket_names[item_buckets[item]]
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
         END IF;

@@ -171,7 +171,7 @@ BEGIN
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
-          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not a number from 0 to 1e100',
+          RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
             count, bucket_names[item_buckets[item]]
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
         END IF;
@@ -373,4 +373,13 @@ IF touched THEN
   rows[in_hand] := bucket;
   row_present[in_hand] := present;
   touched := false;
+END IF;
+
+--@ part balance_of_counts: for kinds that keep a balance
+IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
+    bucket.value := bucket.value + part;
+  END LOOP;
+  bucket.value := capacity - bucket.value;
+  bucket.earlier_counts := NULL;
 END IF;

@@ -20,13 +20,7 @@ BEGIN
     phase := ('x' || substr(encode(sha256(convert_to(
       bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
   END IF;
-  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-    FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
-      bucket.value := bucket.value + part;
-    END LOOP;
-    bucket.value := capacity - bucket.value;
-    bucket.earlier_counts := NULL;
-  END IF;
+  --@include balance_of_counts
   -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
   opened := now - ((now - phase % period) % period + period) % period;
   opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;

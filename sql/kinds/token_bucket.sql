@@ -9,13 +9,7 @@ bucket.ts := now;
 bucket.earlier_counts := NULL;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
-IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
-    bucket.value := bucket.value + part;
-  END LOOP;
-  bucket.value := capacity - bucket.value;
-  bucket.earlier_counts := NULL;
-END IF;
+--@include balance_of_counts
 bucket.value := least(bucket.value + (now - bucket.ts)::double precision * rate / period, capacity);
 bucket.ts := now;
 balance := bucket.value;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::call::Call;
 use crate::error::InvalidCall;
-use crate::limit::{LARGEST_NUMBER, Limit, Limits, check_name};
+use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name};
 
 /// The longest key, in bytes: an index entry holds it with the name.
 const LONGEST_KEY: usize = 1024;
@@ -86,7 +86,7 @@ impl Resolved {
             Some(place) => {
                 self.items[place].count += item.count;
                 self.places.push(place);
-                Ok(())
+                self.items[place].check_words()
             }
             None => {
                 self.places.push(self.items.len());
@@ -103,7 +103,7 @@ impl ResolvedItem {
         if self.key.len() > LONGEST_KEY || self.key.contains('\0') {
             return Err(InvalidCall::Key { limit: self.name.to_string(), bytes: self.key.len() });
         }
-        if !(self.count >= 0.0 && self.count <= LARGEST_NUMBER) {
+        if self.count != 0.0 && !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.count) {
             return Err(InvalidCall::Count { limit: self.name.to_string(), count: self.count });
         }
         Ok(())

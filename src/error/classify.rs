@@ -54,6 +54,50 @@ const TABLE: [(&str, Cause, Cause); 18] = [
     ("3F000", Cause::SchemaMissing, Cause::Refused), // invalid_schema_name
 ];
 
+/// What a failure of a migration means: another one migrates, too, and objects come into being beside ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MigrationCause {
+    /// Another migrator was there first, or is at it: try again.
+    Clash,
+    /// The engine has no advisory locks: not implemented, or no such function.
+    NoAdvisoryLocks,
+    /// A privilege is missing.
+    Privilege,
+    /// Anything else.
+    Refused,
+}
+
+const MIGRATION_TABLE: [(&str, MigrationCause); 12] = [
+    ("23505", MigrationCause::Clash),           // unique_violation, also of a catalog
+    ("42P06", MigrationCause::Clash),           // duplicate_schema
+    ("42P07", MigrationCause::Clash),           // duplicate_table
+    ("42710", MigrationCause::Clash),           // duplicate_object
+    ("42723", MigrationCause::Clash),           // duplicate_function
+    ("40001", MigrationCause::Clash),           // serialization_failure
+    ("40P01", MigrationCause::Clash),           // deadlock_detected
+    ("55P03", MigrationCause::Clash),           // lock_not_available
+    ("XX000", MigrationCause::Clash),           // internal_error: "tuple concurrently updated"
+    ("0A000", MigrationCause::NoAdvisoryLocks), // feature_not_supported
+    ("42883", MigrationCause::NoAdvisoryLocks), // undefined_function
+    ("42501", MigrationCause::Privilege),       // insufficient_privilege
+];
+
+/// Looks a failure of a migration up.
+pub(crate) fn classify_migration(error: &sqlx::Error) -> MigrationCause {
+    let code = sqlstate(error);
+    let row = MIGRATION_TABLE.iter().find(|(listed, _)| *listed == code);
+    row.map_or(MigrationCause::Refused, |(_, cause)| *cause)
+}
+
+/// Whether a statement was refused because an earlier one in its transaction had failed: in_failed_sql_transaction.
+pub(crate) fn is_in_failed_transaction(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "25P02"
+}
+
+fn sqlstate(error: &sqlx::Error) -> String {
+    error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
+}
+
 /// Looks a failure up.
 pub(crate) fn classify(error: &sqlx::Error, phase: Phase) -> Cause {
     let lost = if phase == Phase::Commit { Cause::Unknown } else { Cause::Connection };

@@ -59,7 +59,7 @@ pub enum InvalidCall {
     },
     /// The count is negative or not a finite number.
     #[error(
-        "the count {count} for the limit \"{limit}\" is not a number from 0 to 1e100; ask for a count of 0 or more"
+        "the count {count} for the limit \"{limit}\" is not 0 or a number from 1e-100 to 1e100; ask for a count of 0 or more"
     )]
     Count {
         /// The limit's name.

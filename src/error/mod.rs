@@ -9,4 +9,6 @@ pub use invalid::{InvalidCall, InvalidLimit, LimitsFileError};
 
 pub(crate) use error::told;
 
-pub(crate) use classify::{Cause, Phase, classify, is_transient_chain};
+pub(crate) use classify::{
+    Cause, MigrationCause, Phase, classify, classify_migration, is_in_failed_transaction, is_transient_chain,
+};

@@ -8,7 +8,8 @@ const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
 const FINEST_RESOLUTION: u32 = 1000;
 /// Within these bounds every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
-const SMALLEST_RATE: f64 = 1e-100;
+/// The same, for what may not be 0, and for counts above it.
+pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 
 /// A rule: kind, rate, period and options. Always valid.
 ///
@@ -51,7 +52,7 @@ impl Options {
     }
 
     pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
-        if !(SMALLEST_RATE..=LARGEST_NUMBER).contains(&self.rate) {
+        if !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.rate) {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
         let period = self

@@ -11,5 +11,5 @@ pub use limit::Limit;
 pub use set::Limits;
 
 pub(crate) use length::{format_micros, parse_micros};
-pub(crate) use limit::LARGEST_NUMBER;
+pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};
 pub(crate) use set::check_name;

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use crate::error::{Error, Phase, is_transient_chain};
+use crate::error::{Error, Phase, is_in_failed_transaction, is_transient_chain};
 use crate::limiter::Limiter;
 use crate::limiter::attempt::{BEGIN, Failure, before};
 use crate::limiter::held::Held;
@@ -125,9 +125,7 @@ async fn run<T, E>(
         Ok(value) => {
             // COMMIT of a failed transaction is answered with ROLLBACK and no error; any other statement tells.
             if let Err(error) = before(deadline, sqlx::raw_sql("SELECT").execute(&mut *tx)).await {
-                let code = error.as_database_error().and_then(|error| error.code());
-                let aborted = code.is_some_and(|code| code == "25P02");
-                return Err(if aborted {
+                return Err(if is_in_failed_transaction(&error) {
                     Stop::Aborted
                 } else {
                     Stop::Failed(Failure { phase: Phase::Statement, error })

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
+use crate::error::{MigrationCause, classify_migration};
 use crate::migrate::MigrateError;
 use crate::migrate::migrations::{Migration, NEWEST, migrations};
 use crate::retry::{Attempts, RetryPolicy};
@@ -9,10 +10,6 @@ use crate::sql::Schema;
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
-/// "Another one did it": a duplicate object, row or catalog entry, or a conflict over one.
-const CLASHES: [&str; 9] = ["23505", "42P06", "42P07", "42710", "42723", "40001", "40P01", "XX000", "55P03"];
-/// No advisory locks here: not implemented, or no such function.
-const NO_LOCKS: [&str; 2] = ["0A000", "42883"];
 
 /// Brings the schema `public` up to date. See [`Migrator`] for another one.
 ///
@@ -87,13 +84,13 @@ impl Migrator {
                 Ok(report) => return Ok(report),
                 Err(failure) => failure,
             };
-            let code = failure.code();
-            if locking && NO_LOCKS.contains(&code.as_str()) {
-                locking = false;
-                continue;
-            }
-            if !CLASHES.contains(&code.as_str()) {
-                return Err(self.told(failure));
+            match failure.cause() {
+                MigrationCause::NoAdvisoryLocks if locking => {
+                    locking = false;
+                    continue;
+                }
+                MigrationCause::Clash => {}
+                _ => return Err(self.told(failure)),
             }
             match attempts.next_delay() {
                 Some(delay) => tokio::time::sleep(delay).await,
@@ -211,13 +208,15 @@ impl Migrator {
 
     fn told(&self, failure: Failure) -> MigrateError {
         let schema = self.schema.to_string();
-        let code = failure.code();
+        let cause = failure.cause();
         match failure {
             Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: NEWEST },
             Failure::Occupied => MigrateError::Occupied { schema, table: "rate_limits" },
-            Failure::Driver(source) if CLASHES.contains(&code.as_str()) => MigrateError::Busy { schema, source },
-            Failure::Driver(source) if code == "42501" => MigrateError::Privilege { schema, source },
-            Failure::Driver(source) => MigrateError::Database { schema, source },
+            Failure::Driver(source) => match cause {
+                MigrationCause::Clash => MigrateError::Busy { schema, source },
+                MigrationCause::Privilege => MigrateError::Privilege { schema, source },
+                MigrationCause::NoAdvisoryLocks | MigrationCause::Refused => MigrateError::Database { schema, source },
+            },
         }
     }
 }
@@ -229,13 +228,10 @@ enum Failure {
 }
 
 impl Failure {
-    /// The SQLSTATE, or nothing.
-    fn code(&self) -> String {
+    fn cause(&self) -> MigrationCause {
         match self {
-            Self::Driver(error) => {
-                error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
-            }
-            Self::TooNew(_) | Self::Occupied => String::new(),
+            Self::Driver(error) => classify_migration(error),
+            Self::TooNew(_) | Self::Occupied => MigrationCause::Refused,
         }
     }
 }

@@ -63,6 +63,9 @@ async fn impossible_calls_from_rust() {
             assert!(!error.to_string().contains("kkk"), "a key in a message: {error}");
         }
     }
+    let twice = [Item::new("tokens", "k").count(1e100), Item::new("tokens", "k").count(1e100)];
+    let error = limiter.charge(twice).await.expect_err("too much in all");
+    assert!(matches!(&error, Error::Invalid(invalid) if invalid.code() == "invalid_count"), "{error}");
     for count in [-1.0, f64::NAN] {
         for error in [
             limiter.credit(("tokens", "k", count)).await.expect_err("a credit"),
@@ -207,6 +210,75 @@ fn limits_files_name_the_limit_and_the_field() {
         assert!(Limits::from_toml(text).is_err(), "{text}");
     }
     assert_eq!(Limits::from_toml("").expect("no limits").iter().count(), 0);
+}
+
+/// The rules stand in Rust, so that nothing is sent, and in SQL, for those who call from there: they are the same.
+#[tokio::test]
+async fn rust_and_sql_judge_limits_alike() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let tokens = [None, Some(-1.0), Some(0.0), Some(5.0), Some(1e100), Some(1.1e100)];
+    let (mut taken, mut refused) = (0, 0);
+    for kind in Kind::ALL {
+        for rate in [-1.0, 0.0, 0.9e-100, 1e-100, 3.5, 1e100, 1.1e100] {
+            for period in [0_i64, 1, 60_000_000, 3_155_760_000_000_000, 3_155_760_000_000_001] {
+                for (nth, resolution) in [None, Some(0), Some(1), Some(1000), Some(1001)].into_iter().enumerate() {
+                    let (capacity, max_reserved) = (tokens[nth % 2 * 3], tokens[nth / 2 % 2 * 3]);
+                    for (capacity, max_reserved) in tokens.iter().flat_map(|of| [(*of, max_reserved), (capacity, *of)])
+                    {
+                        let start = (nth == 2).then_some(7_i64);
+                        let mut fields = serde_json::json!({
+                            "kind": kind, "rate": rate, "period": format!("{period}us"), "capacity": capacity,
+                            "max_reserved": max_reserved, "resolution": resolution,
+                        });
+                        if let Some(start) = start {
+                            fields["start"] = format!("{start}us").into();
+                        }
+                        let in_rust = serde_json::from_value::<Limit>(fields.clone());
+                        let in_sql = sqlx::query("SELECT rate_limit_validate($1, $2, $3, $4, $5, $6, $7)")
+                            .bind(kind.as_str())
+                            .bind(rate)
+                            .bind(period)
+                            .bind(capacity)
+                            .bind(max_reserved)
+                            .bind(start)
+                            .bind(resolution)
+                            .execute(&mut conn)
+                            .await;
+                        assert_eq!(in_rust.is_ok(), in_sql.is_ok(), "{fields}: {in_rust:?} {in_sql:?}");
+                        if in_rust.is_ok() { taken += 1 } else { refused += 1 }
+                    }
+                }
+            }
+        }
+    }
+    assert!(taken > 100 && refused > 3000, "{taken} taken, {refused} refused");
+
+    // Names, keys and counts, at both sides of their bounds.
+    let bucket = Limit::token_bucket(1e100, MINUTE).build().expect("a limit");
+    for (name, key, count) in [
+        (1, 0, 1.0),
+        (0, 0, 1.0),
+        (255, 0, 1.0),
+        (256, 0, 1.0),
+        (1, 1024, 1.0),
+        (1, 1025, 1.0),
+        (1, 1, 0.0),
+        (1, 1, -1e-9),
+        (1, 1, 1e-100),
+        (1, 1, 0.9e-100),
+        (1, 1, 1e100),
+        (1, 1, 1.1e100),
+    ] {
+        let (name, key) = ("n".repeat(name), "k".repeat(key));
+        let limiter = Limiter::new(database.pool.clone(), Limits::new());
+        let in_rust = limiter.check(Item::new((name.as_str(), bucket), key.as_str()).count(count)).await;
+        let sql =
+            "SELECT rate_limit_check($1, $2, kind => 'token_bucket', rate => 1e100, period => '1 minute', count => $3)";
+        let in_sql = sqlx::query(sql).bind(&name).bind(&key).bind(count).execute(&mut conn).await;
+        assert_eq!(in_rust.is_ok(), in_sql.is_ok(), "{} {} {count}: {in_rust:?} {in_sql:?}", name.len(), key.len());
+        assert!(in_rust.is_ok() || matches!(in_rust, Err(Error::Invalid(_))), "{in_rust:?}");
+    }
 }
 
 #[test]

@@ -219,13 +219,7 @@ async fn exhausted_retries_are_not_multiplied() {
     let mut config = LimiterConfig::default();
     config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
     let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
-    database
-        .execute(
-            "CREATE FUNCTION always_conflict() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN RAISE EXCEPTION 'rival' USING ERRCODE = 'serialization_failure'; END $$;
-             CREATE TRIGGER rival BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION always_conflict()",
-        )
-        .await;
+    database.rivals_always_win().await;
     let result = limiter
         .transaction(async |_tx| {
             let _ = limiter.limit(("a", "k")).await?;

@@ -2,7 +2,7 @@
 //! `BLESS=1 cargo test --test suite sql_sources` writes it anew after a change in `sql/`.
 //!
 //! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
-//! `--@include X` for the part `X` of the same file.
+//! `--@include X` for the part `X` of the same file, or, in a section, of the file that it is put into.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
                 }
                 let word = if place == 0 && !chained { "IF" } else { "ELSIF" };
                 push(out, &deeper, &format!("{word} kind = '{kind}' THEN"));
-                section.iter().for_each(|line| push(out, &format!("{deeper}  "), line));
+                expand(section, &format!("{deeper}  "), parts, kinds, out);
             }
             if name != "declare" && !chained {
                 push(out, &deeper, "END IF;");

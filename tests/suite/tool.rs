@@ -165,7 +165,7 @@ const DECISIONS: &str = r#"{"ok": false, "retry_after_ms": 4999.5, "value": 0.16
 {"ok": true, "retry_after_ms": null, "value": 1}
 {"ok": false, "retry_after_ms": 14999.5, "value": 0.16683333333333333, "denied_by": ["per_org", "send_message"]}
 {"error": "count_exceeds_capacity", "message": "the count 11 can never be served by the limit \"send_message\", which grants at most 10; ask for less at once, or raise the capacity"}
-{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not a number from 0 to 1e100; ask for a count of 0 or more"}
+{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not 0 or a number from 1e-100 to 1e100; ask for a count of 0 or more"}
 {"error": "unknown_limit", "message": "there is no limit \"nope\"; define it, or give it with the call"}
 {"error": "reserve_unsupported", "message": "the limit \"search\" cannot reserve, being a sliding_window; use a token bucket or a fixed window"}
 {"ok": true, "retry_after_ms": null, "value": 10}

@@ -307,14 +307,7 @@ async fn retries_exhausted_say_how_many_and_how_long() {
     let mut config = LimiterConfig::default();
     config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
     let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
-    // A trigger stands in for rivals that always win.
-    database
-        .execute(
-            "CREATE FUNCTION always_conflict() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN RAISE EXCEPTION 'rival' USING ERRCODE = 'serialization_failure'; END $$;
-             CREATE TRIGGER rival BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION always_conflict()",
-        )
-        .await;
+    database.rivals_always_win().await;
     let error = limiter.limit(("messages", "u1")).await.expect_err("conflicts only");
     assert!(matches!(error, Error::RetriesExhausted { attempts: 3, .. }), "{error}");
     assert!(error.to_string().contains("after 3 attempts in"), "{error}");

@@ -71,6 +71,16 @@ impl Database {
         sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(&self.pool).await.expect("count the rows")
     }
 
+    /// From now on every write to a bucket fails as if another transaction had been first.
+    pub async fn rivals_always_win(&self) {
+        self.execute(
+            "CREATE FUNCTION always_conflict() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'rival' USING ERRCODE = 'serialization_failure'; END $$;
+             CREATE TRIGGER rival BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION always_conflict()",
+        )
+        .await;
+    }
+
     pub async fn execute(&self, sql: &str) {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
             .execute(&self.pool)
