@@ -110,20 +110,29 @@ $function$;
 --
 --   limit_*     one element a limit; NULL stands for an option that is not set
 --   bucket_*    one element a bucket, no bucket twice
---   item_*      one element an item: the index of its bucket and of its limit, and the count
---   call_ops    limit | check | credit | charge | reset
+--   item_*      one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks
+--               the i-th bucket, the first limit, for 1
+--   call_ops    limit | check | credit | charge | reset; NULL: limit
+--   call_reserves  whether a call may take tokens before they are there; NULL: none may
 --   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
+--   call_times  how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item,
+--               without a reservation: callers who ask the same are decided in one step
 --   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
---   results     one element a call, then one an item; waits in microseconds, NULL where there is none. For an allowed
---               call the wait is that of a reservation, for a refused one the time after which it would pass.
+--   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
+--               where there is none; for an allowed call that of a reservation, for a refused one the time after which
+--               it would pass. item_refused; NULL: none. item_values: the balances after the call.
 --
--- Exactness. All rows are read first, then all are written, both in the order of (name, key, shard) by bytes, so that
--- two statements never wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after
--- the snapshot makes the write fail (40001). Under READ COMMITTED rows have to be locked before they are read for a
--- decision; the first pass does without, because a denial needs no lock, and writes nothing.
+-- Update, insert if absent, and only for what is left a look at each call: plain calls on token buckets that have enough
+-- are decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
+-- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
+--
+-- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
+-- in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
+-- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
+-- a denial needs no lock, and writes nothing.
 -- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
--- Every access names the full primary key, and no sequential scan is planned while the table is small: the plan of a
--- prepared statement stays when the table has grown.
+-- Every access names the full primary key, and the plan for it must not depend on how large the table was when it was
+-- made: so no sequential scan, and no join that reads all of it.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   limit_kinds text[],
   limit_rates double precision[],
@@ -140,10 +149,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   call_ops text[],
   call_reserves boolean[],
   call_sizes integer[],
+  call_times integer[],
   call_ats bigint[],
-  OUT call_ok boolean[],
+  OUT call_admitted integer[],
   OUT call_waits bigint[],
-  OUT call_values double precision[],
   OUT item_refused boolean[],
   OUT item_values double precision[]
 )
@@ -151,19 +160,36 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 AS $function$
+#variable_conflict use_column
 DECLARE
   buckets CONSTANT integer := coalesce(cardinality(bucket_names), 0);
-  sorted integer[];
+  items CONSTANT integer := coalesce(cardinality(item_buckets), buckets);
+  calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
+  sorted integer[]; -- the buckets in the global order
   locking boolean; -- the second pass of READ COMMITTED
   pending boolean; -- something is to be written
   clock bigint;
+
+  -- Plain calls, which the UPDATE decides.
+  settled integer[];
+  settled_values double precision[];
+  is_settled boolean[];
+  amount double precision; -- tokens to take
+  waited bigint; -- the clock's reading when the UPDATE was done
 
   -- The buckets.
   rows public.rate_limits[];
   row_exists boolean[]; -- there is a row in the table
   row_present boolean[]; -- there is to be one
   row_changed boolean[];
+  to_update public.rate_limits[];
+  to_insert public.rate_limits[];
+  to_delete integer[];
+  written bigint;
+  missed bigint := 0;
 
   -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
@@ -191,6 +217,8 @@ DECLARE
   -- The call at hand.
   op text;
   at bigint;
+  times integer;
+  admitted integer;
   first_item integer;
   last_item integer := 0;
   grouped boolean;
@@ -206,25 +234,227 @@ DECLARE
 
   b integer;
 BEGIN
-  IF buckets > 1 THEN
-    SELECT array_agg(i ORDER BY bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C")
-    INTO sorted
-    FROM generate_series(1, buckets) AS i;
-    FOR i IN 2 .. buckets LOOP
-      IF bucket_names[sorted[i]] = bucket_names[sorted[i - 1]] AND bucket_keys[sorted[i]] = bucket_keys[sorted[i - 1]] THEN
-        RAISE EXCEPTION 'a bucket of the limit "%" is listed twice', bucket_names[sorted[i]]
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'List a bucket once; several items may name it.';
-      END IF;
-    END LOOP;
-  ELSE
-    sorted := ARRAY[1];
+  IF NOT coalesce(
+    cardinality(bucket_keys) = buckets AND coalesce(cardinality(item_limits), items) = items
+      AND coalesce(cardinality(item_counts), items) = items AND coalesce(cardinality(call_ops), calls) = calls
+      AND coalesce(cardinality(call_times), calls) = calls,
+    false)
+  THEN
+    RAISE EXCEPTION 'the arrays for % buckets, % items and % calls differ in length', buckets, items, calls
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
+
+  -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides;
+  -- it leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
+  IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_sizes IS NULL AND call_ats IS NULL THEN
+    moment := public.rate_limit_clock();
+    IF buckets = 1 THEN
+      limit_in_hand := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[1] END;
+      kind := limit_kinds[limit_in_hand];
+      rate := limit_rates[limit_in_hand];
+      period := limit_periods[limit_in_hand];
+      capacity := coalesce(limit_capacities[limit_in_hand], rate);
+      times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[1] END;
+      amount := CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[1] END * times;
+      IF
+        kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
+        AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
+      THEN
+        UPDATE public.rate_limits AS bucket
+        SET
+          value =
+            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            - amount,
+          ts = greatest(moment, bucket.ts),
+          idle_at =
+            greatest(moment, bucket.ts) + least(greatest(ceil((
+              capacity + amount -
+              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            ) * period / rate), 0), 1e18)::bigint
+        WHERE bucket.name = bucket_names[1] AND bucket.key = bucket_keys[1] AND bucket.shard = 0
+          AND bucket.earlier_counts IS NULL
+          AND
+          least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+          - amount >= - (1e-9 + 1e-14 * capacity)
+        RETURNING
+          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
+        INTO after;
+        IF FOUND THEN
+          item_values := ARRAY[after];
+          waited := public.rate_limit_clock();
+          IF waited - moment <= 10000 THEN
+            RETURN;
+          END IF;
+          settled := ARRAY[1];
+          settled_values := ARRAY[after];
+        END IF;
+      END IF;
+    ELSE
+      WITH updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value =
+            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            - amount,
+          ts = greatest(moment, bucket.ts),
+          idle_at =
+            greatest(moment, bucket.ts) + least(greatest(ceil((
+              capacity + amount -
+              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            ) * period / rate), 0), 1e18)::bigint
+        FROM (
+          SELECT a.*
+          FROM (
+            SELECT
+              i.nth::integer AS nth,
+              i.name,
+              i.key,
+              (0 * i.nth)::integer AS shard, -- A constant would be looked up on its own.
+              limit_kinds[i.nth_limit] AS kind,
+              limit_rates[i.nth_limit] AS rate,
+              limit_periods[i.nth_limit] AS period,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+              i.times,
+              i.count * i.times AS amount
+            FROM (
+              SELECT
+                u.nth,
+                u.name,
+                u.key,
+                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+              FROM unnest(bucket_names, bucket_keys, item_limits, item_counts, call_times)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+            ) AS i
+          ) AS a
+          WHERE
+            kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
+            AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
+          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+        ) AS asked
+        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order,
+        -- and keep to that when the table has grown.
+        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+          AND bucket.earlier_counts IS NULL
+          AND
+          least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+          - amount >= - (1e-9 + 1e-14 * capacity)
+        RETURNING
+          asked.nth,
+          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
+          AS left_over
+      )
+      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
+      waited := public.rate_limit_clock();
+    END IF;
+    -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
+    -- flowed in while the bucket was full would be had twice.
+    IF settled IS NOT NULL AND waited - moment > 10000 + 100 * buckets THEN
+      moment := waited;
+      WITH updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            , capacity - amount),
+          ts = greatest(moment, bucket.ts),
+          idle_at = greatest(moment, bucket.ts) + least(greatest(ceil((
+            capacity - least(
+              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+              , capacity - amount)
+          ) * period / rate), 0), 1e18)::bigint
+        FROM (
+          SELECT a.*
+          FROM (
+            SELECT
+              i.nth::integer AS nth,
+              i.name,
+              i.key,
+              (0 * i.nth)::integer AS shard, -- A constant would be looked up on its own.
+              limit_kinds[i.nth_limit] AS kind,
+              limit_rates[i.nth_limit] AS rate,
+              limit_periods[i.nth_limit] AS period,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+              i.times,
+              i.count * i.times AS amount
+            FROM (
+              SELECT
+                u.nth,
+                u.name,
+                u.key,
+                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+              FROM unnest(bucket_names, bucket_keys, item_limits, item_counts, call_times)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+            ) AS i
+          ) AS a
+          WHERE
+            kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
+            AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
+          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+        ) AS asked
+        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+          AND asked.nth = ANY (settled)
+        RETURNING
+          asked.nth,
+          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
+          AS left_over
+      )
+      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
+    END IF;
+    FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
+      item_values[settled[i]] := settled_values[i];
+      is_settled[settled[i]] := true;
+    END LOOP;
+    IF cardinality(settled) = buckets THEN
+      RETURN;
+    END IF;
+  END IF;
+
+  amount := 0;
+  item_buckets := coalesce(item_buckets, CASE WHEN items = 1 THEN ARRAY[1] ELSE ARRAY(SELECT generate_series(1, items)) END);
+  item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
+  item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
+  call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
 
   LOOP
     -- Read.
-    FOR i IN 1 .. buckets LOOP
-      b := sorted[i];
-      IF locking THEN
+    IF buckets = 1 THEN
+      SELECT r.*
+      INTO bucket
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0;
+      row_present[1] := FOUND;
+      rows[1] := bucket;
+      sorted := ARRAY[1];
+    ELSE
+      SELECT
+        array_agg(a.nth ORDER BY a.name COLLATE "C", a.key COLLATE "C"),
+        array_agg(r.whole ORDER BY a.nth),
+        array_agg(coalesce(r.there, false) ORDER BY a.nth)
+      INTO sorted, rows, row_present
+      FROM unnest(bucket_names, bucket_keys) WITH ORDINALITY AS a (name, key, nth)
+      LEFT JOIN LATERAL (
+        SELECT t AS whole, true AS there
+        FROM public.rate_limits AS t
+        WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
+        LIMIT 1
+      ) AS r ON true;
+      FOR i IN 2 .. buckets LOOP
+        IF bucket_keys[sorted[i]] = bucket_keys[sorted[i - 1]] AND bucket_names[sorted[i]] = bucket_names[sorted[i - 1]] THEN
+          RAISE EXCEPTION 'a bucket of the limit "%" is listed twice', bucket_names[sorted[i]]
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'List a bucket once; several items may name it.';
+        END IF;
+      END LOOP;
+    END IF;
+    row_exists := row_present;
+
+    IF locking THEN
+      FOR i IN 1 .. buckets LOOP
+        b := sorted[i];
+        CONTINUE WHEN is_settled[b];
         -- A row that is not there cannot be locked: put one there, or wait for the one who does.
         LOOP
           SELECT r.*
@@ -241,22 +471,23 @@ BEGIN
           row_exists[b] := FOUND;
           EXIT WHEN FOUND;
         END LOOP;
-      ELSE
-        SELECT r.*
-        INTO bucket
-        FROM public.rate_limits AS r
-        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
-        row_exists[b] := FOUND;
-        row_present[b] := FOUND;
-      END IF;
-      rows[b] := bucket;
-    END LOOP;
+        rows[b] := bucket;
+      END LOOP;
+    END IF;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
     clock := public.rate_limit_clock();
 
     -- Decide.
-    FOR nth IN 1 .. coalesce(cardinality(call_ops), 0) LOOP
+    FOR nth IN 1 .. calls LOOP
+      times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;
+      IF is_settled[nth] THEN
+        last_item := nth;
+        call_admitted[nth] := times;
+        call_waits[nth] := NULL;
+        item_refused[nth] := false;
+        CONTINUE;
+      END IF;
       op := coalesce(call_ops[nth], '');
       at := coalesce(call_ats[nth], clock);
       first_item := last_item + 1;
@@ -294,7 +525,12 @@ BEGIN
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
-              bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
+              bucket.idle_at :=
+                greatest(moment, bucket.ts) + least(greatest(ceil((
+                  capacity + amount -
+                  least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+                ) * period / rate), 0), 1e18)::bigint
+              ;
             END IF;
           END IF;
           rows[in_hand] := bucket;
@@ -303,6 +539,12 @@ BEGIN
         END IF;
         in_hand := NULL;
       END IF;
+      IF NOT coalesce(times = 1 OR (times > 1 AND op = 'limit' AND NOT grouped AND call_reserves[nth] IS NOT TRUE), false)
+      THEN
+        RAISE EXCEPTION 'call % cannot be made % times at once', nth, coalesce(times::text, 'NULL')
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Only "limit" of one item, without reserving, can.';
+      END IF;
+      admitted := 0;
 
       FOR item IN first_item .. last_item LOOP
         IF grouped THEN
@@ -352,7 +594,12 @@ BEGIN
                     END IF;
                   END;
                 ELSIF kind = 'token_bucket' THEN
-                  bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
+                  bucket.idle_at :=
+                    greatest(moment, bucket.ts) + least(greatest(ceil((
+                      capacity + amount -
+                      least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+                    ) * period / rate), 0), 1e18)::bigint
+                  ;
                 END IF;
               END IF;
               rows[in_hand] := bucket;
@@ -374,6 +621,9 @@ BEGIN
               now := greatest(moment, bucket.ts);
             ELSE
               now := moment;
+              bucket.name := bucket_names[in_hand];
+              bucket.key := bucket_keys[in_hand];
+              bucket.shard := 0;
               IF kind = 'fixed_window' THEN
                 bucket.value := capacity;
                 bucket.ts := NULL;
@@ -472,7 +722,9 @@ BEGIN
                 bucket.value := capacity - bucket.value;
                 bucket.earlier_counts := NULL;
               END IF;
-              bucket.value := least(bucket.value + (now - bucket.ts)::double precision * rate / period, capacity);
+              bucket.value :=
+                least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+              ;
               bucket.ts := now;
               balance := bucket.value;
             ELSE
@@ -535,6 +787,30 @@ BEGIN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
               count, bucket_names[in_hand], capacity - least_balance
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+          END IF;
+          IF times > 1 THEN -- All but one at once, as far as there is enough; that one goes the way of a single call.
+            admitted := CASE WHEN count = 0 THEN times - 1 ELSE floor(least((balance + slack) / count, times - 1)) END;
+            IF admitted > 0 AND balance >= - slack THEN
+              amount := count;
+              count := amount * admitted;
+              IF kind = 'fixed_window' THEN
+                bucket.value := bucket.value - count;
+              ELSIF kind = 'sliding_window' THEN
+                bucket.value := bucket.value + count;
+              ELSIF kind = 'token_bucket' THEN
+                bucket.value := bucket.value - count;
+              END IF;
+              balance := balance - count;
+              count := amount;
+              amount := 0;
+              after := balance - count;
+              present := true;
+              touched := true;
+              row_changed[in_hand] := true;
+              pending := true;
+            ELSE
+              admitted := 0;
+            END IF;
           END IF;
           ok := least_balance IS NULL OR after >= least_balance - slack;
           IF NOT ok OR after < - tolerance THEN
@@ -632,11 +908,9 @@ BEGIN
           END IF;
         END LOOP;
       END IF;
-      call_ok[nth] := NOT refused;
-      call_values[nth] := item_values[first_item];
+      call_admitted[nth] := CASE WHEN refused THEN admitted ELSE times END;
       IF grouped THEN
         FOR item IN first_item .. last_item LOOP
-          call_values[nth] := least(call_values[nth], item_values[item]);
           IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
             row_changed[item_buckets[item]] := true;
             pending := true;
@@ -673,15 +947,20 @@ BEGIN
             END IF;
           END;
         ELSIF kind = 'token_bucket' THEN
-          bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
+          bucket.idle_at :=
+            greatest(moment, bucket.ts) + least(greatest(ceil((
+              capacity + amount -
+              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            ) * period / rate), 0), 1e18)::bigint
+          ;
         END IF;
       END IF;
       rows[in_hand] := bucket;
       row_present[in_hand] := present;
       touched := false;
     END IF;
-    IF last_item <> coalesce(cardinality(item_counts), 0) THEN
-      RAISE EXCEPTION 'the calls have % items, and % are listed', last_item, coalesce(cardinality(item_counts), 0)
+    IF last_item <> items THEN
+      RAISE EXCEPTION 'the calls have % items, and % are listed', last_item, items
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
@@ -695,36 +974,59 @@ BEGIN
     last_item := 0;
   END LOOP;
 
-  -- Write.
+  -- Write, in the global order.
   FOR i IN 1 .. buckets LOOP
     b := sorted[i];
-    bucket := rows[b];
-    IF row_exists[b] AND row_present[b] THEN
-      CONTINUE WHEN row_changed[b] IS NOT TRUE;
-      UPDATE public.rate_limits AS r
-      SET
-        value = bucket.value,
-        ts = bucket.ts,
-        idle_at = bucket.idle_at,
-        earlier_counts = bucket.earlier_counts
-      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
-    ELSIF row_present[b] THEN
-      INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
-      VALUES (
-        bucket_names[b], bucket_keys[b], 0, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts
-      )
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+    IF row_present[b] THEN
+      IF NOT row_exists[b] THEN
+        to_insert := to_insert || rows[b];
+      ELSIF row_changed[b] THEN
+        to_update := to_update || rows[b];
+      END IF;
     ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
-      DELETE FROM public.rate_limits AS r
-      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0;
-    ELSE
-      CONTINUE;
-    END IF;
-    IF NOT FOUND THEN -- What was read is no longer what is there.
-      RAISE EXCEPTION 'could not serialize access to a bucket of the limit "%"', bucket_names[b]
-        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      to_delete := to_delete || b;
     END IF;
   END LOOP;
+  IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
+    FOR i IN 1 .. buckets LOOP
+      b := sorted[i];
+      IF row_exists[b] AND (row_changed[b] OR NOT row_present[b]) THEN
+        PERFORM
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+        FOR UPDATE;
+      END IF;
+    END LOOP;
+  END IF;
+  IF to_update IS NOT NULL THEN
+    UPDATE public.rate_limits AS r
+    SET
+      value = w.value,
+      ts = w.ts,
+      idle_at = w.idle_at,
+      earlier_counts = w.earlier_counts
+    FROM unnest(to_update) AS w
+    WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
+    GET DIAGNOSTICS written = ROW_COUNT;
+    missed := cardinality(to_update) - written;
+  END IF;
+  IF to_insert IS NOT NULL THEN
+    INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
+    SELECT w.name, w.key, w.shard, w.value, w.ts, w.idle_at, w.earlier_counts
+    FROM unnest(to_insert) AS w
+    ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+    GET DIAGNOSTICS written = ROW_COUNT;
+    missed := missed + cardinality(to_insert) - written;
+  END IF;
+  FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
+    DELETE FROM public.rate_limits AS r
+    WHERE r.name = bucket_names[to_delete[i]] AND r.key = bucket_keys[to_delete[i]] AND r.shard = 0;
+    missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
+  END LOOP;
+  IF missed > 0 THEN -- What was read is no longer what is there.
+    RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
+      USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+  END IF;
 END
 $function$;
 
@@ -782,7 +1084,11 @@ BEGIN
     (extract(epoch FROM start) * 1000000)::bigint,
     resolution
   );
-  SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
+  -- NULL stands for what is usual, and is quicker.
+  SELECT
+    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
+    d.call_waits[1] * interval '1 microsecond',
+    d.item_values[1]
   INTO ok, retry_after, value
   FROM public.rate_limit_decide(
     ARRAY[kind],
@@ -794,13 +1100,14 @@ BEGIN
     ARRAY[resolution],
     ARRAY[name],
     ARRAY[key],
-    ARRAY[1],
-    ARRAY[1],
-    ARRAY[count],
-    ARRAY[op],
-    ARRAY[reserve],
     NULL,
-    ARRAY[(extract(epoch FROM at) * 1000000)::bigint]
+    NULL,
+    ARRAY[count],
+    CASE WHEN op <> 'limit' THEN ARRAY[op] END,
+    CASE WHEN reserve THEN ARRAY[reserve] END,
+    NULL,
+    NULL,
+    CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
   ) AS d;
 END
 $function$;
@@ -966,7 +1273,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_validate(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
-  integer[], integer[], double precision[], text[], boolean[], integer[], bigint[]
+  integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

@@ -7,7 +7,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_validate(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
-  integer[], integer[], double precision[], text[], boolean[], integer[], bigint[]
+  integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

@@ -52,7 +52,11 @@ BEGIN
     (extract(epoch FROM start) * 1000000)::bigint,
     resolution
   );
-  SELECT d.call_ok[1], d.call_waits[1] * interval '1 microsecond', d.call_values[1]
+  -- NULL stands for what is usual, and is quicker.
+  SELECT
+    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
+    d.call_waits[1] * interval '1 microsecond',
+    d.item_values[1]
   INTO ok, retry_after, value
   FROM public.rate_limit_decide(
     ARRAY[kind],
@@ -64,13 +68,14 @@ BEGIN
     ARRAY[resolution],
     ARRAY[name],
     ARRAY[key],
-    ARRAY[1],
-    ARRAY[1],
-    ARRAY[count],
-    ARRAY[op],
-    ARRAY[reserve],
     NULL,
-    ARRAY[(extract(epoch FROM at) * 1000000)::bigint]
+    NULL,
+    ARRAY[count],
+    CASE WHEN op <> 'limit' THEN ARRAY[op] END,
+    CASE WHEN reserve THEN ARRAY[reserve] END,
+    NULL,
+    NULL,
+    CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
   ) AS d;
 END
 $function$;

@@ -1,20 +1,12 @@
-//! Calls as the arrays of `rate_limit_decide`, and its arrays as answers.
+//! One statement for a batch of calls, and its arrays as answers.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
-use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved, ResolvedItem};
-use crate::limit::Limit;
+use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::Statements;
-
-/// A call, and the clock's reading for it in microseconds since the Unix epoch; `None` is the database's clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
-    pub(crate) call: &'a Resolved,
-    pub(crate) at: Option<i64>,
-}
+use crate::sql::batch::{Arrays, Batch, Place};
 
 /// What the function said of one call.
 #[derive(Clone, Debug)]
@@ -23,8 +15,13 @@ pub(crate) struct Answer {
     /// In microseconds.
     wait: Option<i64>,
     /// One a resolved item.
-    refused: Vec<bool>,
-    balances: Vec<f64>,
+    items: Vec<ItemAnswer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ItemAnswer {
+    refused: bool,
+    balance: f64,
 }
 
 impl Answer {
@@ -37,132 +34,120 @@ impl Answer {
         };
         let state = |place: &usize| LimitState {
             limit: call.items[*place].name.clone(),
-            remaining: self.balances[*place],
-            refused: self.refused[*place],
+            remaining: self.items[*place].balance,
+            refused: self.items[*place].refused,
         };
         Decision { outcome, limits: call.places.iter().map(state).collect() }
     }
 
     pub(crate) fn balances(&self, call: &Resolved) -> Balances {
-        Balances::new(call.places.iter().map(|place| self.balances[*place]).collect())
+        Balances::new(call.places.iter().map(|place| self.items[*place].balance).collect())
     }
 }
 
-/// Decides the calls in their order, in one statement.
+/// Decides the calls in their order, in one statement. One answer for each call that was added to the batch.
 pub(crate) async fn decide(
     conn: &mut PgConnection,
     statements: &Statements,
-    requests: &[Request<'_>],
+    batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let arguments = Arguments::of(requests);
-    let row = sqlx::query(statements.decide.clone())
-        .bind(arguments.limit_kinds)
-        .bind(arguments.limit_rates)
-        .bind(arguments.limit_periods)
-        .bind(arguments.limit_capacities)
-        .bind(arguments.limit_max_reserved)
-        .bind(arguments.limit_starts)
-        .bind(arguments.limit_resolutions)
-        .bind(arguments.bucket_names)
-        .bind(arguments.bucket_keys)
-        .bind(arguments.item_buckets)
-        .bind(arguments.item_limits)
-        .bind(arguments.item_counts)
-        .bind(arguments.call_ops)
-        .bind(arguments.call_reserves)
-        .bind(arguments.call_sizes)
-        .bind(arguments.call_ats)
-        .fetch_one(conn)
-        .await?;
-    let mut ok = row.try_get::<Vec<bool>, _>(0)?.into_iter();
-    let mut waits = row.try_get::<Vec<Option<i64>>, _>(1)?.into_iter();
-    let mut refused = row.try_get::<Vec<bool>, _>(2)?.into_iter();
-    let mut balances = row.try_get::<Vec<f64>, _>(3)?.into_iter();
-    let answer = |request: &Request<'_>| {
-        let items = request.call.items.len();
-        let answer = Answer {
-            ok: ok.next()?,
-            wait: waits.next()?,
-            refused: refused.by_ref().take(items).collect(),
-            balances: balances.by_ref().take(items).collect(),
-        };
-        (answer.refused.len() == items && answer.balances.len() == items).then_some(answer)
-    };
-    let answers: Option<Vec<Answer>> = requests.iter().map(answer).collect();
+    let row = query(statements, batch).fetch_one(conn).await?;
+    answers(&row, batch)
+}
+
+/// The statement. What is usual in all elements of an array is said by NULL, which is quicker.
+fn query<'q>(
+    statements: &Statements,
+    batch: &'q Batch,
+) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    fn unless<T>(usual: bool, array: T) -> Option<T> {
+        (!usual).then_some(array)
+    }
+    fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
+        array.iter().any(Option::is_some).then_some(array)
+    }
+    let plain = batch.is_plain();
+    let Arrays {
+        limit_kinds,
+        limit_rates,
+        limit_periods,
+        limit_capacities,
+        limit_max_reserved,
+        limit_starts,
+        limit_resolutions,
+        bucket_names,
+        bucket_keys,
+        item_buckets,
+        item_limits,
+        item_counts,
+        call_ops,
+        call_reserves,
+        call_sizes,
+        call_times,
+        call_ats,
+    } = &batch.arrays;
+    sqlx::query(statements.decide.clone())
+        .bind(limit_kinds)
+        .bind(limit_rates)
+        .bind(limit_periods)
+        .bind(given(limit_capacities))
+        .bind(given(limit_max_reserved))
+        .bind(given(limit_starts))
+        .bind(given(limit_resolutions))
+        .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(plain, item_buckets))
+        .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
+        .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
+        .bind(
+            (!call_ops.iter().all(|op| *op == Op::Limit))
+                .then(|| call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>()),
+        )
+        .bind(unless(!call_reserves.contains(&true), call_reserves))
+        .bind(unless(call_sizes.iter().all(|size| *size == 1), call_sizes))
+        .bind(unless(call_times.iter().all(|times| *times == 1), call_times))
+        .bind(given(call_ats))
+}
+
+fn answers(row: &sqlx::postgres::PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let said =
+        Said { admitted: row.try_get(0)?, waits: row.try_get(1)?, refused: row.try_get(2)?, balances: row.try_get(3)? };
+    let answers: Option<Vec<Answer>> =
+        batch.places.iter().map(|place| said.of(place, &batch.arrays.call_times)).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
 }
 
-#[derive(Default)]
-struct Arguments<'a> {
-    limit_kinds: Vec<&'static str>,
-    limit_rates: Vec<f64>,
-    limit_periods: Vec<i64>,
-    limit_capacities: Vec<Option<f64>>,
-    limit_max_reserved: Vec<Option<f64>>,
-    limit_starts: Vec<Option<i64>>,
-    limit_resolutions: Vec<Option<i32>>,
-    bucket_names: Vec<&'a str>,
-    bucket_keys: Vec<&'a str>,
-    item_buckets: Vec<i32>,
-    item_limits: Vec<i32>,
-    item_counts: Vec<f64>,
-    call_ops: Vec<&'static str>,
-    call_reserves: Vec<bool>,
-    call_sizes: Vec<i32>,
-    call_ats: Option<Vec<Option<i64>>>,
+/// The results of the function. `None` is the usual: all allowed, no wait, none refused.
+struct Said {
+    admitted: Option<Vec<i32>>,
+    waits: Option<Vec<Option<i64>>>,
+    refused: Option<Vec<bool>>,
+    balances: Vec<f64>,
 }
 
-impl<'a> Arguments<'a> {
-    fn of(requests: &[Request<'a>]) -> Self {
-        let mut arguments = Self::default();
-        let mut limits: Vec<Limit> = Vec::new();
-        let mut buckets: HashMap<(&'a str, &'a str), i32> = HashMap::new();
-        for request in requests {
-            arguments.call_ops.push(request.call.op.as_str());
-            arguments.call_reserves.push(request.call.reserve && matches!(request.call.op, Op::Limit | Op::Check));
-            arguments.call_sizes.push(index(request.call.items.len()));
-            for item in &request.call.items {
-                let limit = arguments.limit(&mut limits, &item.limit);
-                let bucket = arguments.bucket(&mut buckets, item);
-                arguments.item_limits.push(limit);
-                arguments.item_buckets.push(bucket);
-                arguments.item_counts.push(item.count);
-            }
-        }
-        if requests.iter().any(|request| request.at.is_some()) {
-            arguments.call_ats = Some(requests.iter().map(|request| request.at).collect());
-        }
-        arguments
+impl Said {
+    fn of(&self, place: &Place, times: &[i32]) -> Option<Answer> {
+        let admitted = match &self.admitted {
+            Some(admitted) => *admitted.get(place.call)?,
+            None => *times.get(place.call)?,
+        };
+        let ok = place.time < admitted;
+        let wait = match &self.waits {
+            Some(waits) => *waits.get(place.call)?,
+            None => None,
+        };
+        let balances = self.balances.get(place.item..place.item + place.items)?;
+        // Those who were admitted later took theirs from what this one left.
+        let after_this = if ok { f64::from(admitted - 1 - place.time) * place.count } else { 0.0 };
+        let item = |(nth, balance): (usize, &f64)| {
+            let refused = match &self.refused {
+                Some(refused) => *refused.get(place.item + nth)? && !ok,
+                None => false,
+            };
+            Some(ItemAnswer { refused, balance: balance + after_this })
+        };
+        // A call that is made several times reserves nothing: its wait is that of those who were refused.
+        let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };
+        Some(Answer { ok, wait, items: balances.iter().enumerate().map(item).collect::<Option<_>>()? })
     }
-
-    /// The place of the limit, from 1 on. There are few different ones in a statement.
-    fn limit(&mut self, limits: &mut Vec<Limit>, limit: &Limit) -> i32 {
-        if let Some(place) = limits.iter().position(|other| other == limit) {
-            return index(place + 1);
-        }
-        limits.push(*limit);
-        self.limit_kinds.push(limit.kind().as_str());
-        self.limit_rates.push(limit.rate());
-        self.limit_periods.push(limit.period_micros());
-        self.limit_capacities.push(limit.given_capacity());
-        self.limit_max_reserved.push(limit.max_reserved());
-        self.limit_starts.push(limit.start_micros());
-        self.limit_resolutions.push(limit.given_resolution().and_then(|parts| i32::try_from(parts).ok()));
-        index(limits.len())
-    }
-
-    /// The place of the bucket, from 1 on.
-    fn bucket(&mut self, buckets: &mut HashMap<(&'a str, &'a str), i32>, item: &'a ResolvedItem) -> i32 {
-        let next = index(buckets.len() + 1);
-        *buckets.entry((&*item.name, &*item.key)).or_insert_with(|| {
-            self.bucket_names.push(&item.name);
-            self.bucket_keys.push(&item.key);
-            next
-        })
-    }
-}
-
-/// An index into an array of PostgreSQL. What does not fit would not fit into a message either.
-fn index(place: usize) -> i32 {
-    i32::try_from(place).unwrap_or(i32::MAX)
 }

@@ -1,5 +1,6 @@
 //! The SQL calls on a connection: one statement, one round trip each.
 
+mod batch;
 mod decide;
 mod schema;
 mod within;
@@ -9,7 +10,6 @@ pub use within::{RateLimits, Within};
 
 pub(crate) use within::{decide_one, reset_all_keys};
 
-pub(crate) use decide::Answer;
-#[cfg(feature = "cli")]
-pub(crate) use decide::{Request, decide};
+pub(crate) use batch::Batch;
+pub(crate) use decide::{Answer, decide};
 pub(crate) use schema::Statements;

@@ -5,8 +5,7 @@ use sqlx::PgConnection;
 use crate::call::{Balances, Call, Decision, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
-use crate::sql::decide::{Answer, Request, decide};
-use crate::sql::{Schema, Statements};
+use crate::sql::{Answer, Batch, Schema, Statements, decide};
 
 /// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
 ///
@@ -173,7 +172,7 @@ pub(crate) async fn decide_one(
     statements: &Statements,
     call: &Resolved,
 ) -> Result<Answer, sqlx::Error> {
-    let mut answers = decide(connection, statements, &[Request { call, at: None }]).await?;
+    let mut answers = decide(connection, statements, &Batch::of(call)).await?;
     answers.pop().ok_or(sqlx::Error::RowNotFound)
 }
 

@@ -156,6 +156,7 @@ async fn malformed_arrays_are_refused() {
         "NULL",
         "NULL",
         "NULL",
+        "NULL",
     ];
     let call = |arguments: &[&str]| format!("SELECT rate_limit_decide({})", arguments.join(", "));
     database.execute(&call(&good)).await;
@@ -169,18 +170,19 @@ async fn malformed_arrays_are_refused() {
         (8, "NULL"),
         (8, "'{NULL}'"),
         (7, "'{a,a}'"),
-        (9, "NULL"),
         (9, "'{2}'"),
         (9, "'{0}'"),
         (10, "'{2}'"),
-        (10, "NULL"),
-        (11, "NULL"),
+        (10, "'{1,1}'"),
         (11, "'{NULL}'"),
         (11, "'{1,1}'"),
         (12, "'{NULL}'"),
         (12, "'{drain}'"),
         (14, "'{2}'"),
         (14, "'{0}'"),
+        (15, "'{0}'"),
+        (15, "'{NULL}'"),
+        (15, "'{1,1}'"),
         (12, "'{limit,limit}'"),
     ] {
         let mut arguments = good;
@@ -196,5 +198,30 @@ async fn malformed_arrays_are_refused() {
             tried += 1;
         }
     }
-    assert_eq!((tried, database.rows().await), (20, 1));
+    assert_eq!((tried, database.rows().await), (21, 1));
+    // An array that is left out stands for what is usual.
+    for places in [vec![9], vec![10], vec![11], vec![12], vec![9, 10, 11, 12]] {
+        let mut arguments = good;
+        places.iter().for_each(|place| arguments[*place] = "NULL");
+        database.execute(&call(&arguments)).await;
+    }
+    // Neither the quick way nor the other takes what is malformed.
+    let plain = |arguments: &mut [&str; 17]| [9, 10, 11, 12].iter().for_each(|place| arguments[*place] = "NULL");
+    for (place, bad) in [
+        (0, "NULL"),
+        (1, "'{NaN}'"),
+        (2, "'{0}'"),
+        (3, "'{-1}'"),
+        (11, "'{NaN}'"),
+        (11, "'{-1}'"),
+        (15, "'{-1}'"),
+        (15, "'{0}'"),
+    ] {
+        let mut arguments = good;
+        plain(&mut arguments);
+        arguments[place] = bad;
+        let result =
+            pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(call(&arguments))).execute(&database.pool).await;
+        assert!(result.is_err(), "argument {place} = {bad} was taken");
+    }
 }

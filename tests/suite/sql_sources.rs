@@ -2,7 +2,8 @@
 //! `BLESS=1 cargo test --test suite sql_sources` writes it anew after a change in `sql/`.
 //!
 //! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
-//! `--@include X` for the part `X` of the same file, or, in a section, of the file that it is put into.
+//! `--@include K.X` for the section `X` of the kind `K`; `--@include X` for the part `X` of the same file (in a section, of
+//! the file that it is put into), or else for the file `sql/parts/X.sql`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,7 +83,14 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
         let words = line.trim_start();
         let deeper = format!("{indent}{}", &line[..line.len() - words.len()]);
         if let Some(name) = words.strip_prefix("--@include ") {
-            expand(&parts[name], &deeper, parts, kinds, out);
+            if let Some((kind, section)) = name.split_once('.') {
+                expand(&kinds[kind][section], &deeper, parts, kinds, out);
+            } else if let Some(part) = parts.get(name) {
+                expand(part, &deeper, parts, kinds, out);
+            } else {
+                let file = split(&root().join("sql/parts").join(name).with_extension("sql"), "--@ part ");
+                expand(&file.text, &deeper, &file.parts, kinds, out);
+            }
         } else if let Some(name) = words.strip_prefix("--@kinds ") {
             let (name, chained) = name.strip_suffix(" else").map_or((name, false), |name| (name, true));
             let having: Vec<_> =

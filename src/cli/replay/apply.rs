@@ -6,7 +6,7 @@ use crate::call::{Op, Resolved};
 use crate::cli::error::CliError;
 use crate::cli::replay::recording::Recording;
 use crate::cli::replay::sandbox::Sandbox;
-use crate::sql::Request;
+use crate::sql::Batch;
 use crate::{Call, Decision, InvalidCall, Limits};
 
 /// Calls in one statement: enough that the round trip does not count.
@@ -35,13 +35,14 @@ pub(super) async fn replay(
         let calls: Vec<(Op, Call)> = chunk.iter().map(|place| recording.call(*place)).collect();
         let resolved: Vec<Result<Resolved, InvalidCall>> =
             calls.iter().map(|(op, call)| Resolved::new(*op, call.clone(), limits)).collect();
-        let requests: Vec<Request<'_>> = chunk
-            .iter()
-            .zip(&resolved)
-            .filter_map(|(place, call)| Some(Request { call: call.as_ref().ok()?, at: Some(recording.at(*place)) }))
-            .collect();
-        // What can never be is not sent.
-        let answers = if requests.is_empty() { Vec::new() } else { sandbox.decide(&requests).await? };
+        let mut batch = Batch::new();
+        for (place, call) in chunk.iter().zip(&resolved) {
+            // What can never be is not sent.
+            if let Ok(call) = call {
+                batch.add(call, Some(recording.at(*place)));
+            }
+        }
+        let answers = if batch.len() == 0 { Vec::new() } else { sandbox.decide(&batch).await? };
         let mut answers = answers.iter();
         for ((place, (op, call)), resolved) in chunk.iter().zip(&calls).zip(resolved) {
             let decision = match resolved {

@@ -7,7 +7,7 @@ use crate::Schema;
 use crate::cli::database::Running;
 use crate::cli::error::CliError;
 use crate::migrate::migrations;
-use crate::sql::{Answer, Request, Statements, decide};
+use crate::sql::{Answer, Batch, Statements, decide};
 
 pub(super) struct Sandbox {
     connection: PgConnection,
@@ -31,8 +31,8 @@ impl Sandbox {
         Ok(Self { connection, statements: Statements::new(schema) })
     }
 
-    pub(super) async fn decide(&mut self, requests: &[Request<'_>]) -> Result<Vec<Answer>, CliError> {
-        Ok(decide(&mut self.connection, &self.statements, requests).await?)
+    pub(super) async fn decide(&mut self, batch: &Batch) -> Result<Vec<Answer>, CliError> {
+        Ok(decide(&mut self.connection, &self.statements, batch).await?)
     }
 
     pub(super) async fn close(mut self) -> Result<(), CliError> {

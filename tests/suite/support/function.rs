@@ -46,7 +46,7 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
     let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
     let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
     let row = sqlx::query(
-        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, NULL, $16)",
     )
     .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
     .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
@@ -66,17 +66,19 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
     .bind(steps.iter().map(|step| step.at).collect::<Vec<_>>())
     .fetch_one(conn)
     .await?;
-    let ok: Vec<bool> = row.get("call_ok");
+    let admitted: Vec<i32> = row.get("call_admitted");
     let waits: Vec<Option<i64>> = row.get("call_waits");
-    let values: Vec<f64> = row.get("call_values");
     let mut refused = row.get::<Vec<bool>, _>("item_refused").into_iter();
     let mut item_values = row.get::<Vec<f64>, _>("item_values").into_iter();
-    let answer = |(nth, step): (usize, &Step<'_>)| Answer {
-        ok: ok[nth],
-        wait: waits[nth],
-        value: values[nth],
-        refused: refused.by_ref().take(step.items.len()).collect(),
-        values: item_values.by_ref().take(step.items.len()).collect(),
+    let answer = |(nth, step): (usize, &Step<'_>)| {
+        let values: Vec<f64> = item_values.by_ref().take(step.items.len()).collect();
+        Answer {
+            ok: admitted[nth] == 1,
+            wait: waits[nth],
+            value: values.iter().copied().fold(f64::INFINITY, f64::min),
+            refused: refused.by_ref().take(step.items.len()).collect(),
+            values,
+        }
     };
     Ok(steps.iter().enumerate().map(answer).collect())
 }

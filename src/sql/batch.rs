@@ -1,0 +1,195 @@
+//! Calls as the arrays of `rate_limit_decide`: the one place where batches are formed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::call::{Op, Resolved, ResolvedItem};
+use crate::limit::Limit;
+
+/// How far back a limit is looked for: most statements have few different ones, and naming one twice does no harm.
+const LIMITS_LOOKED_AT: usize = 16;
+
+/// Calls to be decided in one statement, in the order in which they were added.
+///
+/// Callers who ask the same of the same bucket, with nothing else asked of it in between, become one call that is made
+/// several times: that is decided in one step, however many they are.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    limits: Vec<Limit>,
+    buckets: HashMap<(Arc<str>, Arc<str>), Bucket>,
+    /// The bucket of the last call, if that had one item: callers in a row often ask the same.
+    last: Option<(Arc<str>, Arc<str>, Bucket)>,
+    /// Where each added call stands.
+    pub(super) places: Vec<Place>,
+    pub(super) arrays: Arrays,
+    items: usize,
+    all_plain: bool,
+}
+
+/// A bucket, and the call that asked it last.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    index: i32,
+    asked_by: usize,
+    /// The item of that call.
+    item: usize,
+    /// The number of different calls that asked it.
+    calls: usize,
+}
+
+/// Where an added call stands in the statement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its call, counted from 0.
+    pub(super) call: usize,
+    /// Which time of that call it is, counted from 0.
+    pub(super) time: i32,
+    /// Its first item, counted from 0, and how many there are.
+    pub(super) item: usize,
+    pub(super) items: usize,
+    /// The count of its first item.
+    pub(super) count: f64,
+}
+
+/// One element a limit, bucket, item or call.
+#[derive(Debug, Default)]
+pub(super) struct Arrays {
+    pub(super) limit_kinds: Vec<&'static str>,
+    pub(super) limit_rates: Vec<f64>,
+    pub(super) limit_periods: Vec<i64>,
+    pub(super) limit_capacities: Vec<Option<f64>>,
+    pub(super) limit_max_reserved: Vec<Option<f64>>,
+    pub(super) limit_starts: Vec<Option<i64>>,
+    pub(super) limit_resolutions: Vec<Option<i32>>,
+    pub(super) bucket_names: Vec<Arc<str>>,
+    pub(super) bucket_keys: Vec<Arc<str>>,
+    pub(super) item_buckets: Vec<i32>,
+    pub(super) item_limits: Vec<i32>,
+    pub(super) item_counts: Vec<f64>,
+    pub(super) call_ops: Vec<Op>,
+    pub(super) call_reserves: Vec<bool>,
+    pub(super) call_sizes: Vec<i32>,
+    pub(super) call_times: Vec<i32>,
+    pub(super) call_ats: Vec<Option<i64>>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Self { all_plain: true, ..Self::default() }
+    }
+
+    /// One call.
+    pub(crate) fn of(call: &Resolved) -> Self {
+        let mut batch = Self::new();
+        batch.add(call, None);
+        batch
+    }
+
+    /// The number of calls that were added.
+    pub(crate) const fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The number of different buckets.
+    pub(crate) fn buckets(&self) -> usize {
+        self.arrays.bucket_names.len()
+    }
+
+    /// `at` is the clock's reading for the call in microseconds since the Unix epoch; `None` is the database's clock.
+    pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
+        let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);
+        let plain = call.op == Op::Limit && !reserve && call.items.len() == 1 && at.is_none();
+        if plain && let Some(place) = self.again(&call.items[0]) {
+            self.places.push(place);
+            return;
+        }
+        let nth = self.arrays.call_ops.len();
+        self.all_plain &= plain;
+        self.places.push(Place {
+            call: nth,
+            time: 0,
+            item: self.items,
+            items: call.items.len(),
+            count: call.items.first().map_or(0.0, |item| item.count),
+        });
+        let first_item = self.items;
+        self.items += call.items.len();
+        self.arrays.call_ops.push(call.op);
+        self.arrays.call_reserves.push(reserve);
+        self.arrays.call_sizes.push(index(call.items.len()));
+        self.arrays.call_times.push(1);
+        self.arrays.call_ats.push(at);
+        for (place, item) in call.items.iter().enumerate() {
+            let limit = self.limit(&item.limit);
+            let bucket = self.bucket(item, nth, first_item + place);
+            self.arrays.item_limits.push(limit);
+            self.arrays.item_buckets.push(bucket.index);
+            self.arrays.item_counts.push(item.count);
+            self.last = (call.items.len() == 1).then(|| (item.name.clone(), item.key.clone(), bucket));
+        }
+    }
+
+    /// The place of a plain call, if the last one on its bucket asked the same.
+    fn again(&mut self, item: &ResolvedItem) -> Option<Place> {
+        let bucket = match &self.last {
+            Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
+            _ => *self.buckets.get(&(item.name.clone(), item.key.clone()))?,
+        };
+        let Bucket { asked_by: call, item: nth, .. } = bucket;
+        let arrays = &mut self.arrays;
+        let plain = arrays.call_ops[call] == Op::Limit
+            && !arrays.call_reserves[call]
+            && arrays.call_sizes[call] == 1
+            && arrays.call_ats[call].is_none();
+        let limit = self.limits[usize::try_from(arrays.item_limits[nth] - 1).ok()?];
+        if !plain || limit != item.limit || arrays.item_counts[nth] != item.count {
+            return None;
+        }
+        let time = arrays.call_times[call];
+        arrays.call_times[call] = time.checked_add(1)?;
+        Some(Place { call, time, item: nth, items: 1, count: item.count })
+    }
+
+    /// The index of the limit, from 1 on.
+    fn limit(&mut self, limit: &Limit) -> i32 {
+        let known = self.limits.iter().enumerate().rev().take(LIMITS_LOOKED_AT).find(|(_, other)| *other == limit);
+        if let Some((place, _)) = known {
+            return index(place + 1);
+        }
+        self.limits.push(*limit);
+        let arrays = &mut self.arrays;
+        arrays.limit_kinds.push(limit.kind().as_str());
+        arrays.limit_rates.push(limit.rate());
+        arrays.limit_periods.push(limit.period_micros());
+        arrays.limit_capacities.push(limit.given_capacity());
+        arrays.limit_max_reserved.push(limit.max_reserved());
+        arrays.limit_starts.push(limit.start_micros());
+        arrays.limit_resolutions.push(limit.given_resolution().and_then(|parts| i32::try_from(parts).ok()));
+        index(self.limits.len())
+    }
+
+    fn bucket(&mut self, item: &ResolvedItem, asked_by: usize, nth: usize) -> Bucket {
+        let arrays = &mut self.arrays;
+        let entry = self.buckets.entry((item.name.clone(), item.key.clone()));
+        let bucket = entry.or_insert_with(|| {
+            arrays.bucket_names.push(item.name.clone());
+            arrays.bucket_keys.push(item.key.clone());
+            Bucket { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
+        });
+        bucket.asked_by = asked_by;
+        bucket.item = nth;
+        bucket.calls += 1;
+        self.all_plain &= bucket.calls == 1;
+        *bucket
+    }
+
+    /// Whether the i-th call is a plain one on the i-th bucket, and no bucket is asked by two.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.all_plain
+    }
+}
+
+/// An index into an array of PostgreSQL. What does not fit would not fit into a message either.
+fn index(place: usize) -> i32 {
+    i32::try_from(place).unwrap_or(i32::MAX)
+}
