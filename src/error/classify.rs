@@ -28,12 +28,16 @@ pub(crate) enum Cause {
     Unknown,
     /// The limiter's table or functions are not there.
     SchemaMissing,
+    /// A value that the function does not take: of several calls, one is to blame.
+    Data,
+    /// The pool is closed, for good.
+    Closed,
     /// Anything else: trying again does not help.
     Refused,
 }
 
 /// SQLSTATE (or class), and what it means before COMMIT was sent and after.
-const TABLE: [(&str, Cause, Cause); 18] = [
+const TABLE: [(&str, Cause, Cause); 19] = [
     ("40001", Cause::Conflict, Cause::Conflict),     // serialization_failure
     ("40P01", Cause::Conflict, Cause::Conflict),     // deadlock_detected
     ("40003", Cause::Unknown, Cause::Unknown),       // statement_completion_unknown
@@ -52,6 +56,7 @@ const TABLE: [(&str, Cause, Cause); 18] = [
     ("42883", Cause::SchemaMissing, Cause::Refused), // undefined_function
     ("42P01", Cause::SchemaMissing, Cause::Refused), // undefined_table
     ("3F000", Cause::SchemaMissing, Cause::Refused), // invalid_schema_name
+    ("22", Cause::Data, Cause::Data),                // data exceptions, invalid_parameter_value among them
 ];
 
 /// What a failure of a migration means: another one migrates, too, and objects come into being beside ours.
@@ -94,6 +99,11 @@ pub(crate) fn is_in_failed_transaction(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25P02"
 }
 
+/// Whether a connection was refused because of the settings asked for at start-up, as poolers do: protocol_violation.
+pub(crate) fn refuses_settings(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "08P01"
+}
+
 fn sqlstate(error: &sqlx::Error) -> String {
     error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
 }
@@ -108,7 +118,7 @@ pub(crate) fn classify(error: &sqlx::Error, phase: Phase) -> Cause {
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::WorkerCrashed => lost,
-        sqlx::Error::PoolClosed => Cause::Busy, // For good: nothing to wait for.
+        sqlx::Error::PoolClosed => Cause::Closed,
         sqlx::Error::BeginFailed if phase == Phase::Begin => Cause::Connection,
         _ => Cause::Refused,
     }

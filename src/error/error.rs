@@ -53,6 +53,15 @@ pub enum Error {
         /// What the driver says.
         source: sqlx::Error,
     },
+    /// Too many calls wait for the database already. Nothing was sent.
+    #[error("{waiting} calls wait for the database already; ask later, or raise max_waiting")]
+    Overloaded {
+        /// How many wait, which is as many as may.
+        waiting: usize,
+    },
+    /// The limiter or its pool was closed. Nothing was decided.
+    #[error("the limiter is closed; ask before close is called on it or on its pool")]
+    Closed,
     /// The limiter's table or functions are not there.
     #[error(
         "the schema \"{schema}\" lacks the rate limiter's table and functions; run migrate, or `pg-limiter migrate`"
@@ -96,14 +105,20 @@ impl Error {
         }
     }
 
-    /// A failure of a statement within a transaction: the caller's, or one attempt of the limiter's own.
+    /// A failure of a statement within the caller's transaction.
     pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
-        match classify(&source, Phase::Statement) {
+        Self::of_attempt(source, Phase::Statement, schema)
+    }
+
+    /// A failure that is not tried again.
+    pub(crate) fn of_attempt(source: sqlx::Error, phase: Phase, schema: &str) -> Self {
+        match classify(&source, phase) {
             Cause::Conflict => Self::Conflict { source },
             Cause::Connection | Cause::Busy => Self::Unavailable { source },
             Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },
             Cause::Unknown => Self::OutcomeUnknown { source },
-            Cause::Refused => Self::Database { source },
+            Cause::Closed => Self::Closed,
+            Cause::Refused | Cause::Data => Self::Database { source },
         }
     }
 }

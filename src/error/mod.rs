@@ -3,6 +3,7 @@
 mod classify;
 mod error;
 mod invalid;
+mod share;
 
 pub use error::Error;
 pub use invalid::{InvalidCall, InvalidLimit, LimitsFileError};
@@ -11,4 +12,6 @@ pub(crate) use error::told;
 
 pub(crate) use classify::{
     Cause, MigrationCause, Phase, classify, classify_migration, is_in_failed_transaction, is_transient_chain,
+    refuses_settings,
 };
+pub(crate) use share::share;

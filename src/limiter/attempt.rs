@@ -1,24 +1,26 @@
-//! The limiter's own transactions: BEGIN SERIALIZABLE, one statement, COMMIT, and again after a conflict.
+//! The limiter's own transactions: BEGIN, one statement, COMMIT, and again after a conflict.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tracing::debug;
 
-use crate::call::Resolved;
 use crate::error::{Cause, Error, Phase, classify};
 use crate::limiter::Limiter;
+use crate::limiter::combine::Combiner;
 use crate::limiter::held::Held;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Statements, decide_one, reset_all_keys};
-
-pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+use crate::sql::{Answer, Batch, Statements, decide, reset_all_keys};
 
 /// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
-fn begin(deadline: Instant) -> AssertSqlSafe<String> {
+fn begin(combiner: &Combiner, deadline: Instant) -> AssertSqlSafe<String> {
     let left = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
-    AssertSqlSafe(format!("{BEGIN}; SET LOCAL statement_timeout = {left}"))
+    let mut begin =
+        format!("BEGIN ISOLATION LEVEL {}; SET LOCAL statement_timeout = {left}", combiner.isolation.as_sql());
+    if let Some((name, value)) = combiner.durability.setting() {
+        begin.push_str(&format!("; SET LOCAL {name} = {value}"));
+    }
+    AssertSqlSafe(begin)
 }
 
 /// A failure, and what was under way when it happened.
@@ -31,9 +33,9 @@ impl Failure {
     /// Whether the connection is of no more use: it is lost, it is to the wrong node, or something still runs on it.
     pub(super) fn breaks_the_connection(&self) -> bool {
         match classify(&self.error, self.phase) {
-            Cause::Conflict | Cause::Busy => false,
+            Cause::Conflict | Cause::Busy | Cause::Data => false,
             Cause::Connection | Cause::Unknown => true,
-            Cause::SchemaMissing | Cause::Refused => self.error.as_database_error().is_none(),
+            Cause::SchemaMissing | Cause::Refused | Cause::Closed => self.error.as_database_error().is_none(),
         }
     }
 
@@ -55,14 +57,14 @@ pub(super) trait Statement: Sync {
     ) -> impl Future<Output = Result<Self::Output, sqlx::Error>> + Send;
 }
 
-/// One call.
-pub(super) struct Decide<'a>(pub(super) &'a Resolved);
+/// Calls that are decided together.
+pub(super) struct Decide<'a>(pub(super) &'a Batch);
 
 impl Statement for Decide<'_> {
-    type Output = Answer;
+    type Output = Vec<Answer>;
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Answer, sqlx::Error> {
-        decide_one(connection, statements, self.0).await
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Vec<Answer>, sqlx::Error> {
+        decide(connection, statements, self.0).await
     }
 }
 
@@ -78,49 +80,33 @@ impl Statement for ResetAllKeys<'_> {
 }
 
 impl Limiter {
+    /// Runs the statement in a transaction of its own, over the pool.
     pub(super) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
-        let mut attempts = Attempts::new(&self.retry);
+        let mut attempts = Attempts::new(&self.combiner.retry);
         loop {
-            match self.attempt(attempts.deadline(), &statement).await {
+            match over_pool(&self.combiner, attempts.deadline(), &statement).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => self.pause(&mut attempts, failure).await?,
             }
         }
     }
 
-    async fn attempt<S: Statement>(&self, deadline: Instant, statement: &S) -> Result<S::Output, Failure> {
-        let mut connection = Held::acquire(&self.pool, deadline).await.map_err(Failure::at(Phase::Begin))?;
-        let result = transact(&mut connection, deadline, self.rate_limits.statements(), statement).await;
-        match &result {
-            Err(failure) if failure.breaks_the_connection() => drop(connection),
-            _ => connection.release(),
-        }
-        result
-    }
-
     /// Pauses before the next attempt, or says why there is none.
     pub(super) async fn pause(&self, attempts: &mut Attempts, failure: Failure) -> Result<(), Error> {
         let Failure { phase, error } = failure;
-        let cause = classify(&error, phase);
-        match cause {
+        match classify(&error, phase) {
             Cause::Conflict | Cause::Connection => {}
-            Cause::Unknown => return Err(Error::OutcomeUnknown { source: error }),
-            Cause::SchemaMissing => {
-                return Err(Error::SchemaMissing { schema: self.schema().name().to_owned(), source: error });
-            }
-            Cause::Busy => return Err(Error::Unavailable { source: error }),
-            Cause::Refused => return Err(Error::Database { source: error }),
+            _ => return Err(Error::of_attempt(error, phase, self.schema().name())),
         }
-        if let Some(delay) = self.delay_before_retry(attempts, &error) {
-            tokio::time::sleep(delay).await;
-            return Ok(());
+        match self.combiner.delay_before_retry(attempts, &error) {
+            Some(delay) => tokio::time::sleep(delay).await,
+            None => return Err(exhausted(attempts, error, phase)),
         }
-        if cause == Cause::Connection {
-            return Err(Error::Unavailable { source: error });
-        }
-        Err(Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error })
+        Ok(())
     }
+}
 
+impl Combiner {
     /// The pause before the next attempt, counted and traced; `None` when there is none left.
     pub(super) fn delay_before_retry(
         &self,
@@ -128,20 +114,46 @@ impl Limiter {
         error: &dyn std::fmt::Display,
     ) -> Option<Duration> {
         let delay = attempts.next_delay()?;
-        self.retries.fetch_add(1, Ordering::Relaxed);
+        self.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         debug!(attempt = attempts.made(), ?delay, %error, "retrying a transaction");
         Some(delay)
     }
 }
 
-async fn transact<S: Statement>(
-    connection: &mut PgConnection,
+/// What the last of all attempts ended in.
+pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, phase: Phase) -> Error {
+    if classify(&error, phase) == Cause::Connection {
+        return Error::Unavailable { source: error };
+    }
+    Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error }
+}
+
+/// One attempt on a connection of the pool.
+pub(super) async fn over_pool<S: Statement>(
+    combiner: &Combiner,
     deadline: Instant,
-    statements: &Statements,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let mut tx = before(deadline, connection.begin_with(begin(deadline))).await.map_err(Failure::at(Phase::Begin))?;
-    let value = before(deadline, statement.run(&mut tx, statements)).await.map_err(Failure::at(Phase::Statement))?;
+    let mut connection = Held::acquire(&combiner.pool, deadline).await.map_err(Failure::at(Phase::Begin))?;
+    let result = transact(combiner, &mut connection, deadline, statement).await;
+    match &result {
+        Err(failure) if failure.breaks_the_connection() => drop(connection),
+        _ => connection.release(),
+    }
+    result
+}
+
+/// One attempt: BEGIN, the statement, COMMIT.
+pub(super) async fn transact<S: Statement>(
+    combiner: &Combiner,
+    connection: &mut PgConnection,
+    deadline: Instant,
+    statement: &S,
+) -> Result<S::Output, Failure> {
+    let begun = before(deadline, connection.begin_with(begin(combiner, deadline))).await;
+    let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
+    let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
+    let value = value.map_err(Failure::at(Phase::Statement))?;
     before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
     Ok(value)
 }

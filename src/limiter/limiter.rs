@@ -1,28 +1,15 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use sqlx::{PgConnection, PgPool};
 
-use crate::call::{Balances, Call, Decision, Op, Resolved};
+use crate::call::{Balances, Call, Decision, Op};
 use crate::error::Error;
 use crate::limit::Limits;
-use crate::limiter::attempt::{Decide, ResetAllKeys};
-use crate::retry::RetryPolicy;
-use crate::sql::{Answer, RateLimits, Schema, Within};
-
-/// How a [`Limiter`] works.
-///
-/// # Default
-/// - `schema`: `public`
-/// - `retry`: [`RetryPolicy::default`]
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct LimiterConfig {
-    /// The schema that holds the limiter's table and functions.
-    pub schema: Schema,
-    /// How its own transactions are tried again.
-    pub retry: RetryPolicy,
-}
+use crate::limiter::LimiterConfig;
+use crate::limiter::attempt::ResetAllKeys;
+use crate::limiter::combine::Combiner;
+use crate::sql::{RateLimits, Schema, Within};
 
 /// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
@@ -53,10 +40,7 @@ pub struct LimiterConfig {
 /// connection is closed, not returned to the pool, and the server ends a statement that still waits by the deadline.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    pub(super) pool: PgPool,
-    pub(super) rate_limits: RateLimits,
-    pub(super) retry: Arc<RetryPolicy>,
-    pub(super) retries: Arc<AtomicU64>,
+    pub(super) combiner: Arc<Combiner>,
 }
 
 impl Limiter {
@@ -67,39 +51,50 @@ impl Limiter {
 
     /// With these limits and this configuration.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
-        let LimiterConfig { schema, retry } = config;
-        Self {
-            pool,
-            rate_limits: RateLimits::in_schema(limits, schema),
-            retry: Arc::new(retry),
-            retries: Arc::default(),
-        }
+        let rate_limits = RateLimits::in_schema(limits, config.schema.clone());
+        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)) }
     }
 
     /// The limits known by name.
-    pub const fn limits(&self) -> &Limits {
-        self.rate_limits.limits()
+    pub fn limits(&self) -> &Limits {
+        self.combiner.rate_limits.limits()
     }
 
     /// The pool.
-    pub const fn pool(&self) -> &PgPool {
-        &self.pool
+    pub fn pool(&self) -> &PgPool {
+        &self.combiner.pool
     }
 
     /// The schema.
     pub fn schema(&self) -> &Schema {
-        self.rate_limits.schema()
+        self.combiner.rate_limits.schema()
     }
 
     /// How often a transaction was tried again, since this handle or the one it was cloned from was made. Each retry is
     /// traced too, as a debug event of `tracing`.
     pub fn retries(&self) -> u64 {
-        self.retries.load(Ordering::Relaxed)
+        self.combiner.retries.load(Ordering::Relaxed)
+    }
+
+    /// How many statements have decided calls of this handle and its clones: less than the calls, where callers wait at the
+    /// same time.
+    pub fn batches(&self) -> u64 {
+        self.combiner.batches.load(Ordering::Relaxed)
+    }
+
+    /// Lets no more calls in, waits until those that are in have their answers, and closes the limiter's own connections.
+    /// Calls after that, also on clones of this handle, are refused with [`Error::Closed`]; [`within`](Self::within) goes
+    /// on working. The pool stays open.
+    ///
+    /// # Cancel safety
+    /// A dropped future lets no more calls in all the same; call it again to wait.
+    pub async fn close(&self) {
+        self.combiner.close().await;
     }
 
     /// Calls on this connection, within the caller's transaction: see [`Within`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
-        self.rate_limits.within(connection)
+        self.combiner.rate_limits.within(connection)
     }
 
     /// Takes the tokens, or says when they could be had. A denial changes nothing.
@@ -107,8 +102,9 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.rate_limits.resolve(Op::Limit, call.into())?;
-        Ok(self.run(&call).await?.decision(&call))
+        let call = self.combiner.rate_limits.resolve(Op::Limit, call.into())?;
+        let (call, answer) = self.combiner.ask(call).await?;
+        Ok(answer.decision(&call))
     }
 
     /// Decides like [`limit`](Self::limit) and takes nothing.
@@ -116,8 +112,9 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.rate_limits.resolve(Op::Check, call.into())?;
-        Ok(self.run(&call).await?.decision(&call))
+        let call = self.combiner.rate_limits.resolve(Op::Check, call.into())?;
+        let (call, answer) = self.combiner.ask(call).await?;
+        Ok(answer.decision(&call))
     }
 
     /// The balances now; counts do not matter.
@@ -125,8 +122,9 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve_peek(call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
+        let call = self.combiner.rate_limits.resolve_peek(call.into())?;
+        let (call, answer) = self.combiner.ask(call).await?;
+        Ok(answer.balances(&call))
     }
 
     /// Forgets these keys: their buckets are full again.
@@ -134,8 +132,8 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
-        let call = self.rate_limits.resolve(Op::Reset, call.into())?;
-        self.run(&call).await.map(|_| ())
+        let call = self.combiner.rate_limits.resolve(Op::Reset, call.into())?;
+        self.combiner.ask(call).await.map(|_| ())
     }
 
     /// Forgets every key of the limit of this name, and says how many rows that were. Its rows stay locked while it
@@ -154,8 +152,9 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve(Op::Credit, call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
+        let call = self.combiner.rate_limits.resolve(Op::Credit, call.into())?;
+        let (call, answer) = self.combiner.ask(call).await?;
+        Ok(answer.balances(&call))
     }
 
     /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
@@ -163,11 +162,8 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve(Op::Charge, call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
-    }
-
-    async fn run(&self, call: &Resolved) -> Result<Answer, Error> {
-        self.own_transaction(Decide(call)).await
+        let call = self.combiner.rate_limits.resolve(Op::Charge, call.into())?;
+        let (call, answer) = self.combiner.ask(call).await?;
+        Ok(answer.balances(&call))
     }
 }

@@ -4,10 +4,11 @@ use sqlx::{Connection, PgConnection};
 
 use crate::error::{Error, Phase, is_in_failed_transaction, is_transient_chain};
 use crate::limiter::Limiter;
-use crate::limiter::attempt::{BEGIN, Failure, before};
+use crate::limiter::attempt::{Failure, before};
 use crate::limiter::held::Held;
 use crate::retry::Attempts;
 
+const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 const TO_ROLL_BACK: Duration = Duration::from_secs(1);
 
 impl Limiter {
@@ -60,7 +61,7 @@ impl Limiter {
     where
         E: std::error::Error + From<Error> + 'static,
     {
-        let mut attempts = Attempts::new(&self.retry);
+        let mut attempts = Attempts::new(&self.combiner.retry);
         loop {
             let failure = match self.work_once(&attempts, &mut work).await {
                 Ok(value) => return Ok(value),
@@ -70,7 +71,7 @@ impl Limiter {
                     if !is_transient_chain(&error) {
                         return Err(error);
                     }
-                    match self.delay_before_retry(&mut attempts, &error) {
+                    match self.combiner.delay_before_retry(&mut attempts, &error) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => return Err(error),
                     }
@@ -86,9 +87,9 @@ impl Limiter {
         attempts: &Attempts,
         work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
     ) -> Result<T, Stop<E>> {
-        let held = Held::acquire(&self.pool, attempts.deadline()).await;
+        let held = Held::acquire(&self.combiner.pool, attempts.deadline()).await;
         let mut connection = held.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
-        let result = run(&mut connection, attempts.deadline(), self.retry.deadline, work).await;
+        let result = run(&mut connection, attempts.deadline(), self.combiner.retry.deadline, work).await;
         match &result {
             Err(Stop::Failed(failure)) if failure.breaks_the_connection() => drop(connection),
             Err(Stop::Stuck(_)) => drop(connection),

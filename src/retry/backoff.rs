@@ -7,6 +7,11 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 use crate::retry::RetryPolicy;
 
+/// A year stands for ever: what is longer cannot be added to every clock.
+pub(crate) fn longest(deadline: Duration) -> Duration {
+    deadline.min(Duration::from_secs(365 * 86_400))
+}
+
 /// The attempts at one thing.
 #[derive(Debug)]
 pub(crate) struct Attempts {
@@ -19,9 +24,12 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     pub(crate) fn new(policy: &RetryPolicy) -> Self {
+        Self::until(policy, Instant::now() + longest(policy.deadline))
+    }
+
+    /// With what is left of a time that began before.
+    pub(crate) fn until(policy: &RetryPolicy, deadline: Instant) -> Self {
         let began = Instant::now();
-        // A year stands for ever: what is longer cannot be added to every clock.
-        let deadline = policy.deadline.min(Duration::from_secs(365 * 86_400));
         let jitter = if policy.jitter.is_nan() { 0.0 } else { policy.jitter.clamp(0.0, 1.0) };
         let multiplier = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 };
         let pauses = ExponentialBackoffBuilder::new()
@@ -31,7 +39,7 @@ impl Attempts {
             .with_randomization_factor(jitter)
             .with_max_elapsed_time(None) // Kept here, because a pause must not outlast the deadline either.
             .build();
-        Self { made: 1, most: policy.max_attempts.max(1), began, deadline: began + deadline, pauses }
+        Self { made: 1, most: policy.max_attempts.max(1), began, deadline, pauses }
     }
 
     /// The pause before the next attempt, which is counted as made; `None` when there is none left.

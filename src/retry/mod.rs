@@ -5,4 +5,4 @@ mod policy;
 
 pub use policy::RetryPolicy;
 
-pub(crate) use backoff::Attempts;
+pub(crate) use backoff::{Attempts, longest};

@@ -90,11 +90,6 @@ impl Batch {
         self.places.len()
     }
 
-    /// The number of different buckets.
-    pub(crate) fn buckets(&self) -> usize {
-        self.arrays.bucket_names.len()
-    }
-
     /// `at` is the clock's reading for the call in microseconds since the Unix epoch; `None` is the database's clock.
     pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
         let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);

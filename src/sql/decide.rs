@@ -55,6 +55,24 @@ pub(crate) async fn decide(
     answers(&row, batch)
 }
 
+/// The same in a transaction of its own. `committing` is set once the result has come: from then on, an error does not
+/// say that nothing has happened.
+pub(crate) async fn decide_alone(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    batch: &Batch,
+    committing: &mut bool,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    let mut rows = query(statements, batch).fetch(conn);
+    let mut result = None;
+    while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
+        let row = row?;
+        *committing = true;
+        result = Some(row);
+    }
+    answers(&result.ok_or(sqlx::Error::RowNotFound)?, batch)
+}
+
 /// The statement. What is usual in all elements of an array is said by NULL, which is quicker.
 fn query<'q>(
     statements: &Statements,

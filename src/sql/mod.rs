@@ -8,8 +8,8 @@ mod within;
 pub use schema::{InvalidSchema, Schema};
 pub use within::{RateLimits, Within};
 
-pub(crate) use within::{decide_one, reset_all_keys};
+pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::Batch;
-pub(crate) use decide::{Answer, decide};
+pub(crate) use decide::{Answer, decide, decide_alone};
 pub(crate) use schema::Statements;

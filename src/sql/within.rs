@@ -161,19 +161,11 @@ impl Within<'_> {
 
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.rate_limits.statements();
-        decide_one(self.connection, statements, call)
-            .await
+        let answers = decide(self.connection, statements, &Batch::of(call)).await;
+        answers
+            .and_then(|mut answers| answers.pop().ok_or(sqlx::Error::RowNotFound))
             .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
     }
-}
-
-pub(crate) async fn decide_one(
-    connection: &mut PgConnection,
-    statements: &Statements,
-    call: &Resolved,
-) -> Result<Answer, sqlx::Error> {
-    let mut answers = decide(connection, statements, &Batch::of(call)).await?;
-    answers.pop().ok_or(sqlx::Error::RowNotFound)
 }
 
 pub(crate) async fn reset_all_keys(

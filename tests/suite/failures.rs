@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy, Schema};
+use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy, Schema};
 
 use crate::support::Database;
 
@@ -45,6 +45,7 @@ async fn a_pool_without_a_free_connection_is_unavailable() {
     let pool = Database::pool(&database.url, 1).await;
     let mut config = LimiterConfig::default();
     config.retry = RetryPolicy { deadline: Duration::from_millis(200), ..RetryPolicy::default() };
+    config.connections = Connections::Pool;
     let limiter = Limiter::with_config(pool.clone(), limits(), config);
     let held = pool.acquire().await.expect("the only connection");
     let error = limiter.limit(("a", "k")).await.expect_err("no connection");

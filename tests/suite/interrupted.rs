@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
 use crate::support::Database;
 
@@ -12,7 +12,12 @@ fn limits() -> Limits {
 }
 
 fn limiter(pool: &PgPool, deadline: Duration) -> Limiter {
+    limiter_over(Connections::Own, pool, deadline)
+}
+
+fn limiter_over(connections: Connections, pool: &PgPool, deadline: Duration) -> Limiter {
     let mut config = LimiterConfig::default();
+    config.connections = connections;
     config.retry = RetryPolicy { deadline, ..RetryPolicy::default() };
     Limiter::with_config(pool.clone(), limits(), config)
 }
@@ -132,22 +137,27 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
         )
         .await;
-    let kill = async {
-        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND query = 'COMMIT' AND wait_event = 'PgSleep'";
-        for _ in 0..200 {
-            if sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_some() {
-                return;
+    for connections in [Connections::Own, Connections::Pool] {
+        let limiter = limiter_over(connections, &database.pool, Duration::from_secs(20));
+        let kill = async {
+            // On its own connection the statement is all there is; it commits after it has answered.
+            let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                       WHERE datname = current_database() AND wait_event = 'PgSleep' \
+                       AND (query = 'COMMIT' OR query LIKE '%rate_limit_decide%')";
+            for _ in 0..200 {
+                if sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_some() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(25)).await;
             }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("no commit was seen");
-    };
-    let (decision, ()) = tokio::join!(limiter.limit(("a", "k")), kill);
-    let error = decision.expect_err("the connection was lost");
-    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
-    assert!(error.to_string().contains("count the tokens as spent"), "{error}");
-    assert_eq!(limiter.retries(), 0, "a commit of unknown outcome is not tried again");
+            panic!("no commit was seen");
+        };
+        let (decision, ()) = tokio::join!(limiter.limit(("a", "k")), kill);
+        let error = decision.expect_err("the connection was lost");
+        assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
+        assert!(error.to_string().contains("count the tokens as spent"), "{error}");
+        assert_eq!(limiter.retries(), 0, "a commit of unknown outcome is not tried again");
+    }
 
     let work = limiter.transaction(async |tx| {
         let _ = limiter.within(tx).limit(("a", "k")).await?;
@@ -197,7 +207,8 @@ async fn a_closed_pool_and_a_read_only_server_are_told_clearly() {
         sqlx::query_scalar("SELECT current_database()::text").fetch_one(&database.pool).await.expect("a name");
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
     pool.close().await;
-    assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Closed)));
+    assert!(matches!(limiter.reset_all_keys("a").await, Err(Error::Closed)));
     assert_eq!(limiter.retries(), 0, "a closed pool does not open again");
 
     let pool = Database::pool(&database.url, 1).await;

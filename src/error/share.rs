@@ -1,0 +1,85 @@
+//! One failure of the database, told to each of several callers.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use sqlx::error::{DatabaseError, ErrorKind};
+
+/// An equal error: of the same kind, with the same words and SQLSTATE.
+pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
+    match error {
+        sqlx::Error::Database(database) => sqlx::Error::Database(Box::new(Told::new(&**database))),
+        sqlx::Error::Io(error) => std::io::Error::new(error.kind(), error.to_string()).into(),
+        sqlx::Error::PoolTimedOut => sqlx::Error::PoolTimedOut,
+        sqlx::Error::PoolClosed => sqlx::Error::PoolClosed,
+        sqlx::Error::WorkerCrashed => sqlx::Error::WorkerCrashed,
+        sqlx::Error::BeginFailed => sqlx::Error::BeginFailed,
+        other => sqlx::Error::Protocol(other.to_string()),
+    }
+}
+
+/// What the database said.
+#[derive(Clone, Debug)]
+struct Told {
+    message: Arc<str>,
+    code: Option<Arc<str>>,
+    table: Option<Arc<str>>,
+    constraint: Option<Arc<str>>,
+    unique: bool,
+}
+
+impl Told {
+    fn new(error: &dyn DatabaseError) -> Self {
+        Self {
+            message: error.message().into(),
+            code: error.code().map(|code| code.as_ref().into()),
+            table: error.table().map(Into::into),
+            constraint: error.constraint().map(Into::into),
+            unique: error.is_unique_violation(),
+        }
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Told {}
+
+impl DatabaseError for Told {
+    fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn code(&self) -> Option<Cow<'_, str>> {
+        self.code.as_deref().map(Cow::Borrowed)
+    }
+
+    fn table(&self) -> Option<&str> {
+        self.table.as_deref()
+    }
+
+    fn constraint(&self) -> Option<&str> {
+        self.constraint.as_deref()
+    }
+
+    fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+        self
+    }
+
+    fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+        self
+    }
+
+    fn kind(&self) -> ErrorKind {
+        if self.unique { ErrorKind::UniqueViolation } else { ErrorKind::Other }
+    }
+}

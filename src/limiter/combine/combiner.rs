@@ -1,0 +1,107 @@
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use sqlx::PgPool;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::call::{Resolved, ResolvedItem};
+use crate::error::Error;
+use crate::limiter::combine::driver::drive;
+use crate::limiter::combine::lane::{Lane, Refused, Waiting};
+use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
+use crate::retry::{RetryPolicy, longest};
+use crate::sql::{Answer, RateLimits};
+
+/// What all calls of a handle and its clones share.
+pub(in crate::limiter) struct Combiner {
+    pub(in crate::limiter) pool: PgPool,
+    pub(in crate::limiter) rate_limits: RateLimits,
+    pub(in crate::limiter) retry: RetryPolicy,
+    pub(in crate::limiter) isolation: Isolation,
+    pub(in crate::limiter) durability: Durability,
+    /// How often a transaction was tried again.
+    pub(in crate::limiter) retries: AtomicU64,
+    /// How many statements have decided calls.
+    pub(in crate::limiter) batches: AtomicU64,
+    /// Calls go over the pool: by choice, or because the server takes no settings at start-up.
+    pub(super) over_pool: AtomicBool,
+    pub(super) lanes: Box<[Lane]>,
+    pub(super) max_batch: usize,
+    max_waiting: usize,
+    hasher: RandomState,
+}
+
+impl Combiner {
+    pub(in crate::limiter) fn new(pool: PgPool, rate_limits: RateLimits, config: &LimiterConfig) -> Self {
+        Self {
+            pool,
+            rate_limits,
+            retry: config.retry.clone(),
+            isolation: config.isolation,
+            durability: config.durability,
+            retries: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            over_pool: AtomicBool::new(config.connections == Connections::Pool),
+            lanes: (0..config.lanes.max(1)).map(|_| Lane::default()).collect(),
+            max_batch: config.max_batch.max(1),
+            max_waiting: config.max_waiting.max(1),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Waits for its answer together with others.
+    pub(in crate::limiter) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
+        if self.pool.is_closed() {
+            return Err(Error::Closed);
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            let source = std::io::Error::other("there is no Tokio runtime to run the call on");
+            return Err(Error::Unavailable { source: source.into() });
+        };
+        let lane = call.items.first().map_or(0, |item| self.lane(item));
+        let (reply, answer) = oneshot::channel();
+        let waiting = Waiting { call, deadline: Instant::now() + longest(self.retry.deadline), reply };
+        match self.lanes[lane].push(waiting, self.max_waiting) {
+            Ok(true) => drop(runtime.spawn(drive(Arc::clone(self), lane))),
+            Ok(false) => {}
+            Err(Refused::Closed) => return Err(Error::Closed),
+            Err(Refused::Full) => return Err(Error::Overloaded { waiting: self.max_waiting }),
+        }
+        match answer.await {
+            Ok(answer) => answer,
+            // The runtime of the driver has ended with the call on its way.
+            Err(_) => Err(Error::OutcomeUnknown { source: sqlx::Error::WorkerCrashed }),
+        }
+    }
+
+    /// A key belongs to one lane.
+    pub(super) fn lane(&self, item: &ResolvedItem) -> usize {
+        if self.lanes.len() == 1 {
+            return 0;
+        }
+        let hash = self.hasher.hash_one((&item.name, &item.key));
+        usize::try_from(hash % self.lanes.len() as u64).unwrap_or_default()
+    }
+
+    /// The time after which the server itself ends a statement that stands alone. Half of all the time there is: what
+    /// is ended so has not happened, and is tried again by the deadline.
+    pub(super) fn statement_timeout(&self) -> Duration {
+        (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
+    }
+
+    /// Lets nothing more in, answers all that waits, and closes the connections.
+    pub(in crate::limiter) async fn close(&self) {
+        for lane in &self.lanes {
+            lane.close().await;
+        }
+    }
+}
+
+impl std::fmt::Debug for Combiner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Combiner").field("lanes", &self.lanes.len()).finish_non_exhaustive()
+    }
+}
