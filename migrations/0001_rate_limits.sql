@@ -1264,6 +1264,69 @@ BEGIN
 END
 $function$;
 
+-- Removes rows that equal no row, those whose idle_at has passed: of the next `step` rows in the order of the primary
+-- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
+-- the next step to go on from; NULL when there are no more.
+--
+-- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
+-- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
+CREATE OR REPLACE FUNCTION public.rate_limit_prune(
+  step integer DEFAULT 1000,
+  after_name text DEFAULT NULL,
+  after_key text DEFAULT NULL,
+  after_shard integer DEFAULT NULL,
+  OUT pruned bigint,
+  OUT last_name text,
+  OUT last_key text,
+  OUT last_shard integer
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $function$
+DECLARE
+  clock CONSTANT bigint := public.rate_limit_clock();
+  seen integer := 0;
+  candidate record;
+BEGIN
+  IF NOT coalesce(step >= 1, false) THEN
+    RAISE EXCEPTION 'invalid_step: a step looks at 1 row or more, not %', coalesce(step::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave step out: it is 1000 then.';
+  END IF;
+  pruned := 0;
+  FOR candidate IN
+    SELECT r.name, r.key, r.shard, r.idle_at
+    FROM public.rate_limits AS r
+    WHERE (r.name, r.key, r.shard) > (coalesce(after_name, ''), coalesce(after_key, ''), coalesce(after_shard, -1))
+    ORDER BY r.name, r.key, r.shard
+    LIMIT step
+  LOOP
+    seen := seen + 1;
+    last_name := candidate.name;
+    last_key := candidate.key;
+    last_shard := candidate.shard;
+    CONTINUE WHEN candidate.idle_at > clock;
+    -- Again, on the locked row: it may have been used since it was looked at.
+    PERFORM
+    FROM public.rate_limits AS r
+    WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = candidate.shard AND r.idle_at <= clock
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      DELETE FROM public.rate_limits AS r
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = candidate.shard;
+      pruned := pruned + 1;
+    END IF;
+  END LOOP;
+  IF seen < step THEN
+    last_name := NULL;
+    last_key := NULL;
+    last_shard := NULL;
+  END IF;
+END
+$function$;
+
 -- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
 REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
@@ -1293,3 +1356,4 @@ REVOKE ALL ON FUNCTION public.rate_limit_enforce(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_reset(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_reset(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_prune(integer, text, text, integer) FROM PUBLIC;

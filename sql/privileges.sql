@@ -27,3 +27,4 @@ REVOKE ALL ON FUNCTION public.rate_limit_enforce(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_reset(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_reset(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_prune(integer, text, text, integer) FROM PUBLIC;

@@ -1,57 +1,82 @@
+//! The callers: the same loop for every peer.
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use crate::Failure;
+use crate::histogram::Histogram;
+use crate::keys::{Picker, Picks};
 use crate::peer::Peer;
 
-/// What one peer did in one round.
-pub(crate) struct Run {
-    pub(crate) peer: &'static str,
+/// Longer than any pass over keys that end.
+const UNTIL_THE_KEYS_END: Duration = Duration::from_secs(86_400);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Load {
+    pub(crate) peer: Arc<Peer>,
     pub(crate) callers: usize,
-    pub(crate) per_second: f64,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
-    /// For each decision.
-    pub(crate) retries: f64,
+    pub(crate) picks: Picks,
+    /// Every answer: anything else is an error, and so is what a peer is measured with.
+    pub(crate) allowed: bool,
 }
 
-/// Each caller decides one call after the other until the time is up.
-pub(crate) async fn measure(peer: &Peer, callers: usize, time: Duration) -> Result<Run, Box<dyn std::error::Error>> {
-    for _ in 0..20 {
-        peer.decide().await.map_err(|error| error.to_string())?;
-    }
-    let retries = peer.retries();
-    let began = Instant::now();
-    let caller = || async {
-        let mut took = Vec::new();
-        while began.elapsed() < time {
-            let asked = Instant::now();
-            peer.decide().await.map_err(|error| error.to_string())?;
-            took.push(asked.elapsed());
+/// What the callers of a load have done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    pub(crate) latencies: Histogram,
+    pub(crate) elapsed: Duration,
+    pub(crate) retries: u64,
+}
+
+impl Load {
+    /// What the first decisions of a peer cost, connections and statements, is not measured.
+    pub(crate) async fn warm_up(&self, time: Duration) -> Result<(), Failure> {
+        if !self.picks.end() {
+            self.run(time / 5).await?;
         }
-        Ok::<_, String>(took)
-    };
-    let results = at_once((0..callers).map(|_| caller()).collect()).await;
-    let elapsed = began.elapsed();
-    let mut took = Vec::new();
-    for result in results {
-        took.extend(result?);
+        Ok(())
     }
-    took.sort_unstable();
-    let at = |part: f64| took.get((took.len() as f64 * part) as usize).copied().unwrap_or_default();
-    Ok(Run {
-        peer: peer.name,
-        callers,
-        per_second: took.len() as f64 / elapsed.as_secs_f64(),
-        p50: at(0.5),
-        p99: at(0.99),
-        retries: (peer.retries() - retries) as f64 / took.len().max(1) as f64,
-    })
+
+    /// Each caller, a task of its own, decides one call after the other until the time is up or the keys end.
+    pub(crate) async fn run(&self, time: Duration) -> Result<Tally, Failure> {
+        let time = if self.picks.end() { UNTIL_THE_KEYS_END } else { time };
+        let pickers = self.picks.for_callers(self.callers);
+        let retries = self.peer.retries();
+        let began = Instant::now();
+        let mut callers = JoinSet::new();
+        for picker in pickers {
+            callers.spawn(call(self.peer.clone(), picker, self.allowed, began + time));
+        }
+        let mut latencies = Histogram::default();
+        let mut ended = began;
+        while let Some(caller) = callers.join_next().await {
+            let (of_caller, at) = caller??;
+            latencies.add(&of_caller);
+            ended = ended.max(at);
+        }
+        Ok(Tally { latencies, elapsed: ended - began, retries: self.peer.retries() - retries })
+    }
 }
 
-async fn at_once<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut running = futures_util::stream::FuturesUnordered::from_iter(futures);
-    let mut outputs = Vec::new();
-    while let Some(output) = futures_util::StreamExt::next(&mut running).await {
-        outputs.push(output);
+async fn call(
+    peer: Arc<Peer>,
+    mut picker: Picker,
+    allowed: bool,
+    end: Instant,
+) -> Result<(Histogram, Instant), Failure> {
+    let mut latencies = Histogram::default();
+    let mut asked = Instant::now();
+    while asked < end {
+        let Some(key) = picker.pick() else { break };
+        if peer.decide(key).await? != allowed {
+            return Err(if allowed { "a call was denied" } else { "a call was allowed" }.into());
+        }
+        let answered = Instant::now();
+        latencies.record(answered - asked);
+        asked = answered;
     }
-    outputs
+    Ok((latencies, asked))
 }

@@ -1,45 +1,84 @@
-//! pg-limiter beside its peers, in one run on one PostgreSQL of its own: `cargo bench --bench peers`.
+//! pg-limiter beside its peers, in one run on servers of its own: `cargo bench --bench peers`.
 //!
 //! Every peer is measured in every round, in turn, so that a machine that grows slower or faster does so for all of
-//! them. The table shows medians over the rounds. `-- --rounds N --seconds S` change how long that takes.
+//! them; the figures are medians over the rounds, and a ratio is the median of the ratios of the rounds. PostgreSQL is
+//! durable, as in production. Redis is left out where there is no `redis-server` and no `REDIS_URL`.
+//!
+//! `-- --help` tells the options.
 
+mod case;
+mod cpu;
+mod first_touch;
+mod histogram;
+mod json;
+mod keyed;
+mod keys;
+mod limiters;
 mod load;
+mod names;
+mod options;
 mod peer;
-mod report;
-mod server;
+mod postgres;
+mod processes;
+mod redis_peer;
+mod redis_server;
+mod results;
+mod rows;
+mod sliding;
+mod stage;
+mod table;
+mod table_size;
+mod targets;
 
-use std::time::Duration;
+use std::process::ExitCode;
 
-use pg_limiter::embedded::{Server, ServerConfig};
+use crate::case::Case;
+use crate::options::Options;
+use crate::results::Results;
+use crate::stage::Stage;
 
-use crate::load::{Run, measure};
-use crate::peer::Peer;
-
-/// Callers at once, all on one key.
-const CALLERS: [usize; 3] = [1, 8, 32];
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let number = |name: &str, default: f64| -> f64 {
-        let mut arguments = std::env::args().skip_while(|argument| argument != name);
-        arguments.nth(1).and_then(|value| value.parse().ok()).unwrap_or(default)
+async fn main() -> Result<ExitCode, Failure> {
+    if let Some(order) = processes::Order::of_this_process()? {
+        order.obey().await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(options) = Options::read(std::env::args().skip(1))? else {
+        println!("{}", options::HELP);
+        return Ok(ExitCode::SUCCESS);
     };
-    let rounds = number("--rounds", 3.0) as usize;
-    let time = Duration::from_secs_f64(number("--seconds", 1.5));
-
-    // Durable, as in production: what a decision waits for is the flush of the commit.
-    let server = Server::start(&ServerConfig::default())?;
-    println!("{}, one hot key, {rounds} rounds of {time:?}", server.source());
-    let peers = Peer::all(&server::prepare(&server).await?).await?;
-
-    let mut runs: Vec<Run> = Vec::new();
-    for _ in 0..rounds {
-        for callers in CALLERS {
-            for peer in &peers {
-                runs.push(measure(peer, callers, time).await?);
-            }
+    let stage = Stage::set(options).await?;
+    let mut results = Results::default();
+    let cases = cases(&stage).await?;
+    for round in 1..=stage.options.rounds {
+        for case in &cases {
+            eprintln!("round {round} of {}: {}", stage.options.rounds, case.id);
+            results.add(round, &case.id, case.measure(&stage).await);
         }
     }
-    report::print(&runs, &peers, &CALLERS);
-    Ok(())
+    if stage.options.wants(names::TABLE_SIZE) {
+        table_size::measure(&stage, &mut results).await;
+    }
+    stage.clear().await?;
+    if stage.options.json {
+        println!("{:#}", json::of(&stage, &results));
+    } else {
+        table::print(&stage, &results);
+    }
+    for failure in &results.failures {
+        eprintln!("failed: {failure}");
+    }
+    Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All that is measured in every round, in the order of a round.
+async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
+    let mut cases = keyed::cases(stage).await?;
+    cases.extend(sliding::cases(stage).await?);
+    cases.extend(processes::cases(stage));
+    cases.extend(first_touch::cases(stage).await?);
+    cases.extend(rows::cases(stage).await?);
+    Ok(cases)
 }

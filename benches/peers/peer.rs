@@ -1,82 +1,99 @@
+//! What decides.
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
-use sqlx::{PgPool, Row};
+use pg_limiter::{Item, LimitRef, Limiter};
+use sqlx::{PgConnection, PgPool, Row};
+use tokio::sync::Mutex;
 
-/// What is measured.
+use crate::Failure;
+use crate::cpu::Processes;
+use crate::redis_peer::Bucket;
+
+#[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    kind: Kind,
-    pool: PgPool,
-    limiter: Limiter,
+    /// Of its server.
+    pub(crate) processes: Processes,
+    means: Means,
     retries: AtomicU64,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
+#[derive(Debug)]
+pub(crate) enum Means {
     /// One conditional UPDATE in READ COMMITTED: as little as a decision can be.
-    Update,
+    Update(PgPool),
+    /// The same on a connection that the caller holds, without a pool. (The lock is free: it has one caller.)
+    UpdateAlone(Mutex<PgConnection>),
     /// The seed's function in a SERIALIZABLE transaction, tried again after a conflict.
-    Seed,
+    Seed(PgPool),
+    /// A row for every hit, counted anew by each decision.
+    SlidingLog(PgPool),
     /// `limiter.limit`.
-    Own,
+    Limiter(Limiter, LimitRef),
+    /// The same with several limits in one decision.
+    Several(Limiter, Box<[LimitRef; 4]>),
     /// `limiter.within` in a READ COMMITTED transaction of the caller.
-    Within,
+    Within(Limiter, LimitRef),
+    /// A Lua script.
+    Redis(Bucket),
 }
 
 impl Peer {
-    pub(crate) async fn all(pool: &PgPool) -> Result<Vec<Self>, Box<dyn std::error::Error>> {
-        let hot = Limit::token_bucket(1e9, Duration::from_secs(1));
-        let mut config = LimiterConfig::default();
-        config.retry = RetryPolicy { max_attempts: u32::MAX, deadline: Duration::from_secs(60), ..config.retry };
-        let limiter = Limiter::with_config(pool.clone(), Limits::new().define("hot", hot)?, config);
-        let peer =
-            |name, kind| Self { name, kind, pool: pool.clone(), limiter: limiter.clone(), retries: AtomicU64::new(0) };
-        Ok(vec![
-            peer("bare UPDATE", Kind::Update),
-            peer("seed's function, SERIALIZABLE", Kind::Seed),
-            peer("pg-limiter, own transaction", Kind::Own),
-            peer("pg-limiter, caller's transaction", Kind::Within),
-        ])
+    pub(crate) fn new(name: &'static str, processes: Processes, means: Means) -> Arc<Self> {
+        Arc::new(Self { name, processes, means, retries: AtomicU64::new(0) })
     }
 
+    /// So far.
     pub(crate) fn retries(&self) -> u64 {
-        if self.kind == Kind::Own { self.limiter.retries() } else { self.retries.load(Ordering::Relaxed) }
+        match &self.means {
+            Means::Limiter(limiter, _) | Means::Several(limiter, _) => limiter.retries(),
+            _ => self.retries.load(Ordering::Relaxed),
+        }
     }
 
-    /// One decision.
-    pub(crate) async fn decide(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        match self.kind {
-            Kind::Update => {
-                let update = "UPDATE plain SET value = value + 1 WHERE id = 1 AND value >= 0";
-                sqlx::query(update).execute(&self.pool).await?;
-            }
-            Kind::Seed => loop {
-                match self.seed().await {
-                    Ok(_) => break,
+    /// One decision: allowed or not.
+    pub(crate) async fn decide(&self, key: &Arc<str>) -> Result<bool, Failure> {
+        match &self.means {
+            Means::Update(pool) => update(pool, key).await,
+            Means::UpdateAlone(connection) => update(&mut *connection.lock().await, key).await,
+            Means::Seed(pool) => loop {
+                match seed(pool, key).await {
+                    Ok(left) => return Ok(left >= 0.0),
                     Err(error) if error.as_database_error().and_then(|e| e.code()).as_deref() == Some("40001") => {
                         self.retries.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => return Err(error.into()),
                 }
             },
-            Kind::Own => {
-                self.limiter.limit(("hot", "k")).await?.enforce()?;
+            Means::SlidingLog(pool) => {
+                Ok(sqlx::query_scalar("SELECT log_take($1)").bind(&**key).fetch_one(pool).await?)
             }
-            Kind::Within => {
-                let mut tx = self.pool.begin().await?;
-                self.limiter.within(&mut tx).limit(("hot", "l")).await?.enforce()?;
+            Means::Limiter(limiter, limit) => Ok(limiter.limit((limit.clone(), key.clone())).await?.is_allowed()),
+            Means::Several(limiter, limits) => {
+                let items = limits.each_ref().map(|limit| Item::new(limit.clone(), key.clone()));
+                Ok(limiter.limit(items).await?.is_allowed())
+            }
+            Means::Within(limiter, limit) => {
+                let mut tx = limiter.pool().begin().await?;
+                let decision = limiter.within(&mut tx).limit((limit.clone(), key.clone())).await?;
                 tx.commit().await?;
+                Ok(decision.is_allowed())
             }
+            Means::Redis(bucket) => bucket.take(key).await,
         }
-        Ok(())
     }
+}
 
-    async fn seed(&self) -> Result<f64, sqlx::Error> {
-        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE").await?;
-        let row = sqlx::query("SELECT seed_take('hot', 1e9, 1e9)").fetch_one(&mut *tx).await?;
-        tx.commit().await?;
-        row.try_get(0)
-    }
+async fn update(executor: impl sqlx::PgExecutor<'_>, key: &str) -> Result<bool, Failure> {
+    let update = sqlx::query("UPDATE plain SET value = value - 1 WHERE key = $1 AND value - 1 >= 0").bind(key);
+    Ok(update.execute(executor).await?.rows_affected() == 1)
+}
+
+async fn seed(pool: &PgPool, key: &str) -> Result<f64, sqlx::Error> {
+    let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE").await?;
+    let row = sqlx::query("SELECT seed_take($1, 1e9, 1e9)").bind(key).fetch_one(&mut *tx).await?;
+    tx.commit().await?;
+    row.try_get(0)
 }

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::cli::decide::{DecideArgs, PeekArgs};
 use crate::cli::migrate::MigrateArgs;
+use crate::cli::prune::PruneArgs;
 use crate::cli::replay::ReplayArgs;
 use crate::cli::reset::ResetArgs;
 
@@ -56,6 +57,9 @@ pub(super) enum Command {
     /// Forget a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
+    /// Remove the rows of keys that are not in use: their buckets are full, with a row or without. For cron
+    #[command(after_help = EXIT_CODES)]
+    Prune(PruneArgs),
     /// What would these limits have done to past traffic? Recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),

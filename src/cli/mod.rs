@@ -10,6 +10,7 @@ mod json;
 mod limit_args;
 mod migrate;
 mod output;
+mod prune;
 mod replay;
 mod reset;
 mod run;

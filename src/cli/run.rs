@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use crate::cli::args::{Arguments, Command};
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
-use crate::cli::{decide, demo, migrate, output, replay, reset};
+use crate::cli::{decide, demo, migrate, output, prune, replay, reset};
 
 /// Runs the tool with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -46,6 +46,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Check(args) => decide::check(args, database).await,
         Command::Peek(args) => decide::peek(args, database).await,
         Command::Reset(args) => reset::run(args, database).await,
+        Command::Prune(args) => prune::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
     }
 }

@@ -6,17 +6,16 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tracing::debug;
 
 use crate::error::{Cause, Error, Phase, classify};
-use crate::limiter::Limiter;
 use crate::limiter::combine::Combiner;
 use crate::limiter::held::Held;
+use crate::limiter::{Isolation, Limiter};
 use crate::retry::Attempts;
 use crate::sql::{Answer, Batch, Statements, decide, reset_all_keys};
 
 /// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
-fn begin(combiner: &Combiner, deadline: Instant) -> AssertSqlSafe<String> {
+fn begin(combiner: &Combiner, isolation: Isolation, deadline: Instant) -> AssertSqlSafe<String> {
     let left = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
-    let mut begin =
-        format!("BEGIN ISOLATION LEVEL {}; SET LOCAL statement_timeout = {left}", combiner.isolation.as_sql());
+    let mut begin = format!("BEGIN ISOLATION LEVEL {}; SET LOCAL statement_timeout = {left}", isolation.as_sql());
     if let Some((name, value)) = combiner.durability.setting() {
         begin.push_str(&format!("; SET LOCAL {name} = {value}"));
     }
@@ -49,6 +48,9 @@ impl Failure {
 /// A trait and not a closure: futures that hold an async closure are not provably `Send` where users spawn them.
 pub(super) trait Statement: Sync {
     type Output: Send;
+
+    /// The isolation level, if it is not the one that was chosen for the limiter.
+    const ISOLATION: Option<Isolation> = None;
 
     fn run(
         &self,
@@ -150,7 +152,8 @@ pub(super) async fn transact<S: Statement>(
     deadline: Instant,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let begun = before(deadline, connection.begin_with(begin(combiner, deadline))).await;
+    let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
+    let begun = before(deadline, connection.begin_with(begin(combiner, isolation, deadline))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
     let value = value.map_err(Failure::at(Phase::Statement))?;

@@ -1,3 +1,4 @@
+use crate::limiter::DenialMemory;
 use crate::retry::RetryPolicy;
 use crate::sql::Schema;
 
@@ -12,6 +13,7 @@ use crate::sql::Schema;
 /// - `lanes`: 2
 /// - `max_batch`: 1,024
 /// - `max_waiting`: 65,536
+/// - `remember_denials`: `None`
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimiterConfig {
@@ -33,6 +35,9 @@ pub struct LimiterConfig {
     /// The most calls that wait in a lane; one more is refused with [`Error::Overloaded`](crate::Error::Overloaded). 0 is
     /// taken as 1.
     pub max_waiting: usize,
+    /// Whether denials are remembered in this process: a key that is hammered is then refused without asking the
+    /// database, until its retry time. Never within a caller's transaction.
+    pub remember_denials: Option<DenialMemory>,
 }
 
 impl Default for LimiterConfig {
@@ -46,6 +51,7 @@ impl Default for LimiterConfig {
             lanes: 2,
             max_batch: 1024,
             max_waiting: 65_536,
+            remember_denials: None,
         }
     }
 }

@@ -1,15 +1,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use sqlx::{PgConnection, PgPool};
 
-use crate::call::{Balances, Call, Decision, Op};
+use crate::call::{Balances, Call, Decision, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
 use crate::limiter::LimiterConfig;
 use crate::limiter::attempt::ResetAllKeys;
 use crate::limiter::combine::Combiner;
-use crate::sql::{RateLimits, Schema, Within};
+use crate::limiter::denials::Denials;
+use crate::sql::{Answer, RateLimits, Schema, Within};
 
 /// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
@@ -41,6 +43,7 @@ use crate::sql::{RateLimits, Schema, Within};
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,
+    denials: Option<Arc<Denials>>,
 }
 
 impl Limiter {
@@ -52,7 +55,8 @@ impl Limiter {
     /// With these limits and this configuration.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
         let rate_limits = RateLimits::in_schema(limits, config.schema.clone());
-        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)) }
+        let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
+        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials }
     }
 
     /// The limits known by name.
@@ -103,7 +107,16 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = self.combiner.rate_limits.resolve(Op::Limit, call.into())?;
+        let Some(denials) = &self.denials else {
+            let (call, answer) = self.combiner.ask(call).await?;
+            return Ok(answer.decision(&call));
+        };
+        let asked = Instant::now();
+        if let Some(answer) = denials.recall(&call, asked) {
+            return Ok(answer.decision(&call));
+        }
         let (call, answer) = self.combiner.ask(call).await?;
+        denials.remember(&call, &answer, asked, Instant::now());
         Ok(answer.decision(&call))
     }
 
@@ -133,7 +146,7 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = self.combiner.rate_limits.resolve(Op::Reset, call.into())?;
-        self.combiner.ask(call).await.map(|_| ())
+        self.ask_and_forget(call).await.map(|_| ())
     }
 
     /// Forgets every key of the limit of this name, and says how many rows that were. Its rows stay locked while it
@@ -143,7 +156,21 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
         crate::limit::check_name(name)?;
-        self.own_transaction(ResetAllKeys(name)).await
+        let result = self.own_transaction(ResetAllKeys(name)).await;
+        if let Some(denials) = &self.denials {
+            denials.clear();
+        }
+        result
+    }
+
+    /// For what gives tokens back: denials from before it do not hold any more, whether it is known to have happened or
+    /// not.
+    async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+        let Some(denials) = &self.denials else { return self.combiner.ask(call).await };
+        let kept = call.clone();
+        let result = self.combiner.ask(call).await;
+        denials.forget(&kept);
+        result
     }
 
     /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
@@ -153,7 +180,7 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = self.combiner.rate_limits.resolve(Op::Credit, call.into())?;
-        let (call, answer) = self.combiner.ask(call).await?;
+        let (call, answer) = self.ask_and_forget(call).await?;
         Ok(answer.balances(&call))
     }
 

@@ -3,9 +3,13 @@
 mod attempt;
 mod combine;
 mod config;
+mod denial_memory;
+mod denials;
 mod held;
 mod limiter;
+mod prune;
 mod work;
 
 pub use config::{Connections, Durability, Isolation, LimiterConfig};
+pub use denial_memory::DenialMemory;
 pub use limiter::Limiter;

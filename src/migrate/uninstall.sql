@@ -3,6 +3,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_check;
 DROP FUNCTION IF EXISTS public.rate_limit;
 DROP FUNCTION IF EXISTS public.rate_limit_reset(text, text);
 DROP FUNCTION IF EXISTS public.rate_limit_reset(text);
+DROP FUNCTION IF EXISTS public.rate_limit_prune;
 DROP FUNCTION IF EXISTS public.rate_limit_single;
 DROP FUNCTION IF EXISTS public.rate_limit_decide;
 DROP FUNCTION IF EXISTS public.rate_limit_validate;

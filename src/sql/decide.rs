@@ -40,6 +40,19 @@ impl Answer {
         Decision { outcome, limits: call.places.iter().map(state).collect() }
     }
 
+    /// The wait in microseconds and the balance, if this denies a call with one bucket.
+    pub(crate) fn lone_denial(&self) -> Option<(i64, f64)> {
+        match (self.ok, self.wait, self.items.as_slice()) {
+            (false, Some(wait), &[ItemAnswer { balance, .. }]) => Some((wait, balance)),
+            _ => None,
+        }
+    }
+
+    /// The denial of a call with one bucket: the other way round.
+    pub(crate) fn denied(wait: i64, balance: f64) -> Self {
+        Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { refused: true, balance }] }
+    }
+
     pub(crate) fn balances(&self, call: &Resolved) -> Balances {
         Balances::new(call.places.iter().map(|place| self.items[*place].balance).collect())
     }

@@ -2,6 +2,7 @@
 
 mod batch;
 mod decide;
+mod prune;
 mod schema;
 mod within;
 
@@ -12,4 +13,5 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::Batch;
 pub(crate) use decide::{Answer, decide, decide_alone};
+pub(crate) use prune::{LastRow, PruneStep, prune};
 pub(crate) use schema::Statements;

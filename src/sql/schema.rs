@@ -59,6 +59,7 @@ pub(crate) struct Statements {
     pub(crate) schema: Schema,
     pub(crate) decide: SqlStr,
     pub(crate) reset_name: SqlStr,
+    pub(crate) prune: SqlStr,
 }
 
 impl Statements {
@@ -69,10 +70,13 @@ impl Statements {
              FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
         );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
+        let prune =
+            format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
         Self {
             schema,
             decide: AssertSqlSafe(Arc::<str>::from(decide)).into_sql_str(),
             reset_name: AssertSqlSafe(Arc::<str>::from(reset_name)).into_sql_str(),
+            prune: AssertSqlSafe(Arc::<str>::from(prune)).into_sql_str(),
         }
     }
 }

@@ -9,6 +9,8 @@ mod interrupted;
 mod migrations;
 mod model;
 mod properties;
+mod prune;
+mod prune_contended;
 mod scenarios;
 mod sql_sources;
 mod support;

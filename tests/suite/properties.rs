@@ -7,12 +7,12 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use crate::model::{Item, Kind, Model, Rule, Verdict};
 use crate::support::{Answer, Database, Step, decide};
 
-const NOW: i64 = 1_767_225_600_000_000;
+pub const NOW: i64 = 1_767_225_600_000_000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["k", "l"];
 
 /// Runs a property in one database; every case cleans up behind itself.
-fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut PgConnection, S::Value)) {
+pub fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut PgConnection, S::Value)) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let database = runtime.block_on(Database::migrated());
@@ -33,7 +33,7 @@ fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut PgCo
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
+pub fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
     const PERIODS: &[i64] = &[1_000, 999_983, 1_000_000, 7_000_003, 60_000_000, 3_600_000_000, 604_800_000_000];
     (
         proptest::sample::select(kinds),
@@ -59,7 +59,7 @@ fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
         })
 }
 
-const ALL: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow];
+pub const ALL: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow];
 
 /// What happens next: an operation on some buckets, after a pause.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "table",
     "clock",
     "validate",
@@ -18,6 +18,7 @@ const FILES: [&str; 10] = [
     "rate_limit_check",
     "rate_limit_enforce",
     "rate_limit_reset",
+    "rate_limit_prune",
     "privileges",
 ];
 const MIGRATION: &str = "migrations/0001_rate_limits.sql";

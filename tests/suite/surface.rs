@@ -95,6 +95,7 @@ async fn in_a_spawned_task() {
         let _ = limiter.charge(item()).await.expect("balances");
         limiter.reset(item()).await.expect("reset");
         let _ = limiter.reset_all_keys("a").await.expect("reset");
+        let _ = limiter.prune().await.expect("pruned");
         let work = limiter.clone();
         limiter
             .transaction(async move |tx| work.within(tx).limit(("a", "u1")).await?.enforce())

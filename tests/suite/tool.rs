@@ -99,6 +99,22 @@ async fn exit_codes_tell_what_was_decided() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn prune_says_how_many_rows_are_gone() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    let idle = "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', 1, 0, 0)";
+    assert_eq!(tool("limit a in-use --rate 1 --period 1d").code, Some(0));
+    database.execute(idle).await;
+    tool("prune").says(0, "done, 1 row removed");
+    tool("prune").says(0, "done, 0 rows removed");
+    database.execute(idle).await;
+    tool("prune --json").says(0, r#"{"ok": true, "rows": 1}"#);
+    assert_eq!(database.rows().await, 1);
+    let none = Database::empty().await;
+    run(Some(&none.url), &["prune"], "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failures_have_their_own_exit_codes() {
     let database = Database::empty().await;
     let limit = ["limit", "a", "--rate", "1", "--period", "1m"];

@@ -1,0 +1,97 @@
+//! What is measured once in every round.
+
+use std::fmt;
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use crate::Failure;
+use crate::cpu::Processes;
+use crate::load::{Load, Tally};
+use crate::processes;
+use crate::stage::Stage;
+
+/// Which line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id {
+    pub(crate) work: &'static str,
+    pub(crate) peer: &'static str,
+    /// In each process.
+    pub(crate) callers: usize,
+    pub(crate) processes: usize,
+}
+
+impl Id {
+    pub(crate) const fn of(work: &'static str, peer: &'static str, callers: usize) -> Self {
+        Self { work, peer, callers, processes: 1 }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, {} x {}", self.work, self.peer, self.processes, self.callers)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) id: Id,
+    pub(crate) job: Job,
+}
+
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Callers in this process.
+    Calls {
+        load: Load,
+        /// SQL to run before, which is not measured.
+        before: Option<(PgPool, String)>,
+    },
+    /// Callers in processes of their own.
+    Processes(processes::Order),
+}
+
+/// A tally, and the server's CPU time for it.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) tally: Tally,
+    pub(crate) cpu: Option<Duration>,
+}
+
+impl Case {
+    pub(crate) fn calls(work: &'static str, load: Load) -> Self {
+        Self::calls_after(work, load, None)
+    }
+
+    pub(crate) fn calls_after(work: &'static str, load: Load, before: Option<(PgPool, String)>) -> Self {
+        let (peer, callers) = (load.peer.name, load.callers);
+        Self { id: Id::of(work, peer, callers), job: Job::Calls { load, before } }
+    }
+
+    pub(crate) async fn measure(&self, stage: &Stage) -> Result<Measured, Failure> {
+        let time = stage.options.time;
+        match &self.job {
+            Job::Calls { load, before } => {
+                if let Some((pool, sql)) = before {
+                    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.as_str())).execute(pool).await?;
+                }
+                load.warm_up(time).await?;
+                with_cpu_time(load.peer.processes, load.run(time)).await
+            }
+            Job::Processes(order) => {
+                let team = processes::Team::assemble(order, self.id.processes).await?;
+                with_cpu_time(stage.postgres.processes(), team.run()).await
+            }
+        }
+    }
+}
+
+pub(crate) async fn with_cpu_time(
+    processes: Processes,
+    work: impl Future<Output = Result<Tally, Failure>>,
+) -> Result<Measured, Failure> {
+    let before = processes.cpu_time();
+    let tally = work.await?;
+    let cpu = processes.cpu_time().zip(before).map(|(after, before)| after.saturating_sub(before));
+    Ok(Measured { tally, cpu })
+}

@@ -1,0 +1,49 @@
+//! The limits, and the handles that decide them.
+
+use std::time::Duration;
+
+use pg_limiter::{DenialMemory, Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use sqlx::postgres::PgPoolOptions;
+
+use crate::Failure;
+
+/// The tokens of a bucket that is never empty. One comes back in an hour, so that no row is idle (and pruned) soon.
+pub(crate) const PLENTY: f64 = 1e9;
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+/// The period of a bucket of one token: once it is taken, all is denied.
+pub(crate) const CENTURY: Duration = Duration::from_secs(36_500 * 86_400);
+
+/// Of the sliding log and the sliding counter.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+
+pub(crate) const AMPLE: &str = "ample";
+pub(crate) const SPENT: &str = "spent";
+pub(crate) const SLIDING: &str = "sliding";
+pub(crate) const FOUR: [&str; 4] = ["per_user", "per_org", "per_address", "per_route"];
+
+fn limits() -> Result<Limits, Failure> {
+    let ample = || Limit::token_bucket(1, HOUR).capacity(PLENTY);
+    let mut limits = Limits::new()
+        .define(AMPLE, ample())?
+        .define(SPENT, Limit::token_bucket(1, CENTURY))?
+        .define(SLIDING, Limit::sliding_window(PLENTY, WINDOW))?;
+    for name in FOUR {
+        limits = limits.define(name, ample())?;
+    }
+    Ok(limits)
+}
+
+/// A handle with a pool of its own, as sqlx makes it but for its size.
+pub(crate) async fn connect(
+    url: &str,
+    isolation: Isolation,
+    remember_denials: Option<DenialMemory>,
+) -> Result<Limiter, Failure> {
+    let pool = PgPoolOptions::new().max_connections(32).connect(url).await?;
+    let mut config = LimiterConfig::default();
+    // What is too slow shows in the figures; it should not end the run.
+    config.retry = RetryPolicy { max_attempts: u32::MAX, deadline: Duration::from_secs(60), ..config.retry };
+    config.isolation = isolation;
+    config.remember_denials = remember_denials;
+    Ok(Limiter::with_config(pool, limits()?, config))
+}

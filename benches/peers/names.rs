@@ -1,0 +1,37 @@
+//! What the works and the peers are called, in the report and by `--only`.
+
+pub(crate) const LONE: &str = "lone";
+pub(crate) const HOT: &str = "hot";
+pub(crate) const UNIFORM: &str = "uniform";
+pub(crate) const ZIPF: &str = "zipf";
+pub(crate) const FOUR: &str = "four";
+pub(crate) const DENIED: &str = "denied";
+pub(crate) const SLIDING: &str = "sliding";
+pub(crate) const PROCESSES: &str = "processes";
+pub(crate) const FIRST_TOUCH: &str = "first_touch";
+pub(crate) const ROWS: &str = "rows";
+pub(crate) const TABLE_SIZE: &str = "table_size";
+
+pub(crate) const WORKS: [&str; 11] =
+    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, FIRST_TOUCH, ROWS, TABLE_SIZE];
+
+pub(crate) const UPDATE: &str = "update";
+pub(crate) const SEED: &str = "seed";
+pub(crate) const OWN: &str = "pg-limiter";
+pub(crate) const READ_COMMITTED: &str = "pg-limiter, READ COMMITTED";
+pub(crate) const WITHIN: &str = "pg-limiter, caller's transaction";
+pub(crate) const REDIS: &str = "redis, in memory";
+pub(crate) const REDIS_DURABLE: &str = "redis, appendfsync always";
+
+pub(crate) const FOUR_LIMITS: &str = "pg-limiter, 4 limits";
+pub(crate) const ONE_LIMIT: &str = "pg-limiter, 1 limit";
+pub(crate) const REMEMBERED: &str = "pg-limiter, denials remembered";
+pub(crate) const LOG: &str = "sliding log";
+pub(crate) const COUNTER: &str = "pg-limiter, sliding window";
+pub(crate) const NEW_KEYS: &str = "pg-limiter, new keys";
+pub(crate) const WARM_KEYS: &str = "pg-limiter, the same keys again";
+pub(crate) const NEW_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, new keys";
+pub(crate) const WARM_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, the same keys again";
+pub(crate) const FEW_ROWS: &str = "pg-limiter, 10^4 rows";
+pub(crate) const MANY_ROWS: &str = "pg-limiter, 10^7 rows";
+pub(crate) const MANY_ROWS_QUICK: &str = "pg-limiter, 10^5 rows";

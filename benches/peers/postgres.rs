@@ -1,0 +1,95 @@
+//! The PostgreSQL of the run, and the yardsticks on it.
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
+
+use crate::Failure;
+use crate::cpu::Processes;
+
+/// A row to update; the function that the idea comes from (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token
+/// buckets function)", 2022: update, insert if that found nothing); and a log of all hits of the last 10 seconds, which
+/// counts exactly because callers of one key wait for each other.
+const YARDSTICKS: &str = r#"
+CREATE TABLE plain (key text COLLATE "C" PRIMARY KEY, value double precision NOT NULL) WITH (fillfactor = 70);
+
+CREATE TABLE seed (id text PRIMARY KEY, tk double precision NOT NULL, ts timestamptz NOT NULL) WITH (fillfactor = 70);
+CREATE FUNCTION seed_take(rate_id text, per_second double precision, capacity double precision)
+RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+  left_over double precision;
+BEGIN
+  UPDATE seed
+  SET tk = least(tk + extract(epoch FROM clock_timestamp() - ts)::double precision * per_second, capacity) - 1,
+      ts = clock_timestamp()
+  WHERE id = rate_id
+  RETURNING tk INTO left_over;
+  IF NOT FOUND THEN
+    INSERT INTO seed VALUES (rate_id, capacity - 1, clock_timestamp()) RETURNING tk INTO left_over;
+  END IF;
+  RETURN left_over;
+END $$;
+
+CREATE TABLE log (key text COLLATE "C" NOT NULL, at timestamptz NOT NULL);
+CREATE INDEX ON log (key, at);
+CREATE FUNCTION log_take(whose text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  hits bigint;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtext(whose));
+  DELETE FROM log WHERE key = whose AND at <= clock_timestamp() - interval '10 seconds';
+  SELECT count(*) INTO hits FROM log WHERE key = whose;
+  IF hits >= 1e9 THEN
+    RETURN false;
+  END IF;
+  INSERT INTO log VALUES (whose, clock_timestamp());
+  RETURN true;
+END $$;
+"#;
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    server: Server,
+    /// For the yardsticks: without the ping before each use, which is as good as a pool gets.
+    pub(crate) pool: PgPool,
+}
+
+impl Postgres {
+    pub(crate) async fn start() -> Result<Self, Failure> {
+        let mut config = ServerConfig::default();
+        config.settings.push(("max_connections".to_owned(), "500".to_owned()));
+        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await??;
+        let options = PgPoolOptions::new().max_connections(32).test_before_acquire(false);
+        let pool = options.connect(&server.url("postgres")).await?;
+        pg_limiter::migrate::migrate(&pool).await?;
+        sqlx::raw_sql(YARDSTICKS).execute(&pool).await?;
+        Ok(Self { server, pool })
+    }
+
+    /// Of the database that holds everything but what needs one of its own.
+    pub(crate) fn url(&self) -> String {
+        self.server.url("postgres")
+    }
+
+    /// Another database with the limiter's table, empty: its URL.
+    pub(crate) async fn database(&self, name: &str) -> Result<String, Failure> {
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&self.pool).await?;
+        let url = self.server.url(name);
+        let mut connection = PgConnection::connect(&url).await?;
+        pg_limiter::migrate::migrate_on(&mut connection).await?;
+        connection.close().await?;
+        Ok(url)
+    }
+
+    pub(crate) fn processes(&self) -> Processes {
+        Processes(self.server.pid())
+    }
+
+    pub(crate) fn version(&self) -> &str {
+        self.server.version()
+    }
+
+    pub(crate) fn source(&self) -> &str {
+        self.server.source()
+    }
+}

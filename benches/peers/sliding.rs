@@ -1,0 +1,43 @@
+//! A log of all hits beside two counters, with 10,000 hits in the window.
+
+use pg_limiter::Isolation;
+
+use crate::Failure;
+use crate::case::Case;
+use crate::keys::{PREFIX, Picks};
+use crate::limiters;
+use crate::load::Load;
+use crate::names::{COUNTER, LOG, SLIDING};
+use crate::peer::Means;
+use crate::stage::Stage;
+
+const HITS: u32 = 10_000;
+const KEY: &str = "sliding";
+/// Of each.
+pub(crate) const CALLERS: [usize; 2] = [1, 32];
+
+pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
+    if !stage.options.wants(SLIDING) {
+        return Ok(Vec::new());
+    }
+    let pool = &stage.postgres.pool;
+    let log = stage.peer(LOG, Means::SlidingLog(pool.clone()));
+    let counter = stage.limiter(COUNTER, &stage.postgres.url(), Isolation::Serializable, limiters::SLIDING).await?;
+    // What the counter costs does not depend on them. Spread over the window, so that about as many leave as callers add.
+    let hits = format!(
+        "TRUNCATE log;
+         INSERT INTO log SELECT '{PREFIX}{KEY}', now() - make_interval(secs => {window} * n / {HITS}.0)
+         FROM generate_series({HITS}, 1, -1) AS n;
+         ANALYZE log;",
+        window = limiters::WINDOW.as_secs()
+    );
+    let load =
+        |peer: &_, callers| Load { peer: std::sync::Arc::clone(peer), callers, picks: Picks::one(KEY), allowed: true };
+    let both = |callers| {
+        [
+            Case::calls_after(SLIDING, load(&log, callers), Some((pool.clone(), hits.clone()))),
+            Case::calls(SLIDING, load(&counter, callers)),
+        ]
+    };
+    Ok(CALLERS.into_iter().flat_map(both).collect())
+}

@@ -1,0 +1,91 @@
+//! The ratios that the project promises, and whether they hold here.
+
+use crate::case::Id;
+use crate::names::*;
+use crate::options::Options;
+use crate::processes;
+use crate::results::{Figures, Results};
+use crate::{first_touch, sliding};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    Least,
+    Most,
+}
+
+impl At {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Least => "least",
+            Self::Most => "most",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) field: &'static str,
+    /// Nothing if it was not measured.
+    pub(crate) value: Option<f64>,
+    /// Nothing for what is only told.
+    pub(crate) target: Option<f64>,
+    pub(crate) at: At,
+}
+
+impl Target {
+    const fn new(field: &'static str, value: Option<f64>, at: At, target: f64) -> Self {
+        Self { field, value, target: Some(target), at }
+    }
+
+    const fn told(field: &'static str, value: Option<f64>) -> Self {
+        Self { field, value, target: None, at: At::Least }
+    }
+
+    pub(crate) fn met(&self) -> Option<bool> {
+        let (value, target) = self.value.zip(self.target)?;
+        Some(match self.at {
+            At::Least => value >= target,
+            At::Most => value <= target,
+        })
+    }
+}
+
+pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
+    let speed = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.per_second);
+    let p50 = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.p50_ms);
+    let cpu = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.cpu_us);
+    let hot = |peer, callers| Id::of(HOT, peer, callers);
+    let uniform = |peer| Id::of(UNIFORM, peer, 256);
+    let several = |peer| {
+        let id = |(processes, callers)| Id { work: PROCESSES, peer, callers, processes };
+        speed(id(processes::FOUR), id(processes::ONE))
+    };
+    let (serializable, read_committed) = (several(OWN), several(READ_COMMITTED));
+    let better = serializable.into_iter().chain(read_committed).reduce(f64::max);
+    let slid = |peer| Id::of(SLIDING, peer, sliding::CALLERS[1]);
+    let touched = |peer| Id::of(FIRST_TOUCH, peer, first_touch::CALLERS);
+    // A quick run makes fewer decisions than the name says.
+    let pages = results.table_pages.filter(|_| !options.quick).map(|pages| pages as f64);
+    let remembered = results.median(&Id::of(DENIED, REMEMBERED, 1), |figures| figures.per_second);
+    vec![
+        Target::new("hot_256_vs_redis", speed(hot(OWN, 256), hot(REDIS, 256)), At::Least, 1.5),
+        Target::new("hot_256_vs_redis_durable", speed(hot(OWN, 256), hot(REDIS_DURABLE, 256)), At::Least, 3.0),
+        Target::new("hot_32_vs_seed", speed(hot(OWN, 32), hot(SEED, 32)), At::Least, 40.0),
+        Target::new("uniform_256_vs_redis_durable", speed(uniform(OWN), uniform(REDIS_DURABLE)), At::Least, 1.0),
+        Target::new("lone_p50_vs_update", p50(Id::of(LONE, OWN, 1), Id::of(LONE, UPDATE, 1)), At::Most, 1.15),
+        Target::new(
+            "four_limits_p50_vs_one",
+            p50(Id::of(FOUR, FOUR_LIMITS, 1), Id::of(FOUR, ONE_LIMIT, 1)),
+            At::Most,
+            1.3,
+        ),
+        Target::new("processes_4_vs_1", better, At::Least, 0.5),
+        Target::told("processes_4_vs_1_serializable", serializable),
+        Target::told("processes_4_vs_1_read_committed", read_committed),
+        Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),
+        Target::new("rows_1e7_vs_1e4_p50", p50(Id::of(ROWS, MANY_ROWS, 1), Id::of(ROWS, FEW_ROWS, 1)), At::Most, 1.2),
+        Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),
+        Target::new("table_pages_after_1e6", pages, At::Most, 64.0),
+        Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
+    ]
+}

@@ -1,0 +1,42 @@
+//! `rate_limit_prune`: one step through the rows.
+
+use sqlx::{PgConnection, Row};
+
+use crate::sql::Statements;
+
+/// The primary key of the row that a step looked at last.
+pub(crate) struct LastRow {
+    name: String,
+    key: String,
+    shard: i32,
+}
+
+/// What a step did.
+pub(crate) struct PruneStep {
+    /// The rows removed.
+    pub(crate) pruned: u64,
+    /// Where the next step goes on; `None` at the end.
+    pub(crate) last: Option<LastRow>,
+}
+
+/// Looks at the next `step` rows after this one, or from the beginning, and removes those that equal no row.
+pub(crate) async fn prune(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    step: i32,
+    after: Option<&LastRow>,
+) -> Result<PruneStep, sqlx::Error> {
+    let row = sqlx::query(statements.prune.clone())
+        .bind(step)
+        .bind(after.map(|row| row.name.as_str()))
+        .bind(after.map(|row| row.key.as_str()))
+        .bind(after.map(|row| row.shard))
+        .fetch_one(connection)
+        .await?;
+    let name: Option<String> = row.try_get(1)?;
+    let last = match name {
+        Some(name) => Some(LastRow { name, key: row.try_get(2)?, shard: row.try_get(3)? }),
+        None => None,
+    };
+    Ok(PruneStep { pruned: row.try_get::<i64, _>(0)?.unsigned_abs(), last })
+}
