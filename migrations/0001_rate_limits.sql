@@ -45,12 +45,13 @@ COMMENT ON COLUMN public.rate_limits.earlier_counts IS
   'For a sliding window: its period and start, which name its grid, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
 
 -- The limiter's clock: microseconds since the Unix epoch. clock_timestamp(), because now() stands still in a
--- transaction and would give a waiter the time at which it began to wait.
+-- transaction and would give a waiter the time at which it began to wait; date_part, because extract is slow. A double
+-- precision number is exact enough for microseconds until the year 2255.
 CREATE OR REPLACE FUNCTION public.rate_limit_clock()
 RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $function$
-  SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::bigint
+  SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint
 $function$;
 
 -- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
@@ -177,8 +178,7 @@ DECLARE
   settled integer[];
   settled_values double precision[];
   is_settled boolean[];
-  amount double precision; -- tokens to take
-  waited bigint; -- the clock's reading when the UPDATE was done
+  item_calls integer[]; -- the call that an item is part of
 
   -- The buckets.
   rows public.rate_limits[];
@@ -219,6 +219,7 @@ DECLARE
   at bigint;
   times integer;
   admitted integer;
+  one double precision; -- the count of one time
   first_item integer;
   last_item integer := 0;
   grouped boolean;
@@ -244,72 +245,29 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
-  -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides;
-  -- it leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
-  IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_sizes IS NULL AND call_ats IS NULL THEN
-    moment := public.rate_limit_clock();
-    IF buckets = 1 THEN
-      limit_in_hand := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[1] END;
-      kind := limit_kinds[limit_in_hand];
-      rate := limit_rates[limit_in_hand];
-      period := limit_periods[limit_in_hand];
-      capacity := coalesce(limit_capacities[limit_in_hand], rate);
-      times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[1] END;
-      amount := CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[1] END * times;
-      IF
-        kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-        AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
-      THEN
-        UPDATE public.rate_limits AS bucket
-        SET
-          value =
-            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-            - amount,
-          ts = greatest(moment, bucket.ts),
-          idle_at =
-            greatest(moment, bucket.ts) + least(greatest(ceil((
-              capacity + amount -
-              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-            ) * period / rate), 0), 1e18)::bigint
-        WHERE bucket.name = bucket_names[1] AND bucket.key = bucket_keys[1] AND bucket.shard = 0
-          AND bucket.earlier_counts IS NULL
-          AND
-          least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-          - amount >= - (1e-9 + 1e-14 * capacity)
-        RETURNING
-          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
-        INTO after;
-        IF FOUND THEN
-          item_values := ARRAY[after];
-          waited := public.rate_limit_clock();
-          IF waited - moment <= 10000 THEN
-            RETURN;
-          END IF;
-          settled := ARRAY[1];
-          settled_values := ARRAY[after];
-        END IF;
-      END IF;
-    ELSE
-      WITH updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value =
-            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-            - amount,
-          ts = greatest(moment, bucket.ts),
-          idle_at =
-            greatest(moment, bucket.ts) + least(greatest(ceil((
-              capacity + amount -
-              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-            ) * period / rate), 0), 1e18)::bigint
+  -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides; it
+  -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
+  IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
+    now := public.rate_limit_clock();
+    IF call_sizes IS NULL THEN
+      WITH asked AS (
+        SELECT
+          a.*,
+          kind = 'token_bucket' AND times >= 1 AND
+          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+          AS is_plain
         FROM (
-          SELECT a.*
+          SELECT
+            l.*,
+            (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+            1e-9 + 1e-14 * l.capacity AS tolerance,
+            l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
           FROM (
             SELECT
               i.nth::integer AS nth,
               i.name,
               i.key,
-              (0 * i.nth)::integer AS shard, -- A constant would be looked up on its own.
               limit_kinds[i.nth_limit] AS kind,
               limit_rates[i.nth_limit] AS rate,
               limit_periods[i.nth_limit] AS period,
@@ -324,83 +282,189 @@ BEGIN
                 CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
-              FROM unnest(bucket_names, bucket_keys, item_limits, item_counts, call_times)
+              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
                 WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              OFFSET 0 -- Nothing is to be worked out twice.
             ) AS i
-          ) AS a
-          WHERE
-            kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-            AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order,
-        -- and keep to that when the table has grown.
+            OFFSET 0
+          ) AS l
+        ) AS a
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+      ),
+      updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity) - amount,
+          ts = now,
+          idle_at = now + ceil((capacity + amount - least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity)) * period / rate)::bigint
+        FROM asked
+        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
+        -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.earlier_counts IS NULL
+          AND bucket.earlier_counts IS NULL AND asked.is_plain
+          --   is left to others.
+          AND bucket.ts <= now
           AND
-          least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-          - amount >= - (1e-9 + 1e-14 * capacity)
-        RETURNING
-          asked.nth,
-          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
-          AS left_over
+          bucket.value + (now - bucket.ts)::double precision * rate / period
+          >= needed
+        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
-      waited := public.rate_limit_clock();
+    ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
+      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
+      FOR nth IN 1 .. calls LOOP
+        FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
+          last_item := last_item + 1;
+          item_calls[last_item] := nth;
+        END LOOP;
+      END LOOP;
+      WITH asked AS (
+        SELECT
+          a.*,
+          kind = 'token_bucket' AND times >= 1 AND
+          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+          AS is_plain
+        FROM (
+          SELECT
+            l.*,
+            (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+            1e-9 + 1e-14 * l.capacity AS tolerance,
+            l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+          FROM (
+            SELECT
+              i.nth::integer AS nth,
+              i.name,
+              i.key,
+              limit_kinds[i.nth_limit] AS kind,
+              limit_rates[i.nth_limit] AS rate,
+              limit_periods[i.nth_limit] AS period,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+              i.times,
+              i.count * i.times AS amount
+            FROM (
+              SELECT
+                u.nth,
+                u.name,
+                u.key,
+                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              OFFSET 0 -- Nothing is to be worked out twice.
+            ) AS i
+            OFFSET 0
+          ) AS l
+        ) AS a
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+      ),
+      updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity) - amount,
+          ts = now,
+          idle_at = now + ceil((capacity + amount - least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity)) * period / rate)::bigint
+        FROM asked
+        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
+        -- that when the table has grown.
+        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+          AND bucket.earlier_counts IS NULL AND asked.is_plain
+          --   is left to others.
+          AND bucket.ts <= now
+          AND
+          bucket.value + (now - bucket.ts)::double precision * rate / period
+          >= needed
+          AND item_calls[asked.nth] <> ALL (ARRAY(
+            SELECT item_calls[a.nth]
+            FROM asked AS a
+            LEFT JOIN LATERAL (
+              SELECT true AS has_enough
+              FROM public.rate_limits AS bucket
+              WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
+                AND bucket.earlier_counts IS NULL AND a.is_plain
+                --   is left to others.
+                AND bucket.ts <= now
+                AND
+                bucket.value + (now - bucket.ts)::double precision * rate / period
+                >= needed
+              LIMIT 1
+            ) AS b ON true
+            WHERE b.has_enough IS NULL
+          ))
+        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+      )
+      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
     END IF;
     -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
     -- flowed in while the bucket was full would be had twice.
-    IF settled IS NOT NULL AND waited - moment > 10000 + 100 * buckets THEN
-      moment := waited;
+    IF settled IS NOT NULL AND public.rate_limit_clock() - now > 10000 + 100 * buckets THEN
+      now := public.rate_limit_clock();
       WITH updated AS (
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+            bucket.value + (now - bucket.ts)::double precision * rate / period
             , capacity - amount),
-          ts = greatest(moment, bucket.ts),
-          idle_at = greatest(moment, bucket.ts) + least(greatest(ceil((
-            capacity - least(
-              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-              , capacity - amount)
-          ) * period / rate), 0), 1e18)::bigint
+          ts = now,
+          idle_at = now + ceil((capacity - least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity - amount)) * period / rate)::bigint
         FROM (
-          SELECT a.*
+          SELECT
+            a.*,
+            kind = 'token_bucket' AND times >= 1 AND
+            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+            AS is_plain
           FROM (
             SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              (0 * i.nth)::integer AS shard, -- A constant would be looked up on its own.
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
-              i.times,
-              i.count * i.times AS amount
+              l.*,
+              (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+              1e-9 + 1e-14 * l.capacity AS tolerance,
+              l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
             FROM (
               SELECT
-                u.nth,
-                u.name,
-                u.key,
-                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
-              FROM unnest(bucket_names, bucket_keys, item_limits, item_counts, call_times)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
-            ) AS i
+                i.nth::integer AS nth,
+                i.name,
+                i.key,
+                limit_kinds[i.nth_limit] AS kind,
+                limit_rates[i.nth_limit] AS rate,
+                limit_periods[i.nth_limit] AS period,
+                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+                i.times,
+                i.count * i.times AS amount
+              FROM (
+                SELECT
+                  u.nth,
+                  u.name,
+                  u.key,
+                  CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
+                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                OFFSET 0 -- Nothing is to be worked out twice.
+              ) AS i
+              OFFSET 0
+            ) AS l
           ) AS a
-          WHERE
-            kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-            AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
           ORDER BY a.name COLLATE "C", a.key COLLATE "C"
         ) AS asked
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND asked.nth = ANY (settled)
-        RETURNING
-          asked.nth,
-          CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
-          AS left_over
+          AND bucket.ts <= now AND asked.nth = ANY (settled)
+        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
     END IF;
@@ -413,12 +477,16 @@ BEGIN
     END IF;
   END IF;
 
-  amount := 0;
-  item_buckets := coalesce(item_buckets, CASE WHEN items = 1 THEN ARRAY[1] ELSE ARRAY(SELECT generate_series(1, items)) END);
+  IF item_buckets IS NULL THEN
+    FOR i IN 1 .. items LOOP
+      item_buckets[i] := i;
+    END LOOP;
+  END IF;
   item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
   item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
   call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
 
+  last_item := 0;
   LOOP
     -- Read.
     IF buckets = 1 THEN
@@ -435,7 +503,7 @@ BEGIN
         array_agg(r.whole ORDER BY a.nth),
         array_agg(coalesce(r.there, false) ORDER BY a.nth)
       INTO sorted, rows, row_present
-      FROM unnest(bucket_names, bucket_keys) WITH ORDINALITY AS a (name, key, nth)
+      FROM unnest((SELECT bucket_names), bucket_keys) WITH ORDINALITY AS a (name, key, nth) -- Sub-select: as above.
       LEFT JOIN LATERAL (
         SELECT t AS whole, true AS there
         FROM public.rate_limits AS t
@@ -481,17 +549,18 @@ BEGIN
     -- Decide.
     FOR nth IN 1 .. calls LOOP
       times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;
-      IF is_settled[nth] THEN
-        last_item := nth;
+      first_item := last_item + 1;
+      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+      IF is_settled[first_item] THEN
         call_admitted[nth] := times;
         call_waits[nth] := NULL;
-        item_refused[nth] := false;
+        FOR item IN first_item .. last_item LOOP
+          item_refused[item] := false;
+        END LOOP;
         CONTINUE;
       END IF;
       op := coalesce(call_ops[nth], '');
       at := coalesce(call_ats[nth], clock);
-      first_item := last_item + 1;
-      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
       grouped := last_item > first_item;
       refused := false;
       call_waits[nth] := NULL;
@@ -525,12 +594,7 @@ BEGIN
                 END IF;
               END;
             ELSIF kind = 'token_bucket' THEN
-              bucket.idle_at :=
-                greatest(moment, bucket.ts) + least(greatest(ceil((
-                  capacity + amount -
-                  least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-                ) * period / rate), 0), 1e18)::bigint
-              ;
+              bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
             END IF;
           END IF;
           rows[in_hand] := bucket;
@@ -594,12 +658,7 @@ BEGIN
                     END IF;
                   END;
                 ELSIF kind = 'token_bucket' THEN
-                  bucket.idle_at :=
-                    greatest(moment, bucket.ts) + least(greatest(ceil((
-                      capacity + amount -
-                      least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-                    ) * period / rate), 0), 1e18)::bigint
-                  ;
+                  bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
                 END IF;
               END IF;
               rows[in_hand] := bucket;
@@ -722,9 +781,9 @@ BEGIN
                 bucket.value := capacity - bucket.value;
                 bucket.earlier_counts := NULL;
               END IF;
-              bucket.value :=
-                least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-              ;
+              bucket.value := least(
+                bucket.value + (now - bucket.ts)::double precision * rate / period
+                , capacity);
               bucket.ts := now;
               balance := bucket.value;
             ELSE
@@ -791,8 +850,8 @@ BEGIN
           IF times > 1 THEN -- All but one at once, as far as there is enough; that one goes the way of a single call.
             admitted := CASE WHEN count = 0 THEN times - 1 ELSE floor(least((balance + slack) / count, times - 1)) END;
             IF admitted > 0 AND balance >= - slack THEN
-              amount := count;
-              count := amount * admitted;
+              one := count;
+              count := one * admitted;
               IF kind = 'fixed_window' THEN
                 bucket.value := bucket.value - count;
               ELSIF kind = 'sliding_window' THEN
@@ -801,8 +860,7 @@ BEGIN
                 bucket.value := bucket.value - count;
               END IF;
               balance := balance - count;
-              count := amount;
-              amount := 0;
+              count := one;
               after := balance - count;
               present := true;
               touched := true;
@@ -947,12 +1005,7 @@ BEGIN
             END IF;
           END;
         ELSIF kind = 'token_bucket' THEN
-          bucket.idle_at :=
-            greatest(moment, bucket.ts) + least(greatest(ceil((
-              capacity + amount -
-              least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
-            ) * period / rate), 0), 1e18)::bigint
-          ;
+          bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
         END IF;
       END IF;
       rows[in_hand] := bucket;
@@ -1005,7 +1058,7 @@ BEGIN
       ts = w.ts,
       idle_at = w.idle_at,
       earlier_counts = w.earlier_counts
-    FROM unnest(to_update) AS w
+    FROM unnest((SELECT to_update)) AS w
     WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
     GET DIAGNOSTICS written = ROW_COUNT;
     missed := cardinality(to_update) - written;
@@ -1013,7 +1066,7 @@ BEGIN
   IF to_insert IS NOT NULL THEN
     INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
     SELECT w.name, w.key, w.shard, w.value, w.ts, w.idle_at, w.earlier_counts
-    FROM unnest(to_insert) AS w
+    FROM unnest((SELECT to_insert)) AS w
     ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
     GET DIAGNOSTICS written = ROW_COUNT;
     missed := missed + cardinality(to_insert) - written;
@@ -1027,6 +1080,85 @@ BEGIN
     RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
       USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
   END IF;
+END
+$function$;
+
+-- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
+-- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}; one array, because that is
+-- quicker than a row.
+CREATE OR REPLACE FUNCTION public.rate_limit_take(
+  name text,
+  key text,
+  rate double precision,
+  period double precision,
+  capacity double precision,
+  count double precision,
+  times integer
+)
+RETURNS double precision[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  now bigint := public.rate_limit_clock();
+  amount CONSTANT double precision := count * times;
+  tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
+  needed CONSTANT double precision := amount - tolerance;
+  left_over double precision;
+  decided record;
+BEGIN
+  IF times >= 1 AND
+    rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+    AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+  THEN
+    UPDATE public.rate_limits AS bucket
+    SET
+      value = least(
+        bucket.value + (now - bucket.ts)::double precision * rate / period
+        , capacity) - amount,
+      ts = now,
+      idle_at = now + ceil((capacity + amount - least(
+        bucket.value + (now - bucket.ts)::double precision * rate / period
+        , capacity)) * period / rate)::bigint
+    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
+      AND bucket.earlier_counts IS NULL
+      --   is left to others.
+      AND bucket.ts <= now
+      AND
+      bucket.value + (now - bucket.ts)::double precision * rate / period
+      >= needed
+    RETURNING bucket.value INTO left_over;
+    IF FOUND THEN
+      -- Somebody had the row: see rate_limit_decide.
+      IF public.rate_limit_clock() - now > 10000 THEN
+        now := public.rate_limit_clock();
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity - amount),
+          ts = now,
+          idle_at = now + ceil((capacity - least(
+            bucket.value + (now - bucket.ts)::double precision * rate / period
+            , capacity - amount)) * period / rate)::bigint
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
+          AND bucket.ts <= now
+        RETURNING bucket.value INTO left_over;
+      END IF;
+      RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END];
+    END IF;
+  END IF;
+  SELECT d.*
+  INTO decided
+  FROM public.rate_limit_decide(
+    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL,
+    ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
+  ) AS d;
+  RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1]];
 END
 $function$;
 
@@ -1337,6 +1469,9 @@ REVOKE ALL ON FUNCTION public.rate_limit_validate(
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
   integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_take(
+  text, text, double precision, double precision, double precision, double precision, integer
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

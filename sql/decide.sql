@@ -73,8 +73,7 @@ DECLARE
   settled integer[];
   settled_values double precision[];
   is_settled boolean[];
-  amount double precision; -- tokens to take
-  waited bigint; -- the clock's reading when the UPDATE was done
+  item_calls integer[]; -- the call that an item is part of
 
   -- The buckets.
   rows public.rate_limits[];
@@ -113,6 +112,7 @@ DECLARE
   at bigint;
   times integer;
   admitted integer;
+  one double precision; -- the count of one time
   first_item integer;
   last_item integer := 0;
   grouped boolean;
@@ -140,12 +140,16 @@ BEGIN
 
   --@include plain
 
-  amount := 0;
-  item_buckets := coalesce(item_buckets, CASE WHEN items = 1 THEN ARRAY[1] ELSE ARRAY(SELECT generate_series(1, items)) END);
+  IF item_buckets IS NULL THEN
+    FOR i IN 1 .. items LOOP
+      item_buckets[i] := i;
+    END LOOP;
+  END IF;
   item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
   item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
   call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
 
+  last_item := 0;
   LOOP
     -- Read.
     IF buckets = 1 THEN
@@ -162,7 +166,7 @@ BEGIN
         array_agg(r.whole ORDER BY a.nth),
         array_agg(coalesce(r.there, false) ORDER BY a.nth)
       INTO sorted, rows, row_present
-      FROM unnest(bucket_names, bucket_keys) WITH ORDINALITY AS a (name, key, nth)
+      FROM unnest((SELECT bucket_names), bucket_keys) WITH ORDINALITY AS a (name, key, nth) -- Sub-select: as above.
       LEFT JOIN LATERAL (
         SELECT t AS whole, true AS there
         FROM public.rate_limits AS t
@@ -208,17 +212,18 @@ BEGIN
     -- Decide.
     FOR nth IN 1 .. calls LOOP
       times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;
-      IF is_settled[nth] THEN
-        last_item := nth;
+      first_item := last_item + 1;
+      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+      IF is_settled[first_item] THEN
         call_admitted[nth] := times;
         call_waits[nth] := NULL;
-        item_refused[nth] := false;
+        FOR item IN first_item .. last_item LOOP
+          item_refused[item] := false;
+        END LOOP;
         CONTINUE;
       END IF;
       op := coalesce(call_ops[nth], '');
       at := coalesce(call_ats[nth], clock);
-      first_item := last_item + 1;
-      last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
       grouped := last_item > first_item;
       refused := false;
       call_waits[nth] := NULL;
@@ -326,12 +331,11 @@ BEGIN
           IF times > 1 THEN -- All but one at once, as far as there is enough; that one goes the way of a single call.
             admitted := CASE WHEN count = 0 THEN times - 1 ELSE floor(least((balance + slack) / count, times - 1)) END;
             IF admitted > 0 AND balance >= - slack THEN
-              amount := count;
-              count := amount * admitted;
+              one := count;
+              count := one * admitted;
               --@kinds take
               balance := balance - count;
-              count := amount;
-              amount := 0;
+              count := one;
               after := balance - count;
               present := true;
               touched := true;
@@ -452,7 +456,7 @@ BEGIN
       ts = w.ts,
       idle_at = w.idle_at,
       earlier_counts = w.earlier_counts
-    FROM unnest(to_update) AS w
+    FROM unnest((SELECT to_update)) AS w
     WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
     GET DIAGNOSTICS written = ROW_COUNT;
     missed := cardinality(to_update) - written;
@@ -460,7 +464,7 @@ BEGIN
   IF to_insert IS NOT NULL THEN
     INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
     SELECT w.name, w.key, w.shard, w.value, w.ts, w.idle_at, w.earlier_counts
-    FROM unnest(to_insert) AS w
+    FROM unnest((SELECT to_insert)) AS w
     ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
     GET DIAGNOSTICS written = ROW_COUNT;
     missed := missed + cardinality(to_insert) - written;

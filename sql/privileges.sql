@@ -9,6 +9,9 @@ REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
   integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_take(
+  text, text, double precision, double precision, double precision, double precision, integer
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
   interval, integer, integer, timestamp with time zone

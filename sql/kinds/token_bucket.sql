@@ -10,9 +10,9 @@ bucket.earlier_counts := NULL;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
 --@include balance_of_counts
-bucket.value :=
-  --@include token_bucket.balance
-;
+bucket.value := least(
+  --@include token_bucket.flow
+  , capacity);
 bucket.ts := now;
 balance := bucket.value;
 
@@ -26,45 +26,35 @@ bucket.value := least(bucket.value + count, capacity);
 wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
 
 --@ idle: when the bucket is full again
-bucket.idle_at :=
-  --@include token_bucket.idle_at
-;
+bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
 
---@ balance: at `moment`; a clock that steps back takes nothing
-least(bucket.value + (greatest(moment, bucket.ts) - bucket.ts)::double precision * rate / period, capacity)
+--@ flow: the balance at `now`, if the capacity did not end it
+bucket.value + (now - bucket.ts)::double precision * rate / period
 
---@ idle_at: when the bucket is full again, once `amount` is taken at `moment`
-greatest(moment, bucket.ts) + least(greatest(ceil((
-  capacity + amount -
-  --@include token_bucket.balance
-) * period / rate), 0), 1e18)::bigint
-
---@ enough: to take `amount` at `moment`; as forgiving as `tolerance` below
+--@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance. A clock that stepped back
+--   is left to others.
+AND bucket.ts <= now
 AND
---@include token_bucket.balance
-- amount >= - (1e-9 + 1e-14 * capacity)
+--@include token_bucket.flow
+>= needed
 
---@ taken: the row after that
-value =
-  --@include token_bucket.balance
-  - amount,
-ts = greatest(moment, bucket.ts),
-idle_at =
-  --@include token_bucket.idle_at
-
---@ left_over: the balance of the row after that
-CASE WHEN abs(bucket.value) <= 1e-9 + 1e-14 * capacity THEN 0 ELSE bucket.value END
-
---@ kept_waiting: the row as if `amount` had been taken at `moment` and not before
+--@ taken: the row once `amount` is taken at `now`
 value = least(
-  --@include token_bucket.balance
+  --@include token_bucket.flow
+  , capacity) - amount,
+ts = now,
+idle_at = now + ceil((capacity + amount - least(
+  --@include token_bucket.flow
+  , capacity)) * period / rate)::bigint
+
+--@ kept_waiting: the row as if `amount` had been taken at `now`, and not before
+value = least(
+  --@include token_bucket.flow
   , capacity - amount),
-ts = greatest(moment, bucket.ts),
-idle_at = greatest(moment, bucket.ts) + least(greatest(ceil((
-  capacity - least(
-    --@include token_bucket.balance
-    , capacity - amount)
-) * period / rate), 0), 1e18)::bigint
+ts = now,
+idle_at = now + ceil((capacity - least(
+  --@include token_bucket.flow
+  , capacity - amount)) * period / rate)::bigint
 
 --@ validate: sets `reason` if an option does not apply
 IF start IS NOT NULL OR resolution IS NOT NULL THEN

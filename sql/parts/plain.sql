@@ -1,62 +1,50 @@
--- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides;
--- it leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
-IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_sizes IS NULL AND call_ats IS NULL THEN
-  moment := public.rate_limit_clock();
-  IF buckets = 1 THEN
-    limit_in_hand := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[1] END;
-    kind := limit_kinds[limit_in_hand];
-    rate := limit_rates[limit_in_hand];
-    period := limit_periods[limit_in_hand];
-    capacity := coalesce(limit_capacities[limit_in_hand], rate);
-    times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[1] END;
-    amount := CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[1] END * times;
-    IF
-      --@include plain_limit
-    THEN
-      UPDATE public.rate_limits AS bucket
-      SET
-        --@include token_bucket.taken
-      WHERE bucket.name = bucket_names[1] AND bucket.key = bucket_keys[1] AND bucket.shard = 0
-        AND bucket.earlier_counts IS NULL
-        --@include token_bucket.enough
-      RETURNING
-        --@include token_bucket.left_over
-      INTO after;
-      IF FOUND THEN
-        item_values := ARRAY[after];
-        waited := public.rate_limit_clock();
-        IF waited - moment <= 10000 THEN
-          RETURN;
-        END IF;
-        settled := ARRAY[1];
-        settled_values := ARRAY[after];
-      END IF;
-    END IF;
-  ELSE
-    WITH updated AS (
-      UPDATE public.rate_limits AS bucket
-      SET
-        --@include token_bucket.taken
-      FROM (
-        --@include asked
-      ) AS asked
-      -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order,
-      -- and keep to that when the table has grown.
-      WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-        AND bucket.earlier_counts IS NULL
-        --@include token_bucket.enough
-      RETURNING
-        asked.nth,
-        --@include token_bucket.left_over
-        AS left_over
+-- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides; it
+-- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
+IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
+  now := public.rate_limit_clock();
+  IF call_sizes IS NULL THEN
+    WITH asked AS (
+      --@include asked
+    ),
+    updated AS (
+      --@include update
+      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
-    waited := public.rate_limit_clock();
+  ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
+    -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
+    FOR nth IN 1 .. calls LOOP
+      FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
+        last_item := last_item + 1;
+        item_calls[last_item] := nth;
+      END LOOP;
+    END LOOP;
+    WITH asked AS (
+      --@include asked
+    ),
+    updated AS (
+      --@include update
+        AND item_calls[asked.nth] <> ALL (ARRAY(
+          SELECT item_calls[a.nth]
+          FROM asked AS a
+          LEFT JOIN LATERAL (
+            SELECT true AS has_enough
+            FROM public.rate_limits AS bucket
+            WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
+              AND bucket.earlier_counts IS NULL AND a.is_plain
+              --@include token_bucket.enough
+            LIMIT 1
+          ) AS b ON true
+          WHERE b.has_enough IS NULL
+        ))
+      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+    )
+    SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
   END IF;
   -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
   -- flowed in while the bucket was full would be had twice.
-  IF settled IS NOT NULL AND waited - moment > 10000 + 100 * buckets THEN
-    moment := waited;
+  IF settled IS NOT NULL AND public.rate_limit_clock() - now > 10000 + 100 * buckets THEN
+    now := public.rate_limit_clock();
     WITH updated AS (
       UPDATE public.rate_limits AS bucket
       SET
@@ -65,11 +53,8 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
         --@include asked
       ) AS asked
       WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-        AND asked.nth = ANY (settled)
-      RETURNING
-        asked.nth,
-        --@include token_bucket.left_over
-        AS left_over
+        AND bucket.ts <= now AND asked.nth = ANY (settled)
+      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
   END IF;
@@ -82,36 +67,54 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
   END IF;
 END IF;
 
---@ part plain_limit: what the general way would refuse
-kind = 'token_bucket' AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-AND capacity BETWEEN 0 AND 1e100 AND times >= 1 AND (amount = 0 OR amount BETWEEN 1e-100 AND 1e100)
+--@ part update: takes what each asks, where there is enough
+UPDATE public.rate_limits AS bucket
+SET
+  --@include token_bucket.taken
+FROM asked
+-- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
+-- that when the table has grown.
+WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+  AND bucket.earlier_counts IS NULL AND asked.is_plain
+  --@include token_bucket.enough
 
 --@ part asked: what each plain call asks, in the global order
-SELECT a.*
+SELECT
+  a.*,
+  kind = 'token_bucket' AND times >= 1 AND
+  --@include plain_limit
+  AS is_plain
 FROM (
   SELECT
-    i.nth::integer AS nth,
-    i.name,
-    i.key,
-    (0 * i.nth)::integer AS shard, -- A constant would be looked up on its own.
-    limit_kinds[i.nth_limit] AS kind,
-    limit_rates[i.nth_limit] AS rate,
-    limit_periods[i.nth_limit] AS period,
-    coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
-    i.times,
-    i.count * i.times AS amount
+    l.*,
+    (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+    1e-9 + 1e-14 * l.capacity AS tolerance,
+    l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
   FROM (
     SELECT
-      u.nth,
-      u.name,
-      u.key,
-      CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-      CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-      CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
-    FROM unnest(bucket_names, bucket_keys, item_limits, item_counts, call_times)
-      WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
-  ) AS i
+      i.nth::integer AS nth,
+      i.name,
+      i.key,
+      limit_kinds[i.nth_limit] AS kind,
+      limit_rates[i.nth_limit] AS rate,
+      limit_periods[i.nth_limit] AS period,
+      coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+      i.times,
+      i.count * i.times AS amount
+    FROM (
+      SELECT
+        u.nth,
+        u.name,
+        u.key,
+        CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+        CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+        CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+      -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+      FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
+        WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+      OFFSET 0 -- Nothing is to be worked out twice.
+    ) AS i
+    OFFSET 0
+  ) AS l
 ) AS a
-WHERE
-  --@include plain_limit
 ORDER BY a.name COLLATE "C", a.key COLLATE "C"

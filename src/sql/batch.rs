@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::call::{Op, Resolved, ResolvedItem};
-use crate::limit::Limit;
+use crate::limit::{Kind, Limit};
 
 /// How far back a limit is looked for: most statements have few different ones, and naming one twice does no harm.
 const LIMITS_LOOKED_AT: usize = 16;
@@ -85,16 +85,20 @@ impl Batch {
         batch
     }
 
-    /// The number of calls that were added.
-    pub(crate) const fn len(&self) -> usize {
-        self.places.len()
+    /// Whether no call was added.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     /// `at` is the clock's reading for the call in microseconds since the Unix epoch; `None` is the database's clock.
     pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
         let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);
-        let plain = call.op == Op::Limit && !reserve && call.items.len() == 1 && at.is_none();
-        if plain && let Some(place) = self.again(&call.items[0]) {
+        let plain = call.op == Op::Limit && !reserve && at.is_none();
+        if plain
+            && call.items.len() == 1
+            && let Some(place) = self.again(&call.items[0])
+        {
             self.places.push(place);
             return;
         }
@@ -178,7 +182,15 @@ impl Batch {
         *bucket
     }
 
-    /// Whether the i-th call is a plain one on the i-th bucket, and no bucket is asked by two.
+    /// The limit, if all that is asked is one plain call of a token bucket, however often.
+    pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
+        match self.limits.as_slice() {
+            [limit] if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Whether all calls are plain, the i-th item asks the i-th bucket, and no bucket is asked by two.
     pub(super) const fn is_plain(&self) -> bool {
         self.all_plain
     }

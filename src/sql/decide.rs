@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::Statements;
@@ -87,15 +88,23 @@ pub(crate) async fn decide_alone(
 }
 
 /// The statement. What is usual in all elements of an array is said by NULL, which is quicker.
-fn query<'q>(
-    statements: &Statements,
-    batch: &'q Batch,
-) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
+fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q, Postgres, PgArguments> {
     fn unless<T>(usual: bool, array: T) -> Option<T> {
         (!usual).then_some(array)
     }
     fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
         array.iter().any(Option::is_some).then_some(array)
+    }
+    if let Some(limit) = batch.lone_token_bucket() {
+        let arrays = &batch.arrays;
+        return sqlx::query(statements.take.clone())
+            .bind(arrays.bucket_names.first().map(|name| &**name))
+            .bind(arrays.bucket_keys.first().map(|key| &**key))
+            .bind(limit.rate())
+            .bind(limit.period_micros() as f64) // Exact: it is below 2^53.
+            .bind(limit.capacity())
+            .bind(arrays.item_counts.first())
+            .bind(arrays.call_times.first());
     }
     let plain = batch.is_plain();
     let Arrays {
@@ -140,11 +149,10 @@ fn query<'q>(
         .bind(given(call_ats))
 }
 
-fn answers(row: &sqlx::postgres::PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let said =
-        Said { admitted: row.try_get(0)?, waits: row.try_get(1)?, refused: row.try_get(2)?, balances: row.try_get(3)? };
-    let answers: Option<Vec<Answer>> =
-        batch.places.iter().map(|place| said.of(place, &batch.arrays.call_times)).collect();
+fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let said = if batch.lone_token_bucket().is_some() { Said::of_one(row)? } else { Said::of_several(row)? };
+    let times = &batch.arrays.call_times;
+    let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
 }
 
@@ -157,6 +165,28 @@ struct Said {
 }
 
 impl Said {
+    fn of_several(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            admitted: row.try_get(0)?,
+            waits: row.try_get(1)?,
+            refused: row.try_get(2)?,
+            balances: row.try_get(3)?,
+        })
+    }
+
+    /// What `rate_limit_take` says: {admitted, wait, value}.
+    fn of_one(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let [admitted, wait, value]: [Option<f64>; 3] = row.try_get(0)?;
+        let missing = || sqlx::Error::Decode("rate_limit_take answered without a number".into());
+        Ok(Self {
+            admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),
+            waits: Some(vec![wait.map(|micros| micros as i64)]),
+            // Who was refused was refused by this one.
+            refused: Some(vec![true]),
+            balances: vec![value.ok_or_else(missing)?],
+        })
+    }
+
     fn of(&self, place: &Place, times: &[i32]) -> Option<Answer> {
         let admitted = match &self.admitted {
             Some(admitted) => *admitted.get(place.call)?,

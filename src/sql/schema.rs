@@ -58,6 +58,7 @@ impl fmt::Display for Schema {
 pub(crate) struct Statements {
     pub(crate) schema: Schema,
     pub(crate) decide: SqlStr,
+    pub(crate) take: SqlStr,
     pub(crate) reset_name: SqlStr,
     pub(crate) prune: SqlStr,
 }
@@ -69,12 +70,14 @@ impl Statements {
             "SELECT call_admitted, call_waits, item_refused, item_values \
              FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
         );
+        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7)");
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
         let prune =
             format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
         Self {
             schema,
             decide: AssertSqlSafe(Arc::<str>::from(decide)).into_sql_str(),
+            take: AssertSqlSafe(Arc::<str>::from(take)).into_sql_str(),
             reset_name: AssertSqlSafe(Arc::<str>::from(reset_name)).into_sql_str(),
             prune: AssertSqlSafe(Arc::<str>::from(prune)).into_sql_str(),
         }

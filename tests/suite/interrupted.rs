@@ -143,7 +143,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
             // On its own connection the statement is all there is; it commits after it has answered.
             let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                        WHERE datname = current_database() AND wait_event = 'PgSleep' \
-                       AND (query = 'COMMIT' OR query LIKE '%rate_limit_decide%')";
+                       AND (query = 'COMMIT' OR query LIKE '%rate_limit_%')";
             for _ in 0..200 {
                 if sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_some() {
                     return;

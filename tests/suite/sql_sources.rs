@@ -8,11 +8,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "table",
     "clock",
     "validate",
     "decide",
+    "rate_limit_take",
     "single",
     "rate_limit",
     "rate_limit_check",

@@ -42,7 +42,7 @@ pub(super) async fn replay(
                 batch.add(call, Some(recording.at(*place)));
             }
         }
-        let answers = if batch.len() == 0 { Vec::new() } else { sandbox.decide(&batch).await? };
+        let answers = if batch.is_empty() { Vec::new() } else { sandbox.decide(&batch).await? };
         let mut answers = answers.iter();
         for ((place, (op, call)), resolved) in chunk.iter().zip(&calls).zip(resolved) {
             let decision = match resolved {
