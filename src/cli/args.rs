@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::cli::bench::BenchArgs;
 use crate::cli::decide::{DecideArgs, PeekArgs};
 use crate::cli::migrate::MigrateArgs;
 use crate::cli::prune::PruneArgs;
@@ -42,6 +43,9 @@ pub(super) enum Command {
     /// Show what the limits do, in about 15 seconds, with real calls in a schema of its own that is dropped afterwards
     #[command(after_help = EXIT_CODES)]
     Demo,
+    /// What will this server carry? In about 20 seconds of full load, on rows of its own that are removed afterwards
+    #[command(after_help = EXIT_CODES)]
+    Bench(BenchArgs),
     /// Create the limiter's table and functions, or bring them up to date
     #[command(after_help = EXIT_CODES)]
     Migrate(MigrateArgs),

@@ -1,6 +1,7 @@
 //! The tool `pg-limiter`, behind the crate feature `cli`. Not part of the library's interface.
 
 mod args;
+mod bench;
 mod database;
 mod decide;
 mod demo;

@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use crate::cli::args::{Arguments, Command};
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
-use crate::cli::{decide, demo, migrate, output, prune, replay, reset};
+use crate::cli::{bench, decide, demo, migrate, output, prune, replay, reset};
 
 /// Runs the tool with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -41,6 +41,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     let database = Database::new(arguments.database)?;
     match arguments.command {
         Command::Demo => demo::run(database).await,
+        Command::Bench(args) => bench::run(args, database).await,
         Command::Migrate(args) => migrate::run(args, database).await,
         Command::Limit(args) => decide::limit(args, database).await,
         Command::Check(args) => decide::check(args, database).await,

@@ -17,4 +17,6 @@ mod support;
 mod surface;
 #[cfg(feature = "cli")]
 mod tool;
+#[cfg(feature = "cli")]
+mod tool_bench;
 mod transactions;

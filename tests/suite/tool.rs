@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::Database;
 
-const TOOL: &str = env!("CARGO_BIN_EXE_pg-limiter");
+pub const TOOL: &str = env!("CARGO_BIN_EXE_pg-limiter");
 const LIMITS: &str = r#"
     [limits.send_message]
     kind = "token_bucket"
@@ -26,14 +26,14 @@ const LIMITS: &str = r#"
     period = "10s"
 "#;
 
-struct Run {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
 /// Runs the tool with this database, or without any, and this standard input.
-fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
+pub fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
     let mut command = Command::new(TOOL);
     command.args(args).env_remove("DATABASE_URL");
     if let Some(url) = url {
@@ -57,7 +57,7 @@ impl Run {
     }
 
     /// No output, and one message with all of these words.
-    fn refuses(&self, code: i32, words: &[&str]) {
+    pub fn refuses(&self, code: i32, words: &[&str]) {
         self.says(code, "");
         for word in words {
             assert!(self.stderr.contains(word), "no {word:?} in: {}", self.stderr);

@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::{Durability, Isolation, LimiterConfig};
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct BenchArgs {
+    /// How long each measurement takes: 5 of them, or 9 with both isolation levels
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, allow_negative_numbers = true)]
+    pub(super) seconds: Duration,
+    /// How many callers ask at the same time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) callers: u32,
+    /// The isolation level of the limiter's transactions
+    #[arg(long, value_enum, default_value_t = IsolationChoice::Both)]
+    isolation: IsolationChoice,
+    /// full: a decision waits for the disk, if the server is set up so; relaxed: it does not
+    #[arg(long, value_enum, default_value_t = DurabilityChoice::Full)]
+    pub(super) durability: DurabilityChoice,
+    /// How many batches may be on their way at once, each over a connection of its own
+    #[arg(long, value_name = "N", default_value_t = lanes(), value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(super) lanes: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IsolationChoice {
+    Serializable,
+    ReadCommitted,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DurabilityChoice {
+    Full,
+    Relaxed,
+}
+
+impl From<DurabilityChoice> for Durability {
+    fn from(choice: DurabilityChoice) -> Self {
+        match choice {
+            DurabilityChoice::Full => Self::Full,
+            DurabilityChoice::Relaxed => Self::Relaxed,
+        }
+    }
+}
+
+impl BenchArgs {
+    pub(super) const fn isolations(&self) -> &'static [Isolation] {
+        match self.isolation {
+            IsolationChoice::Serializable => &[Isolation::Serializable],
+            IsolationChoice::ReadCommitted => &[Isolation::ReadCommitted],
+            IsolationChoice::Both => &[Isolation::Serializable, Isolation::ReadCommitted],
+        }
+    }
+}
+
+fn lanes() -> u16 {
+    u16::try_from(LimiterConfig::default().lanes).unwrap_or(1)
+}
+
+/// Rows that a killed run has left are idle soon after this.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|seconds| !seconds.is_zero() && *seconds <= LONGEST)
+        .ok_or_else(|| "it is not a number above 0 and up to 30".to_owned())
+}

@@ -1,0 +1,66 @@
+use std::process::ExitCode;
+
+use crate::cli::bench::args::BenchArgs;
+use crate::cli::bench::interrupt::interrupt;
+use crate::cli::bench::measure::{measure, round_trip};
+use crate::cli::bench::report::{Report, Setting};
+use crate::cli::bench::site::Site;
+use crate::cli::bench::text;
+use crate::cli::bench::work::Work;
+use crate::cli::database::{Database, Running};
+use crate::cli::error::CliError;
+use crate::cli::output;
+
+pub(in crate::cli) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.start_durable().await?;
+    let site = Site::open(&running, &args).await?;
+    let measured = tokio::select! {
+        measured = bench(&args, &running, &site) => measured,
+        () = interrupt() => Err(CliError::failed("interrupted")),
+    };
+    // Whatever happened, no row stays; but what happened first is what the user has to know.
+    let cleared = tokio::select! {
+        cleared = site.clear() => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
+    };
+    if let (Err(_), Err(error)) = (&measured, &cleared) {
+        output::note(error);
+    }
+    measured.and(cleared)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), CliError> {
+    let setting = Setting {
+        postgresql: version(site).await?,
+        private: running.private_source().is_some(),
+        schema: running.schema().name().to_owned(),
+        seconds: args.seconds.as_secs_f64(),
+        durability: args.durability,
+        lanes: args.lanes,
+    };
+    // As JSON, everything comes at the end.
+    let show = |lines: Vec<String>| if args.json { Ok(()) } else { output::lines(lines) };
+    show(text::heading(&setting))?;
+    let round_trip = round_trip(running, args.seconds).await?;
+    show(vec![text::round_trip(round_trip)])?;
+    let mut measurements = Vec::new();
+    for work in Work::ALL {
+        show(vec![work.title(work.callers(args.callers))])?;
+        let figures = measure(site, work, args).await?;
+        show(figures.iter().flat_map(text::figures).collect())?;
+        measurements.extend(figures);
+    }
+    let report = Report { setting, round_trip, measurements };
+    show(text::meaning(&report))?;
+    if args.json {
+        output::line(serde_json::to_string(&report).map_err(CliError::failed)?)?;
+    }
+    Ok(())
+}
+
+/// Without what a distribution adds to it: `18.4`.
+async fn version(site: &Site) -> Result<String, CliError> {
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(site.pool()).await?;
+    Ok(version.split(' ').next().unwrap_or_default().to_owned())
+}
