@@ -66,6 +66,8 @@ DECLARE
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
   sorted integer[]; -- the buckets in the global order
   locking boolean; -- the second pass of READ COMMITTED
+  missing_ones boolean;
+  again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
 
@@ -80,6 +82,8 @@ DECLARE
   row_exists boolean[]; -- there is a row in the table
   row_present boolean[]; -- there is to be one
   row_changed boolean[];
+  rows_before public.rate_limits[]; -- as they were read
+  present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
   to_delete integer[];
@@ -151,60 +155,11 @@ BEGIN
 
   last_item := 0;
   LOOP
-    -- Read.
-    IF buckets = 1 THEN
-      SELECT r.*
-      INTO bucket
-      FROM public.rate_limits AS r
-      WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0;
-      row_present[1] := FOUND;
-      rows[1] := bucket;
-      sorted := ARRAY[1];
-    ELSE
-      SELECT
-        array_agg(a.nth ORDER BY a.name COLLATE "C", a.key COLLATE "C"),
-        array_agg(r.whole ORDER BY a.nth),
-        array_agg(coalesce(r.there, false) ORDER BY a.nth)
-      INTO sorted, rows, row_present
-      FROM unnest((SELECT bucket_names), bucket_keys) WITH ORDINALITY AS a (name, key, nth) -- Sub-select: as above.
-      LEFT JOIN LATERAL (
-        SELECT t AS whole, true AS there
-        FROM public.rate_limits AS t
-        WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
-        LIMIT 1
-      ) AS r ON true;
-      FOR i IN 2 .. buckets LOOP
-        IF bucket_keys[sorted[i]] = bucket_keys[sorted[i - 1]] AND bucket_names[sorted[i]] = bucket_names[sorted[i - 1]] THEN
-          RAISE EXCEPTION 'a bucket of the limit "%" is listed twice', bucket_names[sorted[i]]
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'List a bucket once; several items may name it.';
-        END IF;
-      END LOOP;
+    IF again IS NOT TRUE THEN
+      --@include read
     END IF;
-    row_exists := row_present;
-
-    IF locking THEN
-      FOR i IN 1 .. buckets LOOP
-        b := sorted[i];
-        CONTINUE WHEN is_settled[b];
-        -- A row that is not there cannot be locked: put one there, or wait for the one who does.
-        LOOP
-          SELECT r.*
-          INTO bucket
-          FROM public.rate_limits AS r
-          WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-          FOR NO KEY UPDATE;
-          row_exists[b] := FOUND;
-          row_present[b] := FOUND;
-          EXIT WHEN FOUND;
-          INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at)
-          VALUES (bucket_names[b], bucket_keys[b], 0, 0, 0, 0)
-          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-          row_exists[b] := FOUND;
-          EXIT WHEN FOUND;
-        END LOOP;
-        rows[b] := bucket;
-      END LOOP;
-    END IF;
+    rows_before := rows;
+    present_before := row_present;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
     clock := public.rate_limit_clock();
@@ -399,7 +354,7 @@ BEGIN
           END IF;
         END LOOP;
       END IF;
-      call_admitted[nth] := CASE WHEN refused THEN admitted ELSE times END;
+      call_admitted[nth] := CASE WHEN times = 1 AND NOT refused THEN 1 ELSE admitted + (NOT refused)::integer END;
       IF grouped THEN
         FOR item IN first_item .. last_item LOOP
           IF (op = 'limit' AND NOT refused) OR op = 'charge' THEN
@@ -415,69 +370,34 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
-    EXIT WHEN locking
-      OR pending IS NOT TRUE
-      OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted');
-    locking := true;
-    pending := NULL;
-    row_changed := NULL;
+    IF pending AND locking IS NOT TRUE
+      AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+    THEN
+      locking := true;
+      pending := NULL;
+      row_changed := NULL;
+      in_hand := NULL;
+      last_item := 0;
+      CONTINUE;
+    END IF;
+
+    --@include write
+
+    EXIT WHEN locking OR again OR pending IS NOT TRUE OR call_ats IS NOT NULL
+      OR public.rate_limit_clock() - clock <= 1000 + 50 * buckets;
+    -- Somebody had a row, and let go of it unchanged. What was decided as of a moment before the wait is decided once
+    -- more, on the same rows, which nobody else can change now.
+    again := true;
+    row_exists := row_present;
+    rows := rows_before;
+    row_present := present_before;
+    to_update := NULL;
+    to_insert := NULL;
+    to_delete := NULL;
+    missed := 0;
     in_hand := NULL;
     last_item := 0;
   END LOOP;
-
-  -- Write, in the global order.
-  FOR i IN 1 .. buckets LOOP
-    b := sorted[i];
-    IF row_present[b] THEN
-      IF NOT row_exists[b] THEN
-        to_insert := to_insert || rows[b];
-      ELSIF row_changed[b] THEN
-        to_update := to_update || rows[b];
-      END IF;
-    ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
-      to_delete := to_delete || b;
-    END IF;
-  END LOOP;
-  IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
-    FOR i IN 1 .. buckets LOOP
-      b := sorted[i];
-      IF row_exists[b] AND (row_changed[b] OR NOT row_present[b]) THEN
-        PERFORM
-        FROM public.rate_limits AS r
-        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-        FOR UPDATE;
-      END IF;
-    END LOOP;
-  END IF;
-  IF to_update IS NOT NULL THEN
-    UPDATE public.rate_limits AS r
-    SET
-      value = w.value,
-      ts = w.ts,
-      idle_at = w.idle_at,
-      earlier_counts = w.earlier_counts
-    FROM unnest((SELECT to_update)) AS w
-    WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
-    GET DIAGNOSTICS written = ROW_COUNT;
-    missed := cardinality(to_update) - written;
-  END IF;
-  IF to_insert IS NOT NULL THEN
-    INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
-    SELECT w.name, w.key, w.shard, w.value, w.ts, w.idle_at, w.earlier_counts
-    FROM unnest((SELECT to_insert)) AS w
-    ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-    GET DIAGNOSTICS written = ROW_COUNT;
-    missed := missed + cardinality(to_insert) - written;
-  END IF;
-  FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
-    DELETE FROM public.rate_limits AS r
-    WHERE r.name = bucket_names[to_delete[i]] AND r.key = bucket_keys[to_delete[i]] AND r.shard = 0;
-    missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
-  END LOOP;
-  IF missed > 0 THEN -- What was read is no longer what is there.
-    RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
-      USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-  END IF;
 END
 $function$;
 

@@ -1,6 +1,6 @@
 -- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
--- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}; one array, because that is
--- quicker than a row.
+-- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}, and for how many microseconds
+-- it waited for the row; one array, because that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -23,6 +23,7 @@ DECLARE
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
   needed CONSTANT double precision := amount - tolerance;
   left_over double precision;
+  waited bigint; -- with the time of the UPDATE itself
   decided record;
 BEGIN
   IF times >= 1 AND
@@ -37,8 +38,9 @@ BEGIN
     RETURNING bucket.value INTO left_over;
     IF FOUND THEN
       -- Somebody had the row: see rate_limit_decide.
-      IF public.rate_limit_clock() - now > 10000 THEN
-        now := public.rate_limit_clock();
+      waited := public.rate_limit_clock() - now;
+      IF waited > 1000 THEN
+        now := now + waited;
         UPDATE public.rate_limits AS bucket
         SET
           --@include token_bucket.kept_waiting
@@ -46,7 +48,7 @@ BEGIN
           AND bucket.ts <= now
         RETURNING bucket.value INTO left_over;
       END IF;
-      RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END];
+      RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END, waited];
     END IF;
   END IF;
   SELECT d.*
@@ -56,6 +58,6 @@ BEGIN
     ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
   ) AS d;
-  RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1]];
+  RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;

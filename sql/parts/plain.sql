@@ -43,7 +43,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
   END IF;
   -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
   -- flowed in while the bucket was full would be had twice.
-  IF settled IS NOT NULL AND public.rate_limit_clock() - now > 10000 + 100 * buckets THEN
+  IF settled IS NOT NULL AND public.rate_limit_clock() - now > 1000 + 50 * buckets THEN
     now := public.rate_limit_clock();
     WITH updated AS (
       UPDATE public.rate_limits AS bucket

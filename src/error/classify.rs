@@ -13,6 +13,8 @@ pub(crate) enum Phase {
     Statement,
     /// COMMIT was sent.
     Commit,
+    /// It was committed, and is not known to be safe on disk.
+    Flush,
 }
 
 /// What the failure means.
@@ -110,6 +112,9 @@ fn sqlstate(error: &sqlx::Error) -> String {
 
 /// Looks a failure up.
 pub(crate) fn classify(error: &sqlx::Error, phase: Phase) -> Cause {
+    if phase == Phase::Flush {
+        return Cause::Unknown;
+    }
     let lost = if phase == Phase::Commit { Cause::Unknown } else { Cause::Connection };
     match error {
         sqlx::Error::Database(database) => look_up(&database.code().unwrap_or_default(), phase),

@@ -38,6 +38,10 @@ impl Failure {
         }
     }
 
+    pub(super) fn is_conflict(&self) -> bool {
+        classify(&self.error, self.phase) == Cause::Conflict
+    }
+
     pub(super) const fn at(phase: Phase) -> impl FnOnce(sqlx::Error) -> Self {
         move |error| Self { phase, error }
     }
@@ -84,6 +88,9 @@ impl Statement for ResetAllKeys<'_> {
 impl Limiter {
     /// Runs the statement in a transaction of its own, over the pool.
     pub(super) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
+        if self.combiner.is_closed() {
+            return Err(Error::Closed);
+        }
         let mut attempts = Attempts::new(&self.combiner.retry);
         loop {
             match over_pool(&self.combiner, attempts.deadline(), &statement).await {
@@ -116,15 +123,28 @@ impl Combiner {
         error: &dyn std::fmt::Display,
     ) -> Option<Duration> {
         let delay = attempts.next_delay()?;
+        self.retried(attempts, delay, error);
+        Some(delay)
+    }
+
+    /// The next attempt without a pause, counted and traced, if there is one left.
+    pub(super) fn retry_at_once(&self, attempts: &mut Attempts, error: &dyn std::fmt::Display) -> bool {
+        let again = attempts.at_once();
+        if again {
+            self.retried(attempts, Duration::ZERO, error);
+        }
+        again
+    }
+
+    fn retried(&self, attempts: &Attempts, delay: Duration, error: &dyn std::fmt::Display) {
         self.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         debug!(attempt = attempts.made(), ?delay, %error, "retrying a transaction");
-        Some(delay)
     }
 }
 
 /// What the last of all attempts ended in.
 pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, phase: Phase) -> Error {
-    if classify(&error, phase) == Cause::Connection {
+    if matches!(classify(&error, phase), Cause::Connection | Cause::Busy) {
         return Error::Unavailable { source: error };
     }
     Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error }

@@ -55,9 +55,26 @@ impl Attempts {
         Some(pause)
     }
 
+    /// The next attempt without a pause: counted as made, if there is one left.
+    pub(crate) fn at_once(&mut self) -> bool {
+        let left = self.made < self.most && Instant::now() < self.deadline;
+        self.made += u32::from(left);
+        left
+    }
+
     /// Attempts made so far, the one under way included.
     pub(crate) const fn made(&self) -> u32 {
         self.made
+    }
+
+    /// Whether as many were made as may be.
+    pub(crate) const fn are_used_up(&self) -> bool {
+        self.made >= self.most
+    }
+
+    /// There is more time than was thought.
+    pub(crate) const fn postpone(&mut self, deadline: Instant) {
+        self.deadline = deadline;
     }
 
     pub(crate) fn elapsed(&self) -> Duration {

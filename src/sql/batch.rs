@@ -182,6 +182,16 @@ impl Batch {
         *bucket
     }
 
+    /// Whether more than one bucket is asked.
+    pub(crate) const fn has_several_buckets(&self) -> bool {
+        self.arrays.bucket_names.len() > 1
+    }
+
+    /// Whether something else than checks is among the calls.
+    pub(crate) fn may_write(&self) -> bool {
+        self.arrays.call_ops.iter().any(|op| *op != Op::Check)
+    }
+
     /// The limit, if all that is asked is one plain call of a token bucket, however often.
     pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
         match self.limits.as_slice() {

@@ -26,6 +26,10 @@ struct ItemAnswer {
 }
 
 impl Answer {
+    pub(crate) const fn is_ok(&self) -> bool {
+        self.ok
+    }
+
     pub(crate) fn decision(&self, call: &Resolved) -> Decision {
         let wait = self.wait.map(|micros| Duration::from_micros(micros.unsigned_abs()));
         let outcome = match (self.ok, wait) {
@@ -69,22 +73,47 @@ pub(crate) async fn decide(
     answers(&row, batch)
 }
 
-/// The same in a transaction of its own. `committing` is set once the result has come: from then on, an error does not
-/// say that nothing has happened.
+/// The same in a transaction of its own.
 pub(crate) async fn decide_alone(
     conn: &mut PgConnection,
     statements: &Statements,
     batch: &Batch,
-    committing: &mut bool,
+    alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
     let mut rows = query(statements, batch).fetch(conn);
     let mut result = None;
     while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
         let row = row?;
-        *committing = true;
+        alone.committing = true;
         result = Some(row);
     }
-    answers(&result.ok_or(sqlx::Error::RowNotFound)?, batch)
+    let row = result.ok_or(sqlx::Error::RowNotFound)?;
+    alone.waited = waited(&row, batch)?;
+    answers(&row, batch)
+}
+
+/// How long the statement waited for a row, as far as it is known.
+fn waited(row: &PgRow, batch: &Batch) -> Result<Duration, sqlx::Error> {
+    if batch.lone_token_bucket().is_none() {
+        return Ok(Duration::ZERO);
+    }
+    let [.., micros]: [Option<f64>; 4] = row.try_get(0)?;
+    Ok(Duration::from_micros(micros.unwrap_or_default() as u64))
+}
+
+/// What is to be known of a statement in a transaction of its own, besides its answers.
+#[derive(Debug, Default)]
+pub(crate) struct Alone {
+    /// The result has come: from then on, an error does not say that nothing has happened.
+    pub(crate) committing: bool,
+    /// The time for which it waited for a row, as far as it is known.
+    pub(crate) waited: Duration,
+}
+
+/// Waits until all that was committed before is safe on disk: a commit of next to nothing does.
+pub(crate) async fn flush(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let message = "SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')";
+    sqlx::query(message).execute(conn).await.map(|_| ())
 }
 
 /// The statement. What is usual in all elements of an array is said by NULL, which is quicker.
@@ -174,9 +203,9 @@ impl Said {
         })
     }
 
-    /// What `rate_limit_take` says: {admitted, wait, value}.
+    /// What `rate_limit_take` says: {admitted, wait, value, waited}.
     fn of_one(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let [admitted, wait, value]: [Option<f64>; 3] = row.try_get(0)?;
+        let [admitted, wait, value, _]: [Option<f64>; 4] = row.try_get(0)?;
         let missing = || sqlx::Error::Decode("rate_limit_take answered without a number".into());
         Ok(Self {
             admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),

@@ -12,6 +12,6 @@ pub use within::{RateLimits, Within};
 pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::Batch;
-pub(crate) use decide::{Answer, decide, decide_alone};
+pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush};
 pub(crate) use prune::{LastRow, PruneStep, prune};
 pub(crate) use schema::Statements;

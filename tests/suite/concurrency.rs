@@ -5,19 +5,30 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::{self, Connection, PgConnection, PgPool};
-use pg_limiter::{Call, Error, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::support::Database;
 
 const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+/// The limiter's own transactions, in each way that they can go.
+const MODES: [&str; 8] = [
+    "own: over a connection of its own, serializable, 1 lane",
+    "own: over a connection of its own, serializable, 4 lanes",
+    "own: over a connection of its own, read committed, 1 lane",
+    "own: over a connection of its own, read committed, 4 lanes",
+    "own: over the pool, serializable, 1 lane",
+    "own: over the pool, serializable, 4 lanes",
+    "own: over the pool, read committed, 1 lane",
+    "own: over the pool, read committed, 4 lanes",
+];
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// What a process has to do.
 #[derive(Serialize, Deserialize)]
 struct Work {
     url: String,
-    /// `own`: the limiter's own transactions. Otherwise the isolation level of the caller's.
+    /// `own`: the limiter's own transactions, or one of [`MODES`]. Otherwise the isolation level of the caller's.
     level: String,
     tasks: usize,
     /// Capacities by limit.
@@ -44,7 +55,7 @@ fn limits(capacities: &BTreeMap<String, u32>) -> Limits {
 }
 
 async fn ask(limiter: &Limiter, work: &Work, call: Call, done: &mut Done) -> bool {
-    if work.level == "own" {
+    if work.level.starts_with("own") {
         return limiter.limit(call).await.expect("a decision").is_allowed();
     }
     loop {
@@ -74,6 +85,12 @@ async fn run(work: &Work) -> Done {
     let pool = Database::pool(&work.url, 12).await;
     let mut config = LimiterConfig::default();
     config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    if MODES.contains(&work.level.as_str()) {
+        let is = |part: &str| work.level.contains(part);
+        config.connections = if is("over the pool") { Connections::Pool } else { Connections::Own };
+        config.isolation = if is("read committed") { Isolation::ReadCommitted } else { Isolation::Serializable };
+        config.lanes = if is("4 lanes") { 4 } else { 1 };
+    }
     let limiter = Limiter::with_config(pool, limits(&work.capacities), config);
     let task = |nth: usize| {
         let limiter = limiter.clone();
@@ -164,7 +181,7 @@ async fn balance(pool: &PgPool, capacities: &BTreeMap<String, u32>, name: &str) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_admits_exactly_its_capacity() {
-    for level in LEVELS {
+    for level in LEVELS.into_iter().chain(MODES) {
         let database = Database::migrated().await;
         let capacities = BTreeMap::from([("a".to_owned(), 150)]);
         let work = Work {
@@ -191,7 +208,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
         .iter()
         .map(|set| set.iter().map(|nth| names[*nth].to_owned()).collect())
         .collect();
-    for level in LEVELS {
+    for level in LEVELS.into_iter().chain(MODES) {
         let database = Database::migrated().await;
         let capacities: BTreeMap<_, _> =
             names.iter().zip([60, 90, 75, 120]).map(|(n, c)| ((*n).to_owned(), c)).collect();

@@ -2,7 +2,12 @@
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
 mod bad_input;
+mod combining;
+mod combining_exact;
+mod combining_faults;
+mod combining_order;
 mod concurrency;
+mod crash;
 mod extremes;
 mod failures;
 mod interrupted;

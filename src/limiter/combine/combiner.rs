@@ -54,7 +54,7 @@ impl Combiner {
 
     /// Waits for its answer together with others.
     pub(in crate::limiter) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
-        if self.pool.is_closed() {
+        if self.is_closed() {
             return Err(Error::Closed);
         }
         let Ok(runtime) = Handle::try_current() else {
@@ -77,6 +77,10 @@ impl Combiner {
         }
     }
 
+    pub(in crate::limiter) fn is_closed(&self) -> bool {
+        self.pool.is_closed() || self.lanes.iter().any(Lane::is_shut)
+    }
+
     /// A key belongs to one lane.
     pub(super) fn lane(&self, item: &ResolvedItem) -> usize {
         if self.lanes.len() == 1 {
@@ -94,6 +98,7 @@ impl Combiner {
 
     /// Lets nothing more in, answers all that waits, and closes the connections.
     pub(in crate::limiter) async fn close(&self) {
+        self.lanes.iter().for_each(Lane::shut); // All of them before any is waited for.
         for lane in &self.lanes {
             lane.close().await;
         }

@@ -3,58 +3,120 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Error, Phase, classify, share};
 use crate::limiter::attempt::{Failure, before, exhausted};
 use crate::limiter::combine::Combiner;
-use crate::limiter::combine::lane::{Lane, Waiting};
+use crate::limiter::combine::lane::Waiting;
 use crate::limiter::combine::link::attempt;
 use crate::retry::Attempts;
 use crate::sql::{Answer, Batch};
 
 /// Even if the runtime ends under it, nobody waits for ever.
-struct Driving<'a>(Option<&'a Lane>);
+struct Driving {
+    combiner: Arc<Combiner>,
+    nth: usize,
+    done: bool,
+}
 
-impl Drop for Driving<'_> {
+impl Drop for Driving {
     fn drop(&mut self) {
-        if let Some(lane) = self.0 {
-            lane.abandon();
+        if !self.done {
+            self.combiner.lanes[self.nth].abandon();
         }
     }
 }
 
-pub(super) async fn drive(combiner: Arc<Combiner>, nth: usize) {
+/// Not an `async fn`: a task that is dropped before it has begun has to leave a word, too.
+pub(super) fn drive(combiner: Arc<Combiner>, nth: usize) -> impl Future<Output = ()> + Send {
+    run(Driving { combiner, nth, done: false })
+}
+
+async fn run(mut driving: Driving) {
+    let (combiner, nth) = (Arc::clone(&driving.combiner), driving.nth);
     let lane = &combiner.lanes[nth];
-    let mut driving = Driving(Some(lane));
-    while let Some(calls) = lane.take(combiner.max_batch) {
-        settle(&combiner, nth, calls).await;
-        // Those who were answered ask again before the next batch is closed, if they are quick.
+    loop {
+        // Those who were woken at the same time come along. (Before taking, not after answering: a runtime that nobody
+        // runs any more must not keep a lane that has nothing to do.)
         tokio::task::yield_now().await;
+        let Some(calls) = lane.take(combiner.max_batch) else { break };
+        settle(&combiner, nth, calls).await;
+        if lane.rest() {
+            break;
+        }
     }
-    driving.0 = None;
+    driving.done = true;
+}
+
+/// What becomes of calls whose rows somebody holds for long.
+#[derive(Clone, Copy)]
+enum Held {
+    /// They come back.
+    Back,
+    /// They come back from this moment on.
+    BackAt(Instant),
+    /// They are tried for as long as they have time.
+    Tried,
 }
 
 /// Answers all of them.
-async fn settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>) {
-    let Some(deadline) = earliest(&calls) else { return };
+async fn settle(combiner: &Combiner, nth: usize, calls: Vec<Waiting>) {
+    let held = try_to_settle(combiner, nth, calls, Held::Back).await;
+    if held.is_empty() {
+        return;
+    }
+    // The trouble of those who ask for that row, not of the others: each bucket gets a part of the time that is left, and
+    // what is held then, all the rest.
+    let mut rest = Vec::new();
+    for calls in by_bucket(held) {
+        let now = Instant::now();
+        let left = earliest(&calls).map_or(Duration::ZERO, |deadline| deadline.saturating_duration_since(now));
+        rest.extend(try_to_settle(combiner, nth, calls, Held::BackAt(now + left / 16)).await);
+    }
+    try_to_settle(combiner, nth, rest, Held::Tried).await;
+}
+
+/// Calls on one bucket stay together, in their order.
+fn by_bucket(calls: Vec<Waiting>) -> Vec<Vec<Waiting>> {
+    let mut groups: Vec<Vec<Waiting>> = Vec::new();
+    for waiting in calls {
+        let same = |group: &&mut Vec<Waiting>| {
+            let (mine, theirs) = (&waiting.call.items, &group[0].call.items);
+            mine.len() == 1 && theirs.len() == 1 && mine[0].key == theirs[0].key && mine[0].name == theirs[0].name
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(waiting),
+            None => groups.push(vec![waiting]),
+        }
+    }
+    groups
+}
+
+/// Answers them, but for those who come back because their rows are held.
+async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>, held: Held) -> Vec<Waiting> {
+    let Some(deadline) = earliest(&calls) else { return calls };
     let mut attempts = Attempts::until(&combiner.retry, deadline);
     let mut alone = false;
     loop {
         calls.retain(|waiting| !waiting.reply.is_closed());
         if calls.is_empty() {
-            return;
+            return calls;
         }
         let mut batch = Batch::new();
         calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
+        let deadline = match held {
+            Held::BackAt(moment) => attempts.deadline().min(moment),
+            Held::Back | Held::Tried => attempts.deadline(),
+        };
         let Failure { phase, error } =
-            match in_turn(combiner, nth, &lanes(combiner, nth, &calls, alone), &batch, attempts.deadline()).await {
+            match in_turn(combiner, nth, &lanes(combiner, nth, &calls, alone), &batch, deadline).await {
                 Ok(answers) => {
                     combiner.batches.fetch_add(1, Ordering::Relaxed);
                     for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
                         let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
                     }
-                    return;
+                    return Vec::new();
                 }
                 Err(failure) => failure,
             };
@@ -62,30 +124,40 @@ async fn settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>) {
         // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
         // second time nobody of this process is in the way.
         alone = cause == Cause::Conflict;
+        let comes_back = match held {
+            Held::Back => cause == Cause::Busy && batch.has_several_buckets(),
+            Held::BackAt(moment) => Instant::now() >= moment,
+            Held::Tried => false,
+        };
         match cause {
-            Cause::Conflict | Cause::Connection => match combiner.delay_before_retry(&mut attempts, &error) {
-                Some(delay) => tokio::time::sleep(delay).await,
-                None => return refuse(calls, |error| exhausted(&attempts, error, phase), &error),
-            },
-            // For some there may still be time.
-            Cause::Busy => {
-                let now = Instant::now();
-                let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(|waiting| waiting.deadline <= now);
-                refuse(late, |source| Error::Unavailable { source }, &error);
-                let Some(deadline) = earliest(&left) else { return };
+            Cause::Busy | Cause::Connection if comes_back => return calls,
+            // The one that was first has committed just now: this is the best moment to try again. Once.
+            Cause::Conflict if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, &error) => {}
+            Cause::Conflict | Cause::Connection | Cause::Busy => {
+                if let Some(delay) = combiner.delay_before_retry(&mut attempts, &error) {
+                    tokio::time::sleep(delay).await;
+                    continue;
+                }
+                let until = if attempts.are_used_up() { None } else { Some(attempts.deadline()) };
+                // For some there may still be time.
+                let is_late = |waiting: &Waiting| until.is_none_or(|until| waiting.deadline <= until);
+                let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
+                refuse(late, |error| exhausted(&attempts, error, phase), &error);
+                let Some(deadline) = earliest(&left) else { return left };
                 calls = left;
-                attempts = Attempts::until(&combiner.retry, deadline);
+                attempts.postpone(deadline);
             }
             // One of them is to blame, and the others are not.
             Cause::Data if calls.len() > 1 => {
                 for waiting in calls {
                     Box::pin(settle(combiner, nth, vec![waiting])).await;
                 }
-                return;
+                return Vec::new();
             }
             _ => {
                 let schema = combiner.rate_limits.schema().name();
-                return refuse(calls, |error| Error::of_attempt(error, phase, schema), &error);
+                refuse(calls, |error| Error::of_attempt(error, phase, schema), &error);
+                return Vec::new();
             }
         }
     }
@@ -125,7 +197,7 @@ async fn in_turn(
         turns.push((*lane, turn.map_err(Failure::at(Phase::Begin))?));
     }
     match turns.iter_mut().find(|(lane, _)| *lane == nth) {
-        Some((_, link)) => attempt(combiner, link, batch, deadline).await,
+        Some((_, links)) => attempt(combiner, links, batch, deadline).await,
         None => Err(Failure { phase: Phase::Begin, error: sqlx::Error::WorkerCrashed }), // It is among them.
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::call::Resolved;
 use crate::error::Error;
-use crate::limiter::combine::link::Link;
+use crate::limiter::combine::link::Links;
 use crate::sql::Answer;
 
 /// A call that waits for its answer, which brings the call back.
@@ -27,8 +27,8 @@ impl Waiting {
 #[derive(Default)]
 pub(super) struct Lane {
     state: Mutex<State>,
-    /// Held while a batch with a key of this lane is decided. The lane's own connection stands in it.
-    pub(super) turn: tokio::sync::Mutex<Option<Link>>,
+    /// Held while a batch with a key of this lane is decided. The lane's own connections stand in it.
+    pub(super) turn: tokio::sync::Mutex<Links>,
     idle: Notify,
 }
 
@@ -58,7 +58,10 @@ impl Lane {
             return Err(Refused::Closed);
         }
         if state.queue.len() >= most {
-            return Err(Refused::Full);
+            state.queue.retain(|waiting| !waiting.reply.is_closed());
+            if state.queue.len() >= most {
+                return Err(Refused::Full);
+            }
         }
         state.queue.push_back(waiting);
         Ok(!std::mem::replace(&mut state.driven, true))
@@ -75,13 +78,20 @@ impl Lane {
                 None => break,
             }
         }
-        if taken.is_empty() {
+        drop(state);
+        (!taken.is_empty() || !self.rest()).then_some(taken)
+    }
+
+    /// If nothing waits, the driver's work is done.
+    pub(super) fn rest(&self) -> bool {
+        let mut state = self.state();
+        let rests = state.queue.is_empty();
+        if rests {
             state.driven = false;
             drop(state);
             self.idle.notify_waiters();
-            return None;
         }
-        Some(taken)
+        rests
     }
 
     /// The driver is gone, whatever the reason: nobody is left to wait for ever.
@@ -91,8 +101,17 @@ impl Lane {
             state.driven = false;
             std::mem::take(&mut state.queue)
         };
-        left.into_iter().for_each(|waiting| waiting.refuse(Error::Closed));
+        left.into_iter().for_each(|waiting| waiting.refuse(Error::Unavailable { source: sqlx::Error::WorkerCrashed }));
         self.idle.notify_waiters();
+    }
+
+    /// Lets nothing more in.
+    pub(super) fn shut(&self) {
+        self.state().closed = true;
+    }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.state().closed
     }
 
     /// Lets nothing more in, and waits until all that is in has its answer.
@@ -110,8 +129,6 @@ impl Lane {
             }
             idle.await;
         }
-        if let Some(link) = self.turn.lock().await.take() {
-            link.close().await;
-        }
+        std::mem::take(&mut *self.turn.lock().await).close().await;
     }
 }

@@ -1,3 +1,4 @@
+use pg_limiter::sqlx::postgres::PgRow;
 use pg_limiter::sqlx::{self, PgConnection, Row};
 
 use crate::model::{Kind, Rule};
@@ -29,8 +30,8 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// All steps in one statement.
-pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
+/// All steps in one statement, each made so many times.
+async fn ask(conn: &mut PgConnection, steps: &[Step<'_>], times: Option<&[i32]>) -> Result<PgRow, sqlx::Error> {
     let items: Vec<_> = steps.iter().flat_map(|step| step.items.iter().copied()).collect();
     let mut buckets: Vec<(&str, &str)> = items.iter().map(|(name, key, ..)| (*name, *key)).collect();
     buckets.sort_unstable();
@@ -45,8 +46,8 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
     let int = |place: usize| i32::try_from(place + 1).expect("few");
     let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
     let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
-    let row = sqlx::query(
-        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, NULL, $16)",
+    sqlx::query(
+        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     )
     .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
     .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
@@ -63,9 +64,15 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
     .bind(steps.iter().map(|step| step.op).collect::<Vec<_>>())
     .bind(steps.iter().map(|step| step.reserve).collect::<Vec<_>>())
     .bind(steps.iter().map(|step| int(step.items.len()) - 1).collect::<Vec<_>>())
+    .bind(times)
     .bind(steps.iter().map(|step| step.at).collect::<Vec<_>>())
     .fetch_one(conn)
-    .await?;
+    .await
+}
+
+/// All steps in one statement.
+pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
+    let row = ask(conn, steps, None).await?;
     let admitted: Vec<i32> = row.get("call_admitted");
     let waits: Vec<Option<i64>> = row.get("call_waits");
     let mut refused = row.get::<Vec<bool>, _>("item_refused").into_iter();
@@ -81,4 +88,20 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
         }
     };
     Ok(steps.iter().enumerate().map(answer).collect())
+}
+
+/// How often a step was allowed, the wait of the others, and the balance after all of it.
+pub type Repeated = (i32, Option<i64>, f64);
+
+/// Steps of one item each, made so many times.
+pub async fn decide_repeated(
+    conn: &mut PgConnection,
+    steps: &[Step<'_>],
+    times: &[i32],
+) -> Result<Vec<Repeated>, sqlx::Error> {
+    let row = ask(conn, steps, Some(times)).await?;
+    let waits: Vec<Option<i64>> = row.get("call_waits");
+    let values: Vec<f64> = row.get("item_values");
+    let admitted: Vec<i32> = row.get("call_admitted");
+    Ok(admitted.into_iter().zip(waits).zip(values).map(|((admitted, wait), value)| (admitted, wait, value)).collect())
 }

@@ -2,6 +2,7 @@
 
 pub mod database;
 pub mod function;
+pub mod gate;
 
 pub use database::Database;
 pub use function::{Answer, Step, decide};

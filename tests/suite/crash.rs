@@ -1,0 +1,87 @@
+//! A server that crashes in the middle: what was answered is on its disk.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::{Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+const CAPACITY: f64 = 1e9;
+
+fn limiter(pool: &PgPool, isolation: Isolation) -> Limiter {
+    let century = Duration::from_secs(36_525 * 86_400);
+    let limits = Limits::new().define("a", Limit::token_bucket(1e-6, century).capacity(CAPACITY)).expect("a limit");
+    let mut config = LimiterConfig::default();
+    config.isolation = isolation;
+    config.retry = RetryPolicy { deadline: Duration::from_secs(20), ..RetryPolicy::default() };
+    Limiter::with_config(pool.clone(), limits, config)
+}
+
+/// The backends of limiters, that of the asking pool left out.
+async fn backends(pool: &PgPool) -> Vec<i32> {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%rate_limit_take%' AND pid <> pg_backend_pid()";
+    sqlx::query_scalar(sql).fetch_all(pool).await.expect("the backends")
+}
+
+/// Killing a backend makes PostgreSQL end all others, forget what it has in memory, and recover from its log. The log's
+/// writer is kept from helping: what nobody waits for is not on the disk.
+///
+/// Two handles want the same row, as two processes do. Under contention the rows are let go before the disk has them, and
+/// the callers are told after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_survives_a_crash() {
+    let mut config = ServerConfig::default();
+    config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
+    config.settings.push(("wal_writer_delay".into(), "10s".into()));
+    config.settings.push(("wal_writer_flush_after".into(), "1GB".into()));
+    let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.expect("a task").expect("a server");
+    let pool = PgPool::connect(&server.url("postgres")).await.expect("connect");
+    pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+    for isolation in [Isolation::Serializable, Isolation::ReadCommitted, Isolation::Serializable] {
+        let limiters = [limiter(&pool, isolation), limiter(&pool, isolation)];
+        let before = limiters[0].peek(("a", "k")).await.expect("a balance").least();
+        let admitted = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..32)
+            .map(|nth| {
+                let (limiter, admitted) = (limiters[nth % 2].clone(), Arc::clone(&admitted));
+                tokio::spawn(async move {
+                    // Until the crash.
+                    while let Ok(decision) = limiter.limit(("a", "k")).await {
+                        assert!(decision.is_allowed());
+                        admitted.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let mut seen = Vec::new();
+        while (isolation == Isolation::Serializable && seen.len() < 3) || admitted.load(Ordering::Relaxed) < 2_000 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            seen = backends(&pool).await;
+        }
+        let killed = Command::new("kill").args(["-9", &seen[0].to_string()]).status().expect("kill");
+        assert!(killed.success());
+        // Some calls are tried again once the server is back; it is enough to know of those that have an answer.
+        limiters[0].close().await;
+        limiters[1].close().await;
+        for task in tasks {
+            task.await.expect("a task");
+        }
+        let after = limiter(&pool, isolation);
+        let left = loop {
+            match after.peek(("a", "k")).await {
+                Ok(balance) => break balance.least(),
+                Err(error) => {
+                    eprintln!("{error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await
+                }
+            }
+        };
+        let admitted = admitted.load(Ordering::Relaxed) as f64;
+        assert!(before - left >= admitted, "{isolation:?}: {admitted} were admitted, {} are spent", before - left);
+        // The server is private, and its log short: nothing else was lost or found.
+        assert!(before - left <= admitted + 3.0 * 1024.0, "{isolation:?}: {admitted} of {}", before - left);
+    }
+}

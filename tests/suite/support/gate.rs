@@ -1,0 +1,103 @@
+//! Callers who wait at the same time: the lanes of a limiter are held up until all of them are in.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pg_limiter::sqlx::postgres::PgPoolOptions;
+use pg_limiter::sqlx::{self, PgPool, Postgres, Transaction};
+use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use tokio::task::JoinHandle;
+
+use super::Database;
+
+pub const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// With time to spare, whatever else the machine is doing.
+pub fn limiter(pool: &PgPool, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
+    let mut config = LimiterConfig::default();
+    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    change(&mut config);
+    Limiter::with_config(pool.clone(), limits, config)
+}
+
+/// A pool that has no connection until one is asked for, so that whatever bears this name is the limiter's own.
+pub fn lazy_pool(database: &Database, name: &str) -> PgPool {
+    let options = PgPoolOptions::new().max_connections(4);
+    options.connect_lazy(&format!("{}?application_name={name}", database.url)).expect("a URL")
+}
+
+/// Backends with this application name.
+pub async fn backends(database: &Database, name: &str) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1";
+    sqlx::query_scalar(sql).bind(name).fetch_one(&database.pool).await.expect("the backends")
+}
+
+/// How many backends of the database wait for a lock.
+pub async fn waiting(database: &Database) -> i64 {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the backends")
+}
+
+/// Waits until so many backends of the database wait for a lock.
+pub async fn until_waiting(database: &Database, backends: i64) {
+    for _ in 0..6_000 {
+        if waiting(database).await == backends {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{backends} backends never waited for a lock");
+}
+
+/// Holds the rows of these keys, which have to be there.
+pub async fn hold(database: &Database, name: &str, keys: &[&str]) -> Transaction<'static, Postgres> {
+    let mut holder = database.pool.begin().await.expect("begin");
+    let held = sqlx::query("SELECT FROM rate_limits WHERE name = $1 AND key = ANY ($2) FOR UPDATE")
+        .bind(name)
+        .bind(keys)
+        .execute(&mut *holder)
+        .await
+        .expect("the locks");
+    assert_eq!(held.rows_affected(), keys.len() as u64);
+    holder
+}
+
+/// A batch of calls on held rows in every lane: what is asked meanwhile gathers behind it.
+pub struct Gate {
+    holder: Transaction<'static, Postgres>,
+    first: Vec<JoinHandle<Result<pg_limiter::Decision, Error>>>,
+}
+
+impl Gate {
+    pub async fn close(database: &Database, limiter: &Limiter, lanes: usize) -> Self {
+        // Enough that no lane is left out.
+        let keys: Vec<String> = (0..if lanes == 1 { 1 } else { 32 * lanes }).map(|nth| nth.to_string()).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0")
+            .bind(&keys)
+            .execute(&database.pool)
+            .await
+            .expect("rows");
+        let holder = hold(database, "gate", &keys).await;
+        let limit = Limit::token_bucket(9, CENTURY).build().expect("a limit");
+        let first = keys.iter().map(|key| {
+            let (limiter, item) = (limiter.clone(), Item::new(("gate", limit), *key));
+            tokio::spawn(async move { limiter.limit(item).await })
+        });
+        let first = first.collect();
+        until_waiting(database, i64::try_from(lanes).expect("few")).await;
+        Self { holder, first }
+    }
+
+    pub async fn open(self) {
+        self.holder.rollback().await.expect("rollback");
+        for task in self.first {
+            assert!(task.await.expect("a task").expect("a decision").is_allowed());
+        }
+    }
+
+    /// All of them asked, in this order, before anything is decided. Wants a runtime of one thread.
+    pub async fn gathered<F: Future>(self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+        tokio::join!(join_all(calls), self.open()).0
+    }
+}
