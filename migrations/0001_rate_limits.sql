@@ -300,21 +300,19 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity) - amount,
-          ts = now,
-          idle_at = now + ceil((capacity + amount - least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
         -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
         -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND bucket.earlier_counts IS NULL AND asked.is_plain
-          --   is left to others.
-          AND bucket.ts <= now
           AND
-          bucket.value + (now - bucket.ts)::double precision * rate / period
+          bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
           >= needed
         RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
       )
@@ -373,21 +371,19 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity) - amount,
-          ts = now,
-          idle_at = now + ceil((capacity + amount - least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
         -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
         -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND bucket.earlier_counts IS NULL AND asked.is_plain
-          --   is left to others.
-          AND bucket.ts <= now
           AND
-          bucket.value + (now - bucket.ts)::double precision * rate / period
+          bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
           >= needed
           AND item_calls[asked.nth] <> ALL (ARRAY(
             SELECT item_calls[a.nth]
@@ -397,10 +393,8 @@ BEGIN
               FROM public.rate_limits AS bucket
               WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
                 AND bucket.earlier_counts IS NULL AND a.is_plain
-                --   is left to others.
-                AND bucket.ts <= now
                 AND
-                bucket.value + (now - bucket.ts)::double precision * rate / period
+                bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
                 >= needed
               LIMIT 1
             ) AS b ON true
@@ -418,11 +412,11 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount),
-          ts = now,
-          idle_at = now + ceil((capacity - least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         FROM (
           SELECT
@@ -467,7 +461,7 @@ BEGIN
           ORDER BY a.name COLLATE "C", a.key COLLATE "C"
         ) AS asked
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.ts <= now AND asked.nth = ANY (settled)
+          AND asked.nth = ANY (settled)
         RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
@@ -793,7 +787,7 @@ BEGIN
                 bucket.earlier_counts := NULL;
               END IF;
               bucket.value := least(
-                bucket.value + (now - bucket.ts)::double precision * rate / period
+                bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
                 , capacity);
               bucket.ts := now;
               balance := bucket.value;
@@ -1146,18 +1140,16 @@ BEGIN
     UPDATE public.rate_limits AS bucket
     SET
       value = least(
-        bucket.value + (now - bucket.ts)::double precision * rate / period
+        bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
         , capacity) - amount,
-      ts = now,
-      idle_at = now + ceil((capacity + amount - least(
-        bucket.value + (now - bucket.ts)::double precision * rate / period
+      ts = greatest(now, bucket.ts),
+      idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+        bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
         , capacity)) * period / rate)::bigint
     WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
       AND bucket.earlier_counts IS NULL
-      --   is left to others.
-      AND bucket.ts <= now
       AND
-      bucket.value + (now - bucket.ts)::double precision * rate / period
+      bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
       >= needed
     RETURNING bucket.value INTO left_over;
     IF FOUND THEN
@@ -1168,14 +1160,13 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount),
-          ts = now,
-          idle_at = now + ceil((capacity - least(
-            bucket.value + (now - bucket.ts)::double precision * rate / period
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
+            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-          AND bucket.ts <= now
         RETURNING bucket.value INTO left_over;
       END IF;
       RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END, waited];

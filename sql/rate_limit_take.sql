@@ -45,7 +45,6 @@ BEGIN
         SET
           --@include token_bucket.kept_waiting
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-          AND bucket.ts <= now
         RETURNING bucket.value INTO left_over;
       END IF;
       RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END, waited];

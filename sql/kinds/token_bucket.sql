@@ -28,12 +28,10 @@ wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rat
 --@ idle: when the bucket is full again
 bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
 
---@ flow: the balance at `now`, if the capacity did not end it
-bucket.value + (now - bucket.ts)::double precision * rate / period
+--@ flow: the balance at `now`, if the capacity did not end it; a clock that is behind the row takes nothing away
+bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
 
---@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance. A clock that stepped back
---   is left to others.
-AND bucket.ts <= now
+--@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance
 AND
 --@include token_bucket.flow
 >= needed
@@ -42,8 +40,8 @@ AND
 value = least(
   --@include token_bucket.flow
   , capacity) - amount,
-ts = now,
-idle_at = now + ceil((capacity + amount - least(
+ts = greatest(now, bucket.ts),
+idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
   --@include token_bucket.flow
   , capacity)) * period / rate)::bigint
 
@@ -51,8 +49,8 @@ idle_at = now + ceil((capacity + amount - least(
 value = least(
   --@include token_bucket.flow
   , capacity - amount),
-ts = now,
-idle_at = now + ceil((capacity - least(
+ts = greatest(now, bucket.ts),
+idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
   --@include token_bucket.flow
   , capacity - amount)) * period / rate)::bigint
 

@@ -53,7 +53,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
         --@include asked
       ) AS asked
       WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-        AND bucket.ts <= now AND asked.nth = ANY (settled)
+        AND asked.nth = ANY (settled)
       RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;

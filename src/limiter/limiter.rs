@@ -15,9 +15,14 @@ use crate::sql::{Answer, RateLimits, Schema, Within};
 
 /// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
-/// Its methods decide in a SERIALIZABLE transaction of their own, retried on a conflict, and charged even if the
-/// caller's later work fails. [`within`](Self::within) decides in the caller's transaction, and
-/// [`transaction`](Self::transaction) runs a whole unit of work.
+/// Its methods decide in a transaction of the limiter's own, SERIALIZABLE unless [`LimiterConfig`] says otherwise,
+/// retried on a conflict, and charged even if the caller's later work fails. Callers who wait at the same time are decided
+/// together, in one statement and in the order in which they came; so make one handle for each process, and clone it.
+/// [`within`](Self::within) decides in the caller's transaction, and [`transaction`](Self::transaction) runs a whole unit
+/// of work.
+///
+/// The calls run on the Tokio runtime that they are made on. Handles that several runtimes share work as long as each
+/// runtime runs.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -35,11 +40,14 @@ use crate::sql::{Answer, RateLimits, Schema, Within};
 ///
 /// # Errors
 /// All methods: [`Error::Invalid`] before anything is sent; [`Error::RetriesExhausted`], [`Error::Unavailable`],
-/// [`Error::SchemaMissing`], [`Error::Database`] if nothing was decided; [`Error::OutcomeUnknown`] if it may have been.
+/// [`Error::SchemaMissing`], [`Error::Database`], [`Error::Overloaded`] and [`Error::Closed`] if nothing was decided;
+/// [`Error::OutcomeUnknown`] if it may have been. All of them come by the deadline of the
+/// [`RetryPolicy`](crate::RetryPolicy). A bad call never fails those that are decided with it.
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe: the tokens are taken or they are not, never in part. Count them as spent. The
-/// connection is closed, not returned to the pool, and the server ends a statement that still waits by the deadline.
+/// Dropping the future of a call is safe. While the call waits for its batch, nothing is charged; once the batch is on its
+/// way, the tokens are taken or they are not, never in part: count them as spent. The others of the batch get their
+/// answers.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,

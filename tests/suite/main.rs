@@ -16,6 +16,7 @@ mod model;
 mod properties;
 mod prune;
 mod prune_contended;
+mod remembered;
 mod scenarios;
 mod sql_sources;
 mod support;

@@ -196,8 +196,9 @@ async fn in_turn(
         let turn = before(deadline, async { Ok(combiner.lanes[*lane].turn.lock().await) }).await;
         turns.push((*lane, turn.map_err(Failure::at(Phase::Begin))?));
     }
+    let alone = turns.len() == combiner.lanes.len();
     match turns.iter_mut().find(|(lane, _)| *lane == nth) {
-        Some((_, links)) => attempt(combiner, links, batch, deadline).await,
+        Some((_, links)) => attempt(combiner, links, batch, alone, deadline).await,
         None => Err(Failure { phase: Phase::Begin, error: sqlx::Error::WorkerCrashed }), // It is among them.
     }
 }

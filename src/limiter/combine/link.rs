@@ -19,11 +19,11 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The time after which the client gives up on a good-bye.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
-/// What waits longer for a row has waited for another transaction.
-const A_LOCK: Duration = Duration::from_micros(100);
-
-/// How many batches after that, or after a conflict, keep their rows for as short as can be.
+/// How many batches after a conflict, or after waits for a row, keep their rows for as short as can be.
 const CONTENDED: u32 = 100;
+
+/// How many waits in a row: one may be the machine's.
+const WAITS: u32 = 3;
 
 /// The connections of a lane.
 #[derive(Default)]
@@ -35,6 +35,10 @@ pub(super) struct Links {
     flushes: bool,
     /// For how many batches more other processes are expected to want the same rows.
     contended: u32,
+    /// How long an UPDATE takes here when nobody has the row.
+    usual: Duration,
+    /// How many in a row have taken far longer.
+    waits: u32,
 }
 
 pub(super) struct Link {
@@ -42,7 +46,7 @@ pub(super) struct Link {
     used: Instant,
     /// The runtime that its socket belongs to.
     runtime: runtime::Id,
-    /// The time for which the last statement waited for a row, as far as it is known.
+    /// The time for which the last statement waited for a row, as far as it is known; with that of the UPDATE itself.
     waited: Duration,
 }
 
@@ -63,9 +67,19 @@ impl Link {
 }
 
 impl Links {
-    /// Whether somebody else had the row: what is longer than this is no UPDATE.
-    fn has_waited(&self) -> bool {
-        [&self.link, &self.quick].into_iter().flatten().any(|link| link.waited > A_LOCK)
+    /// Learns from a batch on one bucket.
+    fn learn(&mut self, waited: Duration) {
+        if waited.is_zero() {
+            return;
+        }
+        // Even where it is slow an UPDATE takes no longer than this; and what was learnt may have been waits.
+        let far_longer = waited > (self.usual * 3).clamp(Duration::from_micros(100), Duration::from_micros(250));
+        self.waits = if far_longer { self.waits + 1 } else { 0 };
+        if self.waits >= WAITS {
+            self.contended = CONTENDED;
+        }
+        // The least of them, forgotten slowly.
+        self.usual = if self.usual.is_zero() { waited } else { waited.min(self.usual + self.usual / 64) };
     }
 
     pub(super) async fn close(self) {
@@ -75,15 +89,17 @@ impl Links {
     }
 }
 
-/// Decides a batch: once, over the lane's own connection or over the pool.
+/// Decides a batch: once, over the lane's own connections or over the pool. `alone` says that no other lane decides.
 pub(super) async fn attempt(
     combiner: &Combiner,
     links: &mut Links,
     batch: &Batch,
+    alone: bool,
     deadline: Instant,
 ) -> Result<Vec<Answer>, Failure> {
     if !combiner.over_pool.load(Ordering::Relaxed) {
-        let result = if links.contended > 0 && combiner.durability == Durability::Full {
+        let quick = links.contended > 0 && combiner.durability == Durability::Full;
+        let result = if quick {
             links.contended -= 1;
             quickly(combiner, links, batch, deadline).await
         } else {
@@ -94,9 +110,15 @@ pub(super) async fn attempt(
                 combiner.over_pool.store(true, Ordering::Relaxed);
             }
             result => {
-                let conflict = matches!(&result, Err(failure) if failure.is_conflict());
-                if conflict || links.has_waited() {
-                    links.contended = CONTENDED;
+                let decided_on = if quick { &links.quick } else { &links.link };
+                let waited = decided_on.as_ref().map_or(Duration::ZERO, |link| link.waited);
+                match &result {
+                    Ok(_) => links.learn(waited),
+                    // Between lanes, keys of one index page may be a conflict, too; on one key, it is another process.
+                    Err(failure) if failure.is_conflict() && (alone || !batch.has_several_buckets()) => {
+                        links.contended = CONTENDED;
+                    }
+                    Err(_) => {}
                 }
                 if matches!(&result, Err(failure) if failure.breaks_the_connection()) {
                     // What ended one has mostly ended the other, and a flush must not be what finds out.
