@@ -259,7 +259,7 @@ BEGIN
           a.*,
           kind = 'token_bucket' AND times >= 1 AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
           AS is_plain
         FROM (
           SELECT
@@ -330,7 +330,7 @@ BEGIN
           a.*,
           kind = 'token_bucket' AND times >= 1 AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
           AS is_plain
         FROM (
           SELECT
@@ -423,7 +423,7 @@ BEGIN
             a.*,
             kind = 'token_bucket' AND times >= 1 AND
             rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
             AS is_plain
           FROM (
             SELECT
@@ -1135,7 +1135,7 @@ DECLARE
 BEGIN
   IF times >= 1 AND
     rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-    AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 1e18
+    AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
   THEN
     UPDATE public.rate_limits AS bucket
     SET
