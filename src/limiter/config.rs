@@ -104,8 +104,9 @@ impl Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connections {
-    /// One for each lane, opened on first use with the pool's connect options, besides those that the pool counts: a
-    /// decision is one round trip. A hook that the pool has for new connections (`after_connect`) does not run on them.
+    /// One for each lane, and a second one once the lane has met other processes on a row, opened on first use with the
+    /// pool's connect options, besides those that the pool counts: a decision is one round trip. A hook that the pool has
+    /// for new connections (`after_connect`) does not run on them.
     ///
     /// If the server refuses settings at start-up, as poolers do, calls go over the pool.
     #[default]
