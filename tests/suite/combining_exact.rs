@@ -215,7 +215,7 @@ async fn a_batch_and_a_group_do_not_wait_for_each_other_in_a_circle() {
         let (batch, group) = tokio::join!(batch, group);
         assert!(group.expect("a decision").is_allowed(), "{isolation:?}");
         assert!(batch.into_iter().all(|said| said.expect("a decision").is_allowed()), "{isolation:?}");
-        database.execute("SELECT pg_stat_force_next_flush()").await;
+        database.execute("SELECT pg_sleep(1.2)").await; // Until the statistics are told, at the latest.
         let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
         let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&database.pool).await.expect("statistics");
         assert_eq!(deadlocks, 0, "{isolation:?}");

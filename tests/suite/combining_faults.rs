@@ -25,12 +25,19 @@ async fn left(limiter: &Limiter, key: &str) -> f64 {
     limiter.peek(("a", key)).await.expect("a balance").least().round()
 }
 
-/// Ends backends of this name, one at random or all.
+/// Ends backends of this name, one at random or all, and waits until they are gone.
 async fn kill(database: &Database, name: &str, most: i64) -> u64 {
-    let sql = "SELECT pg_terminate_backend(pid, 5000) FROM (
-        SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
-        ORDER BY random() LIMIT $2) AS chosen";
-    sqlx::query(sql).bind(name).bind(most).execute(&database.pool).await.expect("kill").rows_affected()
+    let chosen = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
+        ORDER BY random() LIMIT $2";
+    let pids: Vec<i32> =
+        sqlx::query_scalar(chosen).bind(name).bind(most).fetch_all(&database.pool).await.expect("the backends");
+    let end = "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM unnest($1) AS pid) AS ended";
+    sqlx::query(end).bind(&pids).execute(&database.pool).await.expect("kill");
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ($1)";
+    while sqlx::query_scalar::<_, i64>(left).bind(&pids).fetch_one(&database.pool).await.expect("the backends") > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    pids.len() as u64
 }
 
 /// Asks until told to stop: how often he was admitted.
