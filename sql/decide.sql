@@ -18,12 +18,12 @@
 --               where there is none; for an allowed call that of a reservation, for a refused one the time after which
 --               it would pass. item_refused; NULL: none. item_values: the balances after the call.
 --
--- Update, insert if absent, and only for what is left a look at each call: plain calls on token buckets that have enough
--- are decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
+-- First an UPDATE, and only for what it leaves a look at each call: plain calls on token buckets that have enough are
+-- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
--- in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
+-- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
+-- two statements do not wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
 -- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.

@@ -27,7 +27,7 @@ END
 $table$;
 
 COMMENT ON TABLE public.rate_limits IS
-  'Rate limit buckets. A bucket without a row is full. Written by rate_limit_decide only.';
+  'Rate limit buckets. A bucket without a row is full. Written by the functions beside it only.';
 COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
 COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
 COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket; 0 for the others.';

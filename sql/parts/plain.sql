@@ -8,7 +8,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
     ),
     updated AS (
       --@include update
-      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+      --@include returning
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
   ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
@@ -37,7 +37,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
           ) AS b ON true
           WHERE b.has_enough IS NULL
         ))
-      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+      --@include returning
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
   END IF;
@@ -54,7 +54,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
       ) AS asked
       WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
         AND asked.nth = ANY (settled)
-      RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+      --@include returning
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
   END IF;
@@ -77,6 +77,9 @@ FROM asked
 WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
   AND bucket.earlier_counts IS NULL AND asked.is_plain
   --@include token_bucket.enough
+
+--@ part returning: the balances after that
+RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
 
 --@ part asked: what each plain call asks, in the global order
 SELECT

@@ -16,7 +16,9 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
         sqlx::Error::PoolClosed => sqlx::Error::PoolClosed,
         sqlx::Error::WorkerCrashed => sqlx::Error::WorkerCrashed,
         sqlx::Error::BeginFailed => sqlx::Error::BeginFailed,
-        other => sqlx::Error::Protocol(other.to_string()),
+        sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => sqlx::Error::Protocol(error.to_string()),
+        // What is no trouble of the connection does not become one.
+        other => sqlx::Error::Decode(other.to_string().into()),
     }
 }
 

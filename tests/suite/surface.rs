@@ -204,3 +204,25 @@ async fn every_sql_block_of_the_readme_runs() {
     assert_eq!(refused.as_database_error().and_then(|error| error.code()).as_deref(), Some("RL429"));
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
+
+/// The defaults stand in the README, too.
+#[test]
+fn the_readme_tells_the_defaults_of_the_limiter() {
+    let config = pg_limiter::LimiterConfig::default();
+    let grouped = |number: usize| match number / 1000 {
+        0 => number.to_string(),
+        thousands => format!("{thousands},{:03}", number % 1000),
+    };
+    let readme = include_str!("../../README.md");
+    for (field, value) in [
+        ("isolation", format!("`{:?}`", config.isolation)),
+        ("durability", format!("`{:?}`", config.durability)),
+        ("connections", format!("`{:?}`", config.connections)),
+        ("lanes", grouped(config.lanes)),
+        ("max_batch", grouped(config.max_batch)),
+        ("max_waiting", grouped(config.max_waiting)),
+        ("remember_denials", format!("`{:?}`", config.remember_denials)),
+    ] {
+        assert!(readme.contains(&format!("\n| `{field}` | {value} |")), "{field}: {value}");
+    }
+}

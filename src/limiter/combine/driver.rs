@@ -142,7 +142,7 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
                 // For some there may still be time.
                 let is_late = |waiting: &Waiting| until.is_none_or(|until| waiting.deadline <= until);
                 let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
-                refuse(late, |error| exhausted(&attempts, error, phase), &error);
+                refuse(late, |error| exhausted(&attempts, error, phase), error);
                 let Some(deadline) = earliest(&left) else { return left };
                 calls = left;
                 attempts.postpone(deadline);
@@ -156,7 +156,7 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
             }
             _ => {
                 let schema = combiner.rate_limits.schema().name();
-                refuse(calls, |error| Error::of_attempt(error, phase, schema), &error);
+                refuse(calls, |error| Error::of_attempt(error, phase, schema), error);
                 return Vec::new();
             }
         }
@@ -167,8 +167,11 @@ fn earliest(calls: &[Waiting]) -> Option<Instant> {
     calls.iter().map(|waiting| waiting.deadline).min()
 }
 
-fn refuse(calls: Vec<Waiting>, why: impl Fn(sqlx::Error) -> Error, error: &sqlx::Error) {
-    calls.into_iter().for_each(|waiting| waiting.refuse(why(share(error))));
+/// The last of them gets the error itself, the others an equal one.
+fn refuse(mut calls: Vec<Waiting>, why: impl Fn(sqlx::Error) -> Error, error: sqlx::Error) {
+    let Some(last) = calls.pop() else { return };
+    calls.into_iter().for_each(|waiting| waiting.refuse(why(share(&error))));
+    last.refuse(why(error));
 }
 
 /// The lanes whose turn it has to be for these calls.
