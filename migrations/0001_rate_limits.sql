@@ -17,6 +17,7 @@ BEGIN
       name text COLLATE "C" NOT NULL,
       key text COLLATE "C" NOT NULL,
       shard integer NOT NULL DEFAULT 0,
+      shards integer NOT NULL DEFAULT 1,
       value double precision NOT NULL,
       ts bigint NOT NULL,
       idle_at bigint NOT NULL,
@@ -34,7 +35,8 @@ COMMENT ON TABLE public.rate_limits IS
   'Rate limit buckets. A bucket without a row is full. Written by the functions beside it only.';
 COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
 COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
-COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket; 0 for the others.';
+COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket, from 0 on; 0 for the others.';
+COMMENT ON COLUMN public.rate_limits.shards IS 'How many rows its bucket has: each is the bucket of one part of the limit.';
 COMMENT ON COLUMN public.rate_limits.value IS
   'The balance at ts, negative while tokens are owed; for a sliding window the count of the sub-interval that holds ts.';
 COMMENT ON COLUMN public.rate_limits.ts IS
@@ -42,7 +44,7 @@ COMMENT ON COLUMN public.rate_limits.ts IS
 COMMENT ON COLUMN public.rate_limits.idle_at IS
   'The moment, in microseconds since the Unix epoch, from which the row equals no row.';
 COMMENT ON COLUMN public.rate_limits.earlier_counts IS
-  'For a sliding window: its period and start, which name its grid, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
+  'For a sliding window: its period, start and rate, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
 
 -- The limiter's clock: microseconds since the Unix epoch. clock_timestamp(), because now() stands still in a
 -- transaction and would give a waiter the time at which it began to wait; date_part, because extract is slow. A double
@@ -62,7 +64,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   capacity double precision,
   max_reserved double precision,
   start bigint,
-  resolution integer
+  resolution integer,
+  shards integer
 )
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -81,6 +84,11 @@ BEGIN
     reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
   ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
     reason := format('the resolution %s is not between 1 and 1000', resolution);
+  ELSIF NOT coalesce(shards BETWEEN 1 AND 1000, false) THEN
+    reason := format('the number of shards %s is not between 1 and 1000', coalesce(shards::text, 'NULL'));
+  ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
+    reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
+      shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
   ELSIF kind = 'fixed_window' THEN
     IF resolution IS NOT NULL THEN
       reason := 'resolution does not apply to a fixed window';
@@ -109,7 +117,7 @@ $function$;
 -- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
 -- Calls are decided in the order given; each sees what the calls before it took.
 --
---   limit_*     one element a limit; NULL stands for an option that is not set
+--   limit_*     one element a limit; NULL stands for an option that is not set, and for a whole array of them
 --   bucket_*    one element a bucket, no bucket twice
 --   item_*      one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks
 --               the i-th bucket, the first limit, for 1
@@ -121,7 +129,14 @@ $function$;
 --   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
 --   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
 --               where there is none; for an allowed call that of a reservation, for a refused one the time after which
---               it would pass. item_refused; NULL: none. item_values: the balances after the call.
+--               it would pass. item_refused; NULL: none. item_values: the balances after the call; of a sharded bucket
+--               estimated, where not all of it was looked at.
+--
+-- Shards. A bucket of S shards has S rows or none, each with 1/S of the rate, the capacity and max_reserved, and each says
+-- how many there are. Either no row owes tokens, or all are alike. So whoever finds enough in one row may take it from
+-- there without a look at the others: two rows are drawn, and the fuller one is used (M. Mitzenmacher, "The power of two
+-- choices in randomized load balancing", 1996). Where that is not enough, or something else than a take is asked, or the
+-- rows are not what the limit says, all of them are gathered into one, decided on like a bucket of one row, and split.
 --
 -- First an UPDATE, and only for what it leaves a look at each call: plain calls on token buckets that have enough are
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
@@ -142,6 +157,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   limit_max_reserved double precision[],
   limit_starts bigint[],
   limit_resolutions integer[],
+  limit_shards integer[],
   bucket_names text[],
   bucket_keys text[],
   item_buckets integer[],
@@ -191,9 +207,53 @@ DECLARE
   present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
-  to_delete integer[];
+  to_delete public.rate_limits[];
   written bigint;
   missed bigint := 0;
+
+  -- The shards.
+  bucket_shards integer[]; -- how many a bucket is to have; NULL: one
+  first_shards integer[]; -- the two drawn
+  second_shards integer[];
+  chosen_shards integer[]; -- the fuller one of these
+  pair_balances double precision[]; -- what those two hold
+  beyond_rows double precision[]; -- what the others are thought to hold
+  others public.rate_limits[]; -- the row of the second, `rows` having that of the first
+  looks_at_all boolean[];
+  widened boolean; -- since the rows were read
+  is_gathered boolean[]; -- `rows` has what is to be decided on
+  shares public.rate_limits[]; -- the rows of all buckets that are looked at as a whole
+  share_balances double precision[];
+  nth_share integer;
+  nth_shard integer;
+  first_shares integer[];
+  share_counts integer[];
+  gathered_rows public.rate_limits[];
+  gathered_limits integer[];
+  gathered_ats bigint[];
+  gathered_totals double precision[];
+  may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
+  is_split boolean[]; -- written as a whole by an earlier pass
+  is_anchored boolean[]; -- the row of shard 0 is only there to be locked
+  rows_found public.rate_limits[];
+  drained public.rate_limits[];
+  shards_there integer[];
+  shards_gone integer[];
+
+  -- The rows that are being gathered.
+  parts integer; -- the row in hand is one of so many
+  looks integer;
+  look_lacks double precision[];
+  look_inflows double precision[];
+  lack double precision; -- to be full, at `bucket.ts`
+  inflow double precision; -- since then
+  total double precision;
+  pairs boolean; -- the two drawn
+  gathers boolean; -- all
+  header double precision[];
+  kept public.rate_limits;
+  kept_balance double precision;
+  sums double precision[];
 
   -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
@@ -249,10 +309,95 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
+  IF limit_shards IS NOT NULL THEN
+    -- How many shards each bucket is to have, and two of them.
+    FOR item IN 1 .. items LOOP
+      b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
+      parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
+      IF NOT coalesce(b BETWEEN 1 AND buckets AND coalesce(parts, 1) BETWEEN 1 AND 1000, false) THEN
+        RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+      END IF;
+      CONTINUE WHEN coalesce(parts, 1) = 1;
+      bucket_shards[b] := parts;
+      first_shards[b] := floor(random() * parts);
+      second_shards[b] := (first_shards[b] + 1 + floor(random() * (parts - 1))::integer) % parts;
+    END LOOP;
+  END IF;
+
   -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides; it
   -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
   IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
     now := public.rate_limit_clock();
+    IF bucket_shards IS NOT NULL THEN
+      SELECT array_agg(c.shard ORDER BY c.nth), array_agg(c.balance ORDER BY c.nth)
+      INTO chosen_shards, pair_balances
+      FROM (
+        SELECT a.nth, p.shard, p.balance
+        FROM (
+          SELECT
+            a.*,
+            kind = 'token_bucket' AND times >= 1 AND
+            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+            AS is_plain
+          FROM (
+            SELECT
+              l.*,
+              -- Not a constant, which would be looked up on its own.
+              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+              1e-9 + 1e-14 * l.capacity AS tolerance,
+              l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+            FROM (
+              SELECT
+                i.nth::integer AS nth,
+                i.name,
+                i.key,
+                limit_kinds[i.nth_limit] AS kind,
+                limit_rates[i.nth_limit] / i.shards AS rate,
+                limit_periods[i.nth_limit] AS period,
+                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+                i.shards,
+                i.times,
+                i.count * i.times AS amount
+              FROM (
+                SELECT
+                  u.nth,
+                  u.name,
+                  u.key,
+                  CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                  CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
+                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
+                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                OFFSET 0 -- Nothing is to be worked out twice.
+              ) AS i
+              OFFSET 0
+            ) AS l
+          ) AS a
+          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+        ) AS a
+        LEFT JOIN LATERAL (
+          SELECT
+            bucket.shard,
+            sum(least(
+              bucket.value +
+              greatest(now - bucket.ts, 0)::double precision * rate / period
+              , a.capacity)) OVER () AS balance
+          FROM unnest(ARRAY[first_shards[a.nth], second_shards[a.nth]]) WITH ORDINALITY AS d (shard, nth)
+          CROSS JOIN LATERAL (
+            SELECT r.*
+            FROM public.rate_limits AS r
+            WHERE r.name = a.name AND r.key = a.key AND r.shard = d.shard AND r.shards = a.shards
+            LIMIT 1
+          ) AS bucket
+          ORDER BY greatest(bucket.idle_at, now), d.nth -- They fill at one rate: the fuller one is full first.
+          LIMIT 1
+        ) AS p ON a.shards > 1
+      ) AS c;
+    END IF;
     IF call_sizes IS NULL THEN
       WITH asked AS (
         SELECT
@@ -264,7 +409,8 @@ BEGIN
         FROM (
           SELECT
             l.*,
-            (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+            -- Not a constant, which would be looked up on its own.
+            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
             l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
           FROM (
@@ -273,9 +419,10 @@ BEGIN
               i.name,
               i.key,
               limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] AS rate,
+              limit_rates[i.nth_limit] / i.shards AS rate,
               limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+              i.shards,
               i.times,
               i.count * i.times AS amount
             FROM (
@@ -284,6 +431,7 @@ BEGIN
                 u.name,
                 u.key,
                 CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
@@ -300,21 +448,30 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity) - amount,
           ts = greatest(now, bucket.ts),
           idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
         -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
         -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.earlier_counts IS NULL AND asked.is_plain
+          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
           AND
-          bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+          bucket.value +
+          greatest(now - bucket.ts, 0)::double precision * rate / period
           >= needed
-        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+        RETURNING
+          asked.nth,
+          CASE
+            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+            WHEN abs(bucket.value) <= asked.tolerance THEN 0
+            ELSE bucket.value
+          END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
     ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
@@ -335,7 +492,8 @@ BEGIN
         FROM (
           SELECT
             l.*,
-            (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+            -- Not a constant, which would be looked up on its own.
+            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
             l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
           FROM (
@@ -344,9 +502,10 @@ BEGIN
               i.name,
               i.key,
               limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] AS rate,
+              limit_rates[i.nth_limit] / i.shards AS rate,
               limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+              i.shards,
               i.times,
               i.count * i.times AS amount
             FROM (
@@ -355,6 +514,7 @@ BEGIN
                 u.name,
                 u.key,
                 CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
@@ -371,19 +531,22 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity) - amount,
           ts = greatest(now, bucket.ts),
           idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
         -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
         -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.earlier_counts IS NULL AND asked.is_plain
+          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
           AND
-          bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+          bucket.value +
+          greatest(now - bucket.ts, 0)::double precision * rate / period
           >= needed
           AND item_calls[asked.nth] <> ALL (ARRAY(
             SELECT item_calls[a.nth]
@@ -392,15 +555,22 @@ BEGIN
               SELECT true AS has_enough
               FROM public.rate_limits AS bucket
               WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-                AND bucket.earlier_counts IS NULL AND a.is_plain
+                AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
                 AND
-                bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+                bucket.value +
+                greatest(now - bucket.ts, 0)::double precision * rate / period
                 >= needed
               LIMIT 1
             ) AS b ON true
             WHERE b.has_enough IS NULL
           ))
-        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+        RETURNING
+          asked.nth,
+          CASE
+            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+            WHEN abs(bucket.value) <= asked.tolerance THEN 0
+            ELSE bucket.value
+          END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
     END IF;
@@ -412,11 +582,13 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount),
           ts = greatest(now, bucket.ts),
           idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         FROM (
           SELECT
@@ -428,7 +600,8 @@ BEGIN
           FROM (
             SELECT
               l.*,
-              (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+              -- Not a constant, which would be looked up on its own.
+              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
               1e-9 + 1e-14 * l.capacity AS tolerance,
               l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
             FROM (
@@ -437,9 +610,10 @@ BEGIN
                 i.name,
                 i.key,
                 limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] AS rate,
+                limit_rates[i.nth_limit] / i.shards AS rate,
                 limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+                i.shards,
                 i.times,
                 i.count * i.times AS amount
               FROM (
@@ -448,6 +622,7 @@ BEGIN
                   u.name,
                   u.key,
                   CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+                  CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
                   CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                   CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
                 -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
@@ -462,7 +637,13 @@ BEGIN
         ) AS asked
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND asked.nth = ANY (settled)
-        RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+        RETURNING
+          asked.nth,
+          CASE
+            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+            WHEN abs(bucket.value) <= asked.tolerance THEN 0
+            ELSE bucket.value
+          END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
     END IF;
@@ -473,6 +654,7 @@ BEGIN
     IF cardinality(settled) = buckets THEN
       RETURN;
     END IF;
+    chosen_shards := NULL;
   END IF;
 
   IF item_buckets IS NULL THEN
@@ -486,13 +668,15 @@ BEGIN
 
   last_item := 0;
   LOOP
+    is_gathered := NULL;
+    widened := false;
     IF again IS NOT TRUE THEN
       -- Reads the rows, and locks them if that is to be.
       IF buckets = 1 THEN
         SELECT r.*
         INTO bucket
         FROM public.rate_limits AS r
-        WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0;
+        WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = coalesce(first_shards[1], 0);
         row_present[1] := FOUND;
         rows[1] := bucket;
         sorted := ARRAY[1];
@@ -506,7 +690,7 @@ BEGIN
         LEFT JOIN LATERAL (
           SELECT t AS whole, true AS there
           FROM public.rate_limits AS t
-          WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
+          WHERE t.name = a.name AND t.key = a.key AND t.shard = coalesce(first_shards[a.nth], 0) AND is_settled[a.nth] IS NOT TRUE
           LIMIT 1
         ) AS r ON true;
         FOR i IN 2 .. buckets LOOP
@@ -525,6 +709,23 @@ BEGIN
           FOR i IN 1 .. buckets LOOP
             b := sorted[i];
             CONTINUE WHEN is_settled[b] OR row_exists[b] = missing_ones;
+            IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+              -- An UPDATE, because one that finds the row changed leaves no lock behind; with one, the row of shard 0 could not be waited
+              -- for without a circle.
+              bucket := CASE WHEN (rows_before[b]).shard = chosen_shards[b] THEN rows_before[b] ELSE others[b] END;
+              UPDATE public.rate_limits AS r
+              SET value = r.value
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+                AND r.shards = bucket.shards AND r.value = bucket.value AND r.ts = bucket.ts
+                AND r.earlier_counts IS NOT DISTINCT FROM bucket.earlier_counts;
+              IF FOUND THEN
+                rows[b] := bucket;
+                row_present[b] := true;
+                is_gathered[b] := true;
+                CONTINUE;
+              END IF;
+              looks_at_all[b] := true;
+            END IF;
             LOOP
               SELECT r.*
               INTO bucket
@@ -534,14 +735,58 @@ BEGIN
               row_exists[b] := FOUND;
               row_present[b] := FOUND;
               EXIT WHEN FOUND OR NOT missing_ones;
-              INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at)
-              VALUES (bucket_names[b], bucket_keys[b], 0, 0, 0, 0)
+              INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+              VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
               ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
               row_exists[b] := FOUND;
+              is_anchored[b] := FOUND;
               EXIT WHEN FOUND;
             END LOOP;
             rows[b] := bucket;
+            IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+              looks_at_all[b] := true;
+              FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
+                PERFORM
+                FROM public.rate_limits AS r
+                WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+                FOR NO KEY UPDATE;
+              END LOOP;
+            END IF;
           END LOOP;
+        END LOOP;
+      END IF;
+
+      shares := NULL;
+      share_counts := NULL;
+      IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL THEN
+        FOR i IN 1 .. buckets LOOP
+          b := sorted[i];
+          IF is_settled[b] THEN
+            CONTINUE;
+          ELSIF looks_at_all[b] THEN
+            SELECT array_agg(t.whole ORDER BY t.shard)
+            INTO rows_found
+            FROM generate_series(0, greatest(bucket_shards[b], 1, (
+              SELECT r.shards FROM public.rate_limits AS r WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+            )) - 1) AS s (shard)
+            CROSS JOIN LATERAL (
+              SELECT r AS whole, r.shard
+              FROM public.rate_limits AS r
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = s.shard
+              LIMIT 1
+            ) AS t
+            WHERE s.shard > 0 OR is_anchored[b] IS NOT TRUE;
+            first_shares[b] := coalesce(cardinality(shares), 0) + 1;
+            share_counts[b] := coalesce(cardinality(rows_found), 0);
+            shares := shares || rows_found;
+            row_present[b] := share_counts[b] > 0;
+          ELSIF bucket_shards[b] > 1 AND locking IS NOT TRUE THEN
+            SELECT r.*
+            INTO bucket
+            FROM public.rate_limits AS r
+            WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = second_shards[b];
+            others[b] := bucket;
+          END IF;
         END LOOP;
       END IF;
     END IF;
@@ -584,7 +829,7 @@ BEGIN
                 IF bucket.value = 0 THEN
                   newest := NULL;
                   FOR i IN 1 .. resolution LOOP
-                    IF bucket.earlier_counts[i + 2] <> 0 THEN
+                    IF bucket.earlier_counts[i + 3] <> 0 THEN
                       newest := i;
                       EXIT;
                     END IF;
@@ -615,6 +860,7 @@ BEGIN
       END IF;
       admitted := 0;
 
+      <<each_item>>
       FOR item IN first_item .. last_item LOOP
         IF grouped THEN
           b := item_buckets[item];
@@ -629,6 +875,7 @@ BEGIN
         END IF;
 
         done := op <> 'credit' AND op <> 'reset';
+        CONTINUE WHEN widened AND looks_at_all[item_buckets[item]] AND share_counts[item_buckets[item]] IS NULL;
         LOOP
           IF in_hand IS DISTINCT FROM item_buckets[item]
             OR limit_in_hand <> item_limits[item]
@@ -648,7 +895,7 @@ BEGIN
                     IF bucket.value = 0 THEN
                       newest := NULL;
                       FOR i IN 1 .. resolution LOOP
-                        IF bucket.earlier_counts[i + 2] <> 0 THEN
+                        IF bucket.earlier_counts[i + 3] <> 0 THEN
                           newest := i;
                           EXIT;
                         END IF;
@@ -670,7 +917,7 @@ BEGIN
               row_present[in_hand] := present;
               touched := false;
             END IF;
-            -- Take the bucket up and bring it to the moment.
+            -- Takes the bucket up and brings it to the moment.
             in_hand := item_buckets[item];
             limit_in_hand := item_limits[item];
             moment := at;
@@ -679,121 +926,272 @@ BEGIN
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
-            present := row_present[in_hand];
-            bucket := rows[in_hand];
-            IF present THEN
-              now := greatest(moment, bucket.ts);
-            ELSE
-              now := moment;
-              bucket.name := bucket_names[in_hand];
-              bucket.key := bucket_keys[in_hand];
-              bucket.shard := 0;
-              IF kind = 'fixed_window' THEN
-                bucket.value := capacity;
-                bucket.ts := NULL;
-                bucket.earlier_counts := NULL;
-              ELSIF kind = 'sliding_window' THEN
-                bucket.value := 0;
-                bucket.ts := now;
-                bucket.earlier_counts := NULL;
-              ELSIF kind = 'token_bucket' THEN
-                bucket.value := capacity;
-                bucket.ts := now;
-                bucket.earlier_counts := NULL;
-              END IF;
-            END IF;
             -- What would spoil a row is caught here, whoever calls; which option suits which kind, by those who do.
             IF NOT coalesce(
               rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
                 AND capacity BETWEEN 0 AND 1e100 AND coalesce(limit_max_reserved[limit_in_hand] BETWEEN 0 AND 1e100, true)
-                AND resolution BETWEEN 1 AND 1000
+                AND resolution BETWEEN 1 AND 1000 AND coalesce(limit_shards[limit_in_hand], 1) BETWEEN 1 AND 1000
                 AND bucket_names[in_hand] IS NOT NULL AND bucket_keys[in_hand] IS NOT NULL,
               false)
             THEN
               RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
                 USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
-            ELSIF kind = 'fixed_window' THEN
-              DECLARE
-                phase bigint := limit_starts[limit_in_hand];
-                opened_before bigint;
-              BEGIN
-                IF phase IS NULL THEN
-                  phase := ('x' || substr(encode(sha256(convert_to(
-                    bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+            END IF;
+            present := row_present[in_hand];
+            bucket := rows[in_hand];
+            now := CASE WHEN present THEN greatest(moment, bucket.ts) ELSE moment END;
+            looks := 1;
+            parts := 1;
+            pairs := false;
+            gathers := false;
+            IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL OR bucket.shards <> 1 THEN
+              IF share_counts[in_hand] IS NULL THEN
+                IF bucket_shards[in_hand] > 1 THEN -- At the two drawn, or at the one chosen of them.
+                  parts := bucket_shards[in_hand];
+                  pairs := is_gathered[in_hand] IS NOT TRUE;
+                  IF NOT coalesce(
+                    present AND bucket.shards = parts AND limit_shards[limit_in_hand] = parts
+                      AND (op = 'limit' OR op = 'charge' OR (op = 'check' AND count > 0))
+                      AND (NOT pairs OR (others[in_hand]).shards = parts),
+                    false)
+                  THEN
+                    looks_at_all[in_hand] := true;
+                    first_shards[in_hand] := 0;
+                    widened := true;
+                    in_hand := NULL;
+                    touched := false;
+                    CONTINUE each_item;
+                  END IF;
+                  IF pairs THEN
+                    looks := 2;
+                    now := greatest(now, (others[in_hand]).ts);
+                  END IF;
+                ELSIF bucket.shards <> 1 THEN
+                  looks_at_all[in_hand] := true;
+                  first_shards[in_hand] := 0;
+                  widened := true;
+                  in_hand := NULL;
+                  touched := false;
+                  CONTINUE each_item;
                 END IF;
+              ELSIF share_counts[in_hand] > 0 AND is_gathered[in_hand] IS NOT TRUE THEN -- At all.
+                gathers := true;
+                looks := share_counts[in_hand];
+                parts := (shares[first_shares[in_hand]]).shards;
+                FOR i IN 1 .. looks LOOP
+                  now := greatest(now, (shares[first_shares[in_hand] + i - 1]).ts);
+                END LOOP;
+                may_drain[in_hand] := looks = parts AND looks = coalesce(bucket_shards[in_hand], 1);
+              END IF;
+              rate := rate / parts;
+              capacity := capacity / parts;
+            END IF;
+            FOR nth_look IN 1 .. looks LOOP
+              IF pairs OR gathers THEN
+                IF gathers THEN
+                  bucket := shares[first_shares[in_hand] + nth_look - 1];
+                ELSIF nth_look = 2 THEN
+                  bucket := others[in_hand];
+                END IF;
+                header := bucket.earlier_counts[1:3];
+                lack := CASE WHEN bucket.earlier_counts IS NULL THEN capacity - least(bucket.value, capacity) END;
+              ELSIF NOT present THEN
+                bucket.name := bucket_names[in_hand];
+                bucket.key := bucket_keys[in_hand];
+                bucket.shard := 0;
+                bucket.shards := coalesce(bucket_shards[in_hand], 1);
+                IF kind = 'fixed_window' THEN
+                  bucket.value := capacity;
+                  bucket.ts := NULL;
+                  bucket.earlier_counts := NULL;
+                ELSIF kind = 'sliding_window' THEN
+                  bucket.value := 0;
+                  bucket.ts := now;
+                  bucket.earlier_counts := NULL;
+                ELSIF kind = 'token_bucket' THEN
+                  bucket.value := capacity;
+                  bucket.ts := now;
+                  bucket.earlier_counts := NULL;
+                END IF;
+              END IF;
+              balance := NULL;
+              IF kind = 'fixed_window' THEN
+                DECLARE
+                  phase bigint := limit_starts[limit_in_hand];
+                  opened_before bigint;
+                BEGIN
+                  IF phase IS NULL THEN
+                    phase := ('x' || substr(encode(sha256(convert_to(
+                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                  END IF;
+                  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                    FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
+                      bucket.value := bucket.value + part;
+                    END LOOP;
+                    bucket.value := capacity - bucket.value;
+                    bucket.earlier_counts := NULL;
+                  END IF;
+                  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
+                  opened := now - ((now - phase % period) % period + period) % period;
+                  opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
+                  inflow := coalesce(rate * ((opened - opened_before) / period), 0);
+                  bucket.value := least(bucket.value + inflow, capacity);
+                  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+                  bucket.ts := greatest(bucket.ts, opened);
+                  balance := bucket.value;
+                END;
+              ELSIF kind = 'sliding_window' THEN
+                DECLARE
+                  phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
+                  -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
+                  inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
+                  inside CONSTANT bigint := ((now - phase) % period + period) % period;
+                  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
+                  steps bigint;
+                  used double precision;
+                BEGIN
+                  IF bucket.earlier_counts IS NULL THEN
+                    IF present THEN -- The row was another kind's: what is missing from it is used.
+                      bucket.value := greatest(rate - bucket.value, 0);
+                    END IF;
+                    counts := array_fill(0::double precision, ARRAY[resolution]);
+                  ELSIF cardinality(counts) <> resolution
+                    OR bucket.earlier_counts[1] <> period
+                    OR bucket.earlier_counts[2] <> phase
+                  THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
+                    FOREACH part IN ARRAY counts LOOP
+                      bucket.value := bucket.value + part;
+                    END LOOP;
+                    counts := array_fill(0::double precision, ARRAY[resolution]);
+                  END IF;
+                  sub_interval := (now - phase - inside) / period * resolution + inside * resolution / period;
+                  steps := least(
+                    sub_interval - (bucket.ts - phase - inside_before) / period * resolution - inside_before * resolution / period,
+                    resolution + 1);
+                  WHILE steps > 0 LOOP
+                    counts := bucket.value || counts[1 : resolution - 1];
+                    bucket.value := 0;
+                    steps := steps - 1;
+                  END LOOP;
+                  bucket.ts := now;
+                  bucket.earlier_counts := ARRAY[period, phase, rate]::double precision[] || counts;
+                  gone := (inside * resolution % period)::double precision / period;
+                  used := bucket.value + counts[resolution] * (1 - gone);
+                  FOR i IN 1 .. resolution - 1 LOOP
+                    used := used + counts[i];
+                  END LOOP;
+                  balance := rate - used;
+                END;
+              ELSIF kind = 'token_bucket' THEN
                 IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
+                  FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
                     bucket.value := bucket.value + part;
                   END LOOP;
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
-                opened := now - ((now - phase % period) % period + period) % period;
-                opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
-                bucket.value := least(bucket.value + coalesce(rate * ((opened - opened_before) / period), 0), capacity);
-                -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
-                bucket.ts := greatest(bucket.ts, opened);
-                balance := bucket.value;
-              END;
-            ELSIF kind = 'sliding_window' THEN
-              DECLARE
-                phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
-                -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
-                inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
-                inside CONSTANT bigint := ((now - phase) % period + period) % period;
-                counts double precision[] := bucket.earlier_counts[3:]; -- c[1] to c[n]
-                steps bigint;
-                used double precision;
-              BEGIN
-                IF bucket.earlier_counts IS NULL THEN
-                  IF present THEN -- The row was another kind's: what is missing from it is used.
-                    bucket.value := greatest(rate - bucket.value, 0);
-                  END IF;
-                  counts := array_fill(0::double precision, ARRAY[resolution]);
-                ELSIF cardinality(counts) <> resolution
-                  OR bucket.earlier_counts[1] <> period
-                  OR bucket.earlier_counts[2] <> phase
-                THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
-                  FOREACH part IN ARRAY counts LOOP
-                    bucket.value := bucket.value + part;
-                  END LOOP;
-                  counts := array_fill(0::double precision, ARRAY[resolution]);
-                END IF;
-                sub_interval := (now - phase - inside) / period * resolution + inside * resolution / period;
-                steps := least(
-                  sub_interval - (bucket.ts - phase - inside_before) / period * resolution - inside_before * resolution / period,
-                  resolution + 1);
-                WHILE steps > 0 LOOP
-                  counts := bucket.value || counts[1 : resolution - 1];
-                  bucket.value := 0;
-                  steps := steps - 1;
-                END LOOP;
+                inflow :=
+                  greatest(now - bucket.ts, 0)::double precision * rate / period
+                ;
+                bucket.value := least(bucket.value + inflow, capacity);
                 bucket.ts := now;
-                bucket.earlier_counts := ARRAY[period, phase]::double precision[] || counts;
-                gone := (inside * resolution % period)::double precision / period;
-                used := bucket.value + counts[resolution] * (1 - gone);
-                FOR i IN 1 .. resolution - 1 LOOP
-                  used := used + counts[i];
-                END LOOP;
-                balance := rate - used;
-              END;
-            ELSIF kind = 'token_bucket' THEN
-              IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-                FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
-                  bucket.value := bucket.value + part;
-                END LOOP;
-                bucket.value := capacity - bucket.value;
-                bucket.earlier_counts := NULL;
+                balance := bucket.value;
               END IF;
-              bucket.value := least(
-                bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
-                , capacity);
-              bucket.ts := now;
-              balance := bucket.value;
-            ELSE
-              RAISE EXCEPTION 'item % has a limit of unknown kind', item
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
+              IF balance IS NULL THEN
+                RAISE EXCEPTION 'item % has a limit of unknown kind', item
+                  USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
+              END IF;
+              IF pairs OR gathers THEN
+                IF pairs THEN
+                  IF bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
+                    looks_at_all[in_hand] := true;
+                    first_shards[in_hand] := 0;
+                    widened := true;
+                    in_hand := NULL;
+                    touched := false;
+                    CONTINUE each_item;
+                  END IF;
+                  IF nth_look = 1 THEN
+                    kept := bucket;
+                    kept_balance := balance;
+                  END IF;
+                ELSE
+                  IF bucket.earlier_counts[1:3] IS DISTINCT FROM header OR balance < - (1e-9 + 1e-14 * capacity) THEN
+                    may_drain[in_hand] := false;
+                  END IF;
+                  share_balances[first_shares[in_hand] + nth_look - 1] := balance;
+                  look_lacks[nth_look] := coalesce(lack, capacity - balance);
+                  look_inflows[nth_look] := CASE WHEN lack IS NULL THEN 0 ELSE inflow END;
+                  IF nth_look = 1 THEN
+                    kept := bucket;
+                    sums := bucket.earlier_counts[4:];
+                  ELSE
+                    kept.value := kept.value + bucket.value;
+                    kept.ts := greatest(kept.ts, bucket.ts);
+                    FOR i IN 1 .. coalesce(cardinality(sums), 0) LOOP
+                      sums[i] := sums[i] + bucket.earlier_counts[i + 3];
+                    END LOOP;
+                  END IF;
+                END IF;
+              END IF;
+            END LOOP;
+            IF pairs THEN
+              IF coalesce(kept.shard = chosen_shards[in_hand], kept_balance >= balance) THEN
+                beyond_rows[in_hand] := (kept_balance + balance) * parts / 2 - kept_balance;
+                bucket := kept;
+                balance := kept_balance;
+              ELSE
+                beyond_rows[in_hand] := (kept_balance + balance) * parts / 2 - balance;
+              END IF;
+              chosen_shards[in_hand] := bucket.shard;
+              rows[in_hand] := bucket;
+              is_gathered[in_hand] := true;
+            ELSIF gathers THEN
+              -- It has more than all of them where one row was full and what flowed in was lost, while others were not: one bucket of
+              -- the whole rate would have got it. How much that one lacks: a row that lacks w at a moment s was asked, since any moment
+              -- before, for at most w and what flowed into it since then. So, seen from each of these moments, the bucket lacks at most
+              --   the sum of this over the rows that were written then or later, less what has flowed into the whole since then,
+              -- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the
+              -- integrodifferential equation of Takacs", 1958). All of them shrink at the whole rate.
+              kind := limit_kinds[limit_in_hand];
+              rate := limit_rates[limit_in_hand];
+              period := limit_periods[limit_in_hand];
+              capacity := coalesce(limit_capacities[limit_in_hand], rate);
+              resolution := coalesce(limit_resolutions[limit_in_hand], 1);
+              parts := 1;
+              total := (
+                SELECT sum(u.balance)
+                FROM unnest(share_balances[first_shares[in_hand] : first_shares[in_hand] + looks - 1]) AS u (balance)
+              );
+              bucket := kept;
+              bucket.shard := 0;
+              bucket.shards := coalesce(bucket_shards[in_hand], 1);
+              IF sums IS NULL THEN
+                SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - looks)), 0)
+                INTO balance
+                FROM (
+                  SELECT
+                    f.inflow,
+                    sum(f.lack - f.inflow) OVER written_since AS lacks,
+                    count(*) OVER written_since AS rows
+                  FROM (
+                    SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow -- More than that makes no difference.
+                    FROM unnest(look_lacks[1:looks], look_inflows[1:looks]) AS u (lack, inflow)
+                  ) AS f
+                  WINDOW written_since AS (ORDER BY f.inflow)
+                ) AS g;
+                bucket.value := balance;
+              ELSE
+                balance := total;
+                bucket.earlier_counts := bucket.earlier_counts[1:2] || rate || sums;
+              END IF;
+              may_drain[in_hand] := may_drain[in_hand] AND balance <= total + 1e-9 + 1e-14 * capacity;
+              rows[in_hand] := bucket;
+              is_gathered[in_hand] := true;
+              gathered_rows[in_hand] := bucket;
+              gathered_limits[in_hand] := limit_in_hand;
+              gathered_ats[in_hand] := now;
+              gathered_totals[in_hand] := total;
             END IF;
             tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
           END IF;
@@ -814,8 +1212,8 @@ BEGIN
                   bucket.value := bucket.value - back;
                   FOR i IN 1 .. resolution LOOP
                     EXIT WHEN rest <= 0;
-                    back := least(rest, counts[i + 2]);
-                    counts[i + 2] := counts[i + 2] - back;
+                    back := least(rest, counts[i + 3]);
+                    counts[i + 3] := counts[i + 3] - back;
                     rest := rest - back;
                   END LOOP;
                   bucket.earlier_counts := counts;
@@ -844,10 +1242,21 @@ BEGIN
               RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket_names[in_hand]
                 USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
             END IF;
-            least_balance := - limit_max_reserved[limit_in_hand];
-            slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+            IF parts = 1 THEN
+              least_balance := - limit_max_reserved[limit_in_hand];
+              slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+            END IF;
           END IF;
-          IF count > capacity - least_balance + slack THEN
+          IF parts > 1 THEN -- One row can only say yes.
+            IF balance - count * times < - tolerance THEN
+              looks_at_all[in_hand] := true;
+              first_shards[in_hand] := 0;
+              widened := true;
+              in_hand := NULL;
+              touched := false;
+              CONTINUE each_item;
+            END IF;
+          ELSIF count > capacity - least_balance + slack THEN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
               count, bucket_names[in_hand], capacity - least_balance
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
@@ -884,7 +1293,7 @@ BEGIN
               DECLARE
                 room CONSTANT double precision := rate - balance - missing; -- what may be used then
                 whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
-                counts CONSTANT double precision[] := bucket.earlier_counts[3:];
+                counts CONSTANT double precision[] := bucket.earlier_counts[4:];
                 leaving double precision;
               BEGIN
                 FOR i IN 1 .. resolution - 1 LOOP
@@ -926,6 +1335,14 @@ BEGIN
           refused := refused OR NOT ok;
         ELSIF op = 'charge' THEN
           after := balance - count;
+          IF parts > 1 AND after < - tolerance THEN
+            looks_at_all[in_hand] := true;
+            first_shards[in_hand] := 0;
+            widened := true;
+            in_hand := NULL;
+            touched := false;
+            CONTINUE each_item;
+          END IF;
         ELSIF op <> 'credit' AND op <> 'reset' THEN
           RAISE EXCEPTION 'unknown operation "%"', op
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
@@ -934,11 +1351,12 @@ BEGIN
         item_refused[item] := NOT ok;
         item_values[item] := CASE
           WHEN NOT ok THEN balance
+          WHEN parts > 1 THEN after + beyond_rows[in_hand]
           WHEN abs(after) <= tolerance THEN 0
           ELSE after
         END;
         IF grouped THEN
-          undo_balance[item] := balance;
+          undo_balance[item] := CASE WHEN parts > 1 THEN balance + beyond_rows[in_hand] ELSE balance END;
         END IF;
         -- In a group provisionally, until all of it has passed.
         IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
@@ -995,7 +1413,7 @@ BEGIN
             IF bucket.value = 0 THEN
               newest := NULL;
               FOR i IN 1 .. resolution LOOP
-                IF bucket.earlier_counts[i + 2] <> 0 THEN
+                IF bucket.earlier_counts[i + 3] <> 0 THEN
                   newest := i;
                   EXIT;
                 END IF;
@@ -1022,6 +1440,18 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
+    IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
+      IF locking OR again THEN
+        RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
+      pending := NULL;
+      row_changed := NULL;
+      in_hand := NULL;
+      last_item := 0;
+      CONTINUE;
+    END IF;
+
     IF pending AND locking IS NOT TRUE
       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
     THEN
@@ -1036,30 +1466,225 @@ BEGIN
     -- Writes what has changed, in the global order: rows that are there, new ones, then those that go.
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
-      IF row_present[b] THEN
+      IF share_counts[b] IS NOT NULL THEN
+        -- The rows of bucket b, which were gathered into one: as they are to be.
+        -- Which ones there are now:
+        shards_there := CASE
+          WHEN is_split[b] THEN ARRAY(SELECT generate_series(0, coalesce(bucket_shards[b], 1) - 1))
+          ELSE ARRAY(
+            SELECT u.shard
+            FROM unnest(shares[first_shares[b] : first_shares[b] + share_counts[b] - 1]) AS u
+          ) || CASE WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END
+        END;
+        -- and which of these go:
+        shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
+        IF row_present[b] AND (row_changed[b] OR NOT row_exists[b]) THEN
+          bucket := rows[b];
+          kept := gathered_rows[b];
+          total := CASE WHEN bucket.earlier_counts IS NULL THEN kept.value - bucket.value ELSE bucket.value - kept.value END;
+          parts := bucket.shards;
+          shards_gone := ARRAY(SELECT u.shard FROM unnest(shards_there) AS u (shard) WHERE u.shard >= parts);
+          IF may_drain[b] AND is_split[b] IS NOT TRUE
+            AND total BETWEEN 0 AND gathered_totals[b]
+            AND bucket.ts = kept.ts AND bucket.earlier_counts IS NOT DISTINCT FROM kept.earlier_counts
+          THEN
+            limit_in_hand := gathered_limits[b];
+            kind := limit_kinds[limit_in_hand];
+            rate := limit_rates[limit_in_hand];
+            period := limit_periods[limit_in_hand];
+            capacity := coalesce(limit_capacities[limit_in_hand], rate);
+            resolution := coalesce(limit_resolutions[limit_in_hand], 1);
+            rate := rate / parts;
+            capacity := capacity / parts;
+            now := gathered_ats[b];
+            in_hand := b;
+            drained := NULL;
+            FOR nth_share IN
+              SELECT first_shares[b] + u.nth - 1
+              FROM unnest(share_balances[first_shares[b] : first_shares[b] + parts - 1]) WITH ORDINALITY AS u (balance, nth)
+              ORDER BY u.balance DESC
+            LOOP
+              EXIT WHEN total <= 0;
+              count := least(total, share_balances[nth_share]);
+              total := total - count;
+              bucket := shares[nth_share];
+              present := true;
+              IF kind = 'fixed_window' THEN
+                DECLARE
+                  phase bigint := limit_starts[limit_in_hand];
+                  opened_before bigint;
+                BEGIN
+                  IF phase IS NULL THEN
+                    phase := ('x' || substr(encode(sha256(convert_to(
+                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                  END IF;
+                  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                    FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
+                      bucket.value := bucket.value + part;
+                    END LOOP;
+                    bucket.value := capacity - bucket.value;
+                    bucket.earlier_counts := NULL;
+                  END IF;
+                  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
+                  opened := now - ((now - phase % period) % period + period) % period;
+                  opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
+                  inflow := coalesce(rate * ((opened - opened_before) / period), 0);
+                  bucket.value := least(bucket.value + inflow, capacity);
+                  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+                  bucket.ts := greatest(bucket.ts, opened);
+                  balance := bucket.value;
+                END;
+              ELSIF kind = 'sliding_window' THEN
+                DECLARE
+                  phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
+                  -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
+                  inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
+                  inside CONSTANT bigint := ((now - phase) % period + period) % period;
+                  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
+                  steps bigint;
+                  used double precision;
+                BEGIN
+                  IF bucket.earlier_counts IS NULL THEN
+                    IF present THEN -- The row was another kind's: what is missing from it is used.
+                      bucket.value := greatest(rate - bucket.value, 0);
+                    END IF;
+                    counts := array_fill(0::double precision, ARRAY[resolution]);
+                  ELSIF cardinality(counts) <> resolution
+                    OR bucket.earlier_counts[1] <> period
+                    OR bucket.earlier_counts[2] <> phase
+                  THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
+                    FOREACH part IN ARRAY counts LOOP
+                      bucket.value := bucket.value + part;
+                    END LOOP;
+                    counts := array_fill(0::double precision, ARRAY[resolution]);
+                  END IF;
+                  sub_interval := (now - phase - inside) / period * resolution + inside * resolution / period;
+                  steps := least(
+                    sub_interval - (bucket.ts - phase - inside_before) / period * resolution - inside_before * resolution / period,
+                    resolution + 1);
+                  WHILE steps > 0 LOOP
+                    counts := bucket.value || counts[1 : resolution - 1];
+                    bucket.value := 0;
+                    steps := steps - 1;
+                  END LOOP;
+                  bucket.ts := now;
+                  bucket.earlier_counts := ARRAY[period, phase, rate]::double precision[] || counts;
+                  gone := (inside * resolution % period)::double precision / period;
+                  used := bucket.value + counts[resolution] * (1 - gone);
+                  FOR i IN 1 .. resolution - 1 LOOP
+                    used := used + counts[i];
+                  END LOOP;
+                  balance := rate - used;
+                END;
+              ELSIF kind = 'token_bucket' THEN
+                IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                  FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
+                    bucket.value := bucket.value + part;
+                  END LOOP;
+                  bucket.value := capacity - bucket.value;
+                  bucket.earlier_counts := NULL;
+                END IF;
+                inflow :=
+                  greatest(now - bucket.ts, 0)::double precision * rate / period
+                ;
+                bucket.value := least(bucket.value + inflow, capacity);
+                bucket.ts := now;
+                balance := bucket.value;
+              END IF;
+              IF kind = 'fixed_window' THEN
+                bucket.value := bucket.value - count;
+              ELSIF kind = 'sliding_window' THEN
+                bucket.value := bucket.value + count;
+              ELSIF kind = 'token_bucket' THEN
+                bucket.value := bucket.value - count;
+              END IF;
+              IF kind = 'fixed_window' THEN
+                bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
+              ELSIF kind = 'sliding_window' THEN
+                DECLARE
+                  newest integer := 0; -- the newest sub-interval with a count
+                  left_at bigint; -- the number of the sub-interval at whose start it has left
+                  part_of bigint; -- the place of that one in its period
+                BEGIN
+                  bucket.idle_at := bucket.ts;
+                  IF bucket.value = 0 THEN
+                    newest := NULL;
+                    FOR i IN 1 .. resolution LOOP
+                      IF bucket.earlier_counts[i + 3] <> 0 THEN
+                        newest := i;
+                        EXIT;
+                      END IF;
+                    END LOOP;
+                  END IF;
+                  IF newest IS NOT NULL THEN
+                    left_at := sub_interval - newest + resolution + 1;
+                    part_of := (left_at % resolution + resolution) % resolution;
+                    -- Whole periods and parts apart, or the product would not fit; parts rounded up.
+                    bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
+                      + (part_of * period + resolution - 1) / resolution;
+                  END IF;
+                END;
+              ELSIF kind = 'token_bucket' THEN
+                bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
+              END IF;
+              drained := drained || bucket;
+            END LOOP;
+            to_update := to_update || ARRAY(SELECT u FROM unnest(drained) AS u ORDER BY u.shard);
+          ELSE
+            bucket.value := bucket.value / parts;
+            IF bucket.earlier_counts IS NOT NULL THEN
+              bucket.earlier_counts := bucket.earlier_counts[1:2] || ARRAY(
+                SELECT u.count / parts
+                FROM unnest(bucket.earlier_counts[3:]) WITH ORDINALITY AS u (count, nth)
+                ORDER BY u.nth
+              );
+            END IF;
+            FOR nth_shard IN 0 .. parts - 1 LOOP
+              bucket.shard := nth_shard;
+              IF nth_shard = ANY (shards_there) THEN
+                to_update := to_update || bucket;
+              ELSE
+                to_insert := to_insert || bucket;
+              END IF;
+            END LOOP;
+          END IF;
+          is_split[b] := true;
+        END IF;
+        FOREACH nth_shard IN ARRAY shards_gone LOOP
+          bucket.name := bucket_names[b];
+          bucket.key := bucket_keys[b];
+          bucket.shard := nth_shard;
+          to_delete := to_delete || bucket;
+        END LOOP;
+      ELSIF row_present[b] THEN
         IF NOT row_exists[b] THEN
           to_insert := to_insert || rows[b];
         ELSIF row_changed[b] THEN
           to_update := to_update || rows[b];
         END IF;
       ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
-        to_delete := to_delete || b;
+        bucket.name := bucket_names[b];
+        bucket.key := bucket_keys[b];
+        bucket.shard := 0;
+        to_delete := to_delete || bucket;
       END IF;
     END LOOP;
     IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
-      FOR i IN 1 .. buckets LOOP
-        b := sorted[i];
-        IF row_exists[b] AND (row_changed[b] OR NOT row_present[b]) THEN
-          PERFORM
-          FROM public.rate_limits AS r
-          WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-          FOR UPDATE;
-        END IF;
+      FOR bucket IN
+        SELECT u.*
+        FROM unnest(to_update || to_delete) AS u
+        ORDER BY u.name COLLATE "C", u.key COLLATE "C", u.shard
+      LOOP
+        PERFORM
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket.name AND r.key = bucket.key AND r.shard = bucket.shard
+        FOR UPDATE;
       END LOOP;
     END IF;
     IF to_update IS NOT NULL THEN
       UPDATE public.rate_limits AS r
       SET
+        shards = w.shards,
         value = w.value,
         ts = w.ts,
         idle_at = w.idle_at,
@@ -1070,16 +1695,17 @@ BEGIN
       missed := cardinality(to_update) - written;
     END IF;
     IF to_insert IS NOT NULL THEN
-      INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at, earlier_counts)
-      SELECT w.name, w.key, w.shard, w.value, w.ts, w.idle_at, w.earlier_counts
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
       FROM unnest((SELECT to_insert)) AS w
       ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
       GET DIAGNOSTICS written = ROW_COUNT;
       missed := missed + cardinality(to_insert) - written;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
+      bucket := to_delete[i];
       DELETE FROM public.rate_limits AS r
-      WHERE r.name = bucket_names[to_delete[i]] AND r.key = bucket_keys[to_delete[i]] AND r.shard = 0;
+      WHERE r.name = bucket.name AND r.key = bucket.key AND r.shard = bucket.shard;
       missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
     END LOOP;
     IF missed > 0 THEN -- What was read is no longer what is there.
@@ -1088,7 +1714,7 @@ BEGIN
     END IF;
 
     EXIT WHEN locking OR again OR pending IS NOT TRUE OR call_ats IS NOT NULL
-      OR public.rate_limit_clock() - clock <= 1000 + 50 * buckets;
+      OR public.rate_limit_clock() - clock <= 1000 + 50 * (buckets + coalesce(cardinality(shares), 0));
     -- Somebody had a row, and let go of it unchanged. What was decided as of a moment before the wait is decided once
     -- more, on the same rows, which nobody else can change now.
     again := true;
@@ -1140,16 +1766,19 @@ BEGIN
     UPDATE public.rate_limits AS bucket
     SET
       value = least(
-        bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+        bucket.value +
+        greatest(now - bucket.ts, 0)::double precision * rate / period
         , capacity) - amount,
       ts = greatest(now, bucket.ts),
       idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-        bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+        bucket.value +
+        greatest(now - bucket.ts, 0)::double precision * rate / period
         , capacity)) * period / rate)::bigint
     WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-      AND bucket.earlier_counts IS NULL
+      AND bucket.shards = 1 AND bucket.earlier_counts IS NULL
       AND
-      bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+      bucket.value +
+      greatest(now - bucket.ts, 0)::double precision * rate / period
       >= needed
     RETURNING bucket.value INTO left_over;
     IF FOUND THEN
@@ -1160,11 +1789,13 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount),
           ts = greatest(now, bucket.ts),
           idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
         RETURNING bucket.value INTO left_over;
@@ -1175,7 +1806,7 @@ BEGIN
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL,
+    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL, NULL,
     ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
   ) AS d;
@@ -1215,10 +1846,6 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
   END IF;
-  IF shards IS DISTINCT FROM 1 THEN
-    RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
-  END IF;
   -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
@@ -1235,7 +1862,8 @@ BEGIN
     capacity,
     max_reserved,
     (extract(epoch FROM start) * 1000000)::bigint,
-    resolution
+    resolution,
+    shards
   );
   -- NULL stands for what is usual, and is quicker.
   SELECT
@@ -1251,6 +1879,7 @@ BEGIN
     ARRAY[max_reserved],
     ARRAY[(extract(epoch FROM start) * 1000000)::bigint],
     ARRAY[resolution],
+    CASE WHEN shards <> 1 THEN ARRAY[shards] END,
     ARRAY[name],
     ARRAY[key],
     NULL,
@@ -1421,6 +2050,9 @@ $function$;
 -- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
 -- the next step to go on from; NULL when there are no more.
 --
+-- The rows of a sharded bucket go together, with that of shard 0, or not at all: one that is idle may hold, in the time
+-- since it was written, what has flowed in for the others.
+--
 -- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
 -- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune(
@@ -1443,6 +2075,8 @@ DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();
   seen integer := 0;
   candidate record;
+  last_of_bucket integer;
+  all_locked boolean;
 BEGIN
   IF NOT coalesce(step >= 1, false) THEN
     RAISE EXCEPTION 'invalid_step: a step looks at 1 row or more, not %', coalesce(step::text, 'NULL')
@@ -1450,7 +2084,7 @@ BEGIN
   END IF;
   pruned := 0;
   FOR candidate IN
-    SELECT r.name, r.key, r.shard, r.idle_at
+    SELECT r.name, r.key, r.shard, r.shards, r.idle_at
     FROM public.rate_limits AS r
     WHERE (r.name, r.key, r.shard) > (coalesce(after_name, ''), coalesce(after_key, ''), coalesce(after_shard, -1))
     ORDER BY r.name, r.key, r.shard
@@ -1461,16 +2095,39 @@ BEGIN
     last_key := candidate.key;
     last_shard := candidate.shard;
     CONTINUE WHEN candidate.idle_at > clock;
-    -- Again, on the locked row: it may have been used since it was looked at.
-    PERFORM
-    FROM public.rate_limits AS r
-    WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = candidate.shard AND r.idle_at <= clock
-    FOR UPDATE SKIP LOCKED;
-    IF FOUND THEN
-      DELETE FROM public.rate_limits AS r
-      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = candidate.shard;
-      pruned := pruned + 1;
+    last_of_bucket := candidate.shard;
+    IF candidate.shard > 0 AND candidate.shards > 1 THEN
+      CONTINUE;
+    ELSIF candidate.shards > 1 THEN
+      last_of_bucket := candidate.shards - 1;
+      CONTINUE WHEN EXISTS (
+        SELECT
+        FROM generate_series(1, last_of_bucket) AS s (shard)
+        CROSS JOIN LATERAL (
+          SELECT r.idle_at
+          FROM public.rate_limits AS r
+          WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = s.shard
+          LIMIT 1
+        ) AS t
+        WHERE t.idle_at > clock
+      );
     END IF;
+    -- Again, on the locked rows: they may have been used since they were looked at.
+    FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
+      PERFORM
+      FROM public.rate_limits AS r
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.shards = candidate.shards
+        AND r.idle_at <= clock
+      FOR UPDATE SKIP LOCKED;
+      all_locked := FOUND;
+      EXIT WHEN NOT all_locked;
+    END LOOP;
+    CONTINUE WHEN NOT all_locked;
+    FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
+      DELETE FROM public.rate_limits AS r
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard;
+      pruned := pruned + 1;
+    END LOOP;
   END LOOP;
   IF seen < step THEN
     last_name := NULL;
@@ -1485,11 +2142,11 @@ $function$;
 REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
-  text, double precision, bigint, double precision, double precision, bigint, integer
+  text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
-  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
-  integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
+  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[],
+  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
   text, text, double precision, double precision, double precision, double precision, integer

@@ -4,7 +4,7 @@
 -- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
 -- Calls are decided in the order given; each sees what the calls before it took.
 --
---   limit_*     one element a limit; NULL stands for an option that is not set
+--   limit_*     one element a limit; NULL stands for an option that is not set, and for a whole array of them
 --   bucket_*    one element a bucket, no bucket twice
 --   item_*      one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks
 --               the i-th bucket, the first limit, for 1
@@ -16,7 +16,14 @@
 --   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
 --   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
 --               where there is none; for an allowed call that of a reservation, for a refused one the time after which
---               it would pass. item_refused; NULL: none. item_values: the balances after the call.
+--               it would pass. item_refused; NULL: none. item_values: the balances after the call; of a sharded bucket
+--               estimated, where not all of it was looked at.
+--
+-- Shards. A bucket of S shards has S rows or none, each with 1/S of the rate, the capacity and max_reserved, and each says
+-- how many there are. Either no row owes tokens, or all are alike. So whoever finds enough in one row may take it from
+-- there without a look at the others: two rows are drawn, and the fuller one is used (M. Mitzenmacher, "The power of two
+-- choices in randomized load balancing", 1996). Where that is not enough, or something else than a take is asked, or the
+-- rows are not what the limit says, all of them are gathered into one, decided on like a bucket of one row, and split.
 --
 -- First an UPDATE, and only for what it leaves a look at each call: plain calls on token buckets that have enough are
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
@@ -37,6 +44,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   limit_max_reserved double precision[],
   limit_starts bigint[],
   limit_resolutions integer[],
+  limit_shards integer[],
   bucket_names text[],
   bucket_keys text[],
   item_buckets integer[],
@@ -86,9 +94,53 @@ DECLARE
   present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
-  to_delete integer[];
+  to_delete public.rate_limits[];
   written bigint;
   missed bigint := 0;
+
+  -- The shards.
+  bucket_shards integer[]; -- how many a bucket is to have; NULL: one
+  first_shards integer[]; -- the two drawn
+  second_shards integer[];
+  chosen_shards integer[]; -- the fuller one of these
+  pair_balances double precision[]; -- what those two hold
+  beyond_rows double precision[]; -- what the others are thought to hold
+  others public.rate_limits[]; -- the row of the second, `rows` having that of the first
+  looks_at_all boolean[];
+  widened boolean; -- since the rows were read
+  is_gathered boolean[]; -- `rows` has what is to be decided on
+  shares public.rate_limits[]; -- the rows of all buckets that are looked at as a whole
+  share_balances double precision[];
+  nth_share integer;
+  nth_shard integer;
+  first_shares integer[];
+  share_counts integer[];
+  gathered_rows public.rate_limits[];
+  gathered_limits integer[];
+  gathered_ats bigint[];
+  gathered_totals double precision[];
+  may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
+  is_split boolean[]; -- written as a whole by an earlier pass
+  is_anchored boolean[]; -- the row of shard 0 is only there to be locked
+  rows_found public.rate_limits[];
+  drained public.rate_limits[];
+  shards_there integer[];
+  shards_gone integer[];
+
+  -- The rows that are being gathered.
+  parts integer; -- the row in hand is one of so many
+  looks integer;
+  look_lacks double precision[];
+  look_inflows double precision[];
+  lack double precision; -- to be full, at `bucket.ts`
+  inflow double precision; -- since then
+  total double precision;
+  pairs boolean; -- the two drawn
+  gathers boolean; -- all
+  header double precision[];
+  kept public.rate_limits;
+  kept_balance double precision;
+  sums double precision[];
 
   -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
@@ -142,6 +194,10 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
+  IF limit_shards IS NOT NULL THEN
+    --@include draw
+  END IF;
+
   --@include plain
 
   IF item_buckets IS NULL THEN
@@ -155,6 +211,8 @@ BEGIN
 
   last_item := 0;
   LOOP
+    is_gathered := NULL;
+    widened := false;
     IF again IS NOT TRUE THEN
       --@include read
     END IF;
@@ -193,6 +251,7 @@ BEGIN
       END IF;
       admitted := 0;
 
+      <<each_item>>
       FOR item IN first_item .. last_item LOOP
         IF grouped THEN
           b := item_buckets[item];
@@ -207,48 +266,14 @@ BEGIN
         END IF;
 
         done := op <> 'credit' AND op <> 'reset';
+        CONTINUE WHEN widened AND looks_at_all[item_buckets[item]] AND share_counts[item_buckets[item]] IS NULL;
         LOOP
           IF in_hand IS DISTINCT FROM item_buckets[item]
             OR limit_in_hand <> item_limits[item]
             OR moment IS DISTINCT FROM at
           THEN
             --@include put_away
-            -- Take the bucket up and bring it to the moment.
-            in_hand := item_buckets[item];
-            limit_in_hand := item_limits[item];
-            moment := at;
-            kind := limit_kinds[limit_in_hand];
-            rate := limit_rates[limit_in_hand];
-            period := limit_periods[limit_in_hand];
-            capacity := coalesce(limit_capacities[limit_in_hand], rate);
-            resolution := coalesce(limit_resolutions[limit_in_hand], 1);
-            present := row_present[in_hand];
-            bucket := rows[in_hand];
-            IF present THEN
-              now := greatest(moment, bucket.ts);
-            ELSE
-              now := moment;
-              bucket.name := bucket_names[in_hand];
-              bucket.key := bucket_keys[in_hand];
-              bucket.shard := 0;
-              --@kinds fresh
-            END IF;
-            -- What would spoil a row is caught here, whoever calls; which option suits which kind, by those who do.
-            IF NOT coalesce(
-              rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
-                AND capacity BETWEEN 0 AND 1e100 AND coalesce(limit_max_reserved[limit_in_hand] BETWEEN 0 AND 1e100, true)
-                AND resolution BETWEEN 1 AND 1000
-                AND bucket_names[in_hand] IS NOT NULL AND bucket_keys[in_hand] IS NOT NULL,
-              false)
-            THEN
-              RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
-            --@kinds advance else
-            ELSE
-              RAISE EXCEPTION 'item % has a limit of unknown kind', item
-                USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
-            END IF;
-            tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
+            --@include take_up
           END IF;
           EXIT WHEN done;
           -- These two change the state itself; then it is taken up again, to see the balance.
@@ -275,10 +300,16 @@ BEGIN
           slack := tolerance;
           IF call_reserves[nth] THEN
             --@kinds reserve
-            least_balance := - limit_max_reserved[limit_in_hand];
-            slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+            IF parts = 1 THEN
+              least_balance := - limit_max_reserved[limit_in_hand];
+              slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+            END IF;
           END IF;
-          IF count > capacity - least_balance + slack THEN
+          IF parts > 1 THEN -- One row can only say yes.
+            IF balance - count * times < - tolerance THEN
+              --@include widen
+            END IF;
+          ELSIF count > capacity - least_balance + slack THEN
             RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
               count, bucket_names[in_hand], capacity - least_balance
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
@@ -315,6 +346,9 @@ BEGIN
           refused := refused OR NOT ok;
         ELSIF op = 'charge' THEN
           after := balance - count;
+          IF parts > 1 AND after < - tolerance THEN
+            --@include widen
+          END IF;
         ELSIF op <> 'credit' AND op <> 'reset' THEN
           RAISE EXCEPTION 'unknown operation "%"', op
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
@@ -323,11 +357,12 @@ BEGIN
         item_refused[item] := NOT ok;
         item_values[item] := CASE
           WHEN NOT ok THEN balance
+          WHEN parts > 1 THEN after + beyond_rows[in_hand]
           WHEN abs(after) <= tolerance THEN 0
           ELSE after
         END;
         IF grouped THEN
-          undo_balance[item] := balance;
+          undo_balance[item] := CASE WHEN parts > 1 THEN balance + beyond_rows[in_hand] ELSE balance END;
         END IF;
         -- In a group provisionally, until all of it has passed.
         IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
@@ -370,6 +405,18 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
+    IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
+      IF locking OR again THEN
+        RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
+      pending := NULL;
+      row_changed := NULL;
+      in_hand := NULL;
+      last_item := 0;
+      CONTINUE;
+    END IF;
+
     IF pending AND locking IS NOT TRUE
       AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
     THEN
@@ -384,7 +431,7 @@ BEGIN
     --@include write
 
     EXIT WHEN locking OR again OR pending IS NOT TRUE OR call_ats IS NOT NULL
-      OR public.rate_limit_clock() - clock <= 1000 + 50 * buckets;
+      OR public.rate_limit_clock() - clock <= 1000 + 50 * (buckets + coalesce(cardinality(shares), 0));
     -- Somebody had a row, and let go of it unchanged. What was decided as of a moment before the wait is decided once
     -- more, on the same rows, which nobody else can change now.
     again := true;
@@ -411,9 +458,28 @@ IF touched THEN
   touched := false;
 END IF;
 
+--@ part config: of the limit in hand
+kind := limit_kinds[limit_in_hand];
+rate := limit_rates[limit_in_hand];
+period := limit_periods[limit_in_hand];
+capacity := coalesce(limit_capacities[limit_in_hand], rate);
+resolution := coalesce(limit_resolutions[limit_in_hand], 1);
+
+--@ part not_valid
+RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
+  USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+
+--@ part widen: the bucket in hand cannot be decided on by two rows of it
+looks_at_all[in_hand] := true;
+first_shards[in_hand] := 0;
+widened := true;
+in_hand := NULL;
+touched := false;
+CONTINUE each_item;
+
 --@ part balance_of_counts: for kinds that keep a balance
 IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
-  FOREACH part IN ARRAY bucket.earlier_counts[3:] LOOP
+  FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
     bucket.value := bucket.value + part;
   END LOOP;
   bucket.value := capacity - bucket.value;

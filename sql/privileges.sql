@@ -3,11 +3,11 @@
 REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
-  text, double precision, bigint, double precision, double precision, bigint, integer
+  text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
-  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], text[], text[],
-  integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
+  text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[],
+  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
   text, text, double precision, double precision, double precision, double precision, integer

@@ -33,7 +33,7 @@ BEGIN
     SET
       --@include token_bucket.taken
     WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-      AND bucket.earlier_counts IS NULL
+      AND bucket.shards = 1 AND bucket.earlier_counts IS NULL
       --@include token_bucket.enough
     RETURNING bucket.value INTO left_over;
     IF FOUND THEN
@@ -53,7 +53,7 @@ BEGIN
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL,
+    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL, NULL,
     ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
   ) AS d;

@@ -30,10 +30,6 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
   END IF;
-  IF shards IS DISTINCT FROM 1 THEN
-    RAISE EXCEPTION 'invalid_limit: shards is %, and only 1 is supported', coalesce(shards::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave shards out.';
-  END IF;
   -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
@@ -50,7 +46,8 @@ BEGIN
     capacity,
     max_reserved,
     (extract(epoch FROM start) * 1000000)::bigint,
-    resolution
+    resolution,
+    shards
   );
   -- NULL stands for what is usual, and is quicker.
   SELECT
@@ -66,6 +63,7 @@ BEGIN
     ARRAY[max_reserved],
     ARRAY[(extract(epoch FROM start) * 1000000)::bigint],
     ARRAY[resolution],
+    CASE WHEN shards <> 1 THEN ARRAY[shards] END,
     ARRAY[name],
     ARRAY[key],
     NULL,

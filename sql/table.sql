@@ -13,6 +13,7 @@ BEGIN
       name text COLLATE "C" NOT NULL,
       key text COLLATE "C" NOT NULL,
       shard integer NOT NULL DEFAULT 0,
+      shards integer NOT NULL DEFAULT 1,
       value double precision NOT NULL,
       ts bigint NOT NULL,
       idle_at bigint NOT NULL,
@@ -30,7 +31,8 @@ COMMENT ON TABLE public.rate_limits IS
   'Rate limit buckets. A bucket without a row is full. Written by the functions beside it only.';
 COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
 COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
-COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket; 0 for the others.';
+COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket, from 0 on; 0 for the others.';
+COMMENT ON COLUMN public.rate_limits.shards IS 'How many rows its bucket has: each is the bucket of one part of the limit.';
 COMMENT ON COLUMN public.rate_limits.value IS
   'The balance at ts, negative while tokens are owed; for a sliding window the count of the sub-interval that holds ts.';
 COMMENT ON COLUMN public.rate_limits.ts IS
@@ -38,4 +40,4 @@ COMMENT ON COLUMN public.rate_limits.ts IS
 COMMENT ON COLUMN public.rate_limits.idle_at IS
   'The moment, in microseconds since the Unix epoch, from which the row equals no row.';
 COMMENT ON COLUMN public.rate_limits.earlier_counts IS
-  'For a sliding window: its period and start, which name its grid, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
+  'For a sliding window: its period, start and rate, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';

@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   capacity double precision,
   max_reserved double precision,
   start bigint,
-  resolution integer
+  resolution integer,
+  shards integer
 )
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -25,6 +26,11 @@ BEGIN
     reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
   ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
     reason := format('the resolution %s is not between 1 and 1000', resolution);
+  ELSIF NOT coalesce(shards BETWEEN 1 AND 1000, false) THEN
+    reason := format('the number of shards %s is not between 1 and 1000', coalesce(shards::text, 'NULL'));
+  ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
+    reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
+      shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
   --@kinds validate else
   ELSE
     reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));

@@ -24,7 +24,8 @@ BEGIN
   -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
   opened := now - ((now - phase % period) % period + period) % period;
   opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
-  bucket.value := least(bucket.value + coalesce(rate * ((opened - opened_before) / period), 0), capacity);
+  inflow := coalesce(rate * ((opened - opened_before) / period), 0);
+  bucket.value := least(bucket.value + inflow, capacity);
   -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
   bucket.ts := greatest(bucket.ts, opened);
   balance := bucket.value;

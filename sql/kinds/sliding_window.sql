@@ -1,7 +1,7 @@
 -- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those
 -- before it count whole; the one that is just leaving counts for the part of it that is still inside:
 --   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval gone by)
--- `value` is c[0]; `earlier_counts` is the grid (period, start), then c[1] to c[n]. With n = 1 that is the two-counter
+-- `value` is c[0]; `earlier_counts` is what the limit was (period, start, rate), then c[1] to c[n]. With n = 1 that is the two-counter
 -- form.
 -- Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017 (two counters);
 -- sub-intervals as in ClassDojo's sliding counters.
@@ -21,7 +21,7 @@ DECLARE
   -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
   inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
   inside CONSTANT bigint := ((now - phase) % period + period) % period;
-  counts double precision[] := bucket.earlier_counts[3:]; -- c[1] to c[n]
+  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
   steps bigint;
   used double precision;
 BEGIN
@@ -49,7 +49,7 @@ BEGIN
     steps := steps - 1;
   END LOOP;
   bucket.ts := now;
-  bucket.earlier_counts := ARRAY[period, phase]::double precision[] || counts;
+  bucket.earlier_counts := ARRAY[period, phase, rate]::double precision[] || counts;
   gone := (inside * resolution % period)::double precision / period;
   used := bucket.value + counts[resolution] * (1 - gone);
   FOR i IN 1 .. resolution - 1 LOOP
@@ -70,8 +70,8 @@ BEGIN
   bucket.value := bucket.value - back;
   FOR i IN 1 .. resolution LOOP
     EXIT WHEN rest <= 0;
-    back := least(rest, counts[i + 2]);
-    counts[i + 2] := counts[i + 2] - back;
+    back := least(rest, counts[i + 3]);
+    counts[i + 3] := counts[i + 3] - back;
     rest := rest - back;
   END LOOP;
   bucket.earlier_counts := counts;
@@ -87,7 +87,7 @@ BEGIN
   IF bucket.value = 0 THEN
     newest := NULL;
     FOR i IN 1 .. resolution LOOP
-      IF bucket.earlier_counts[i + 2] <> 0 THEN
+      IF bucket.earlier_counts[i + 3] <> 0 THEN
         newest := i;
         EXIT;
       END IF;
@@ -106,7 +106,7 @@ END;
 DECLARE
   room CONSTANT double precision := rate - balance - missing; -- what may be used then
   whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
-  counts CONSTANT double precision[] := bucket.earlier_counts[3:];
+  counts CONSTANT double precision[] := bucket.earlier_counts[4:];
   leaving double precision;
 BEGIN
   FOR i IN 1 .. resolution - 1 LOOP

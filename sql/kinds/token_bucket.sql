@@ -10,9 +10,10 @@ bucket.earlier_counts := NULL;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
 --@include balance_of_counts
-bucket.value := least(
-  --@include token_bucket.flow
-  , capacity);
+inflow :=
+  --@include token_bucket.inflow
+;
+bucket.value := least(bucket.value + inflow, capacity);
 bucket.ts := now;
 balance := bucket.value;
 
@@ -28,8 +29,12 @@ wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rat
 --@ idle: when the bucket is full again
 bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
 
---@ flow: the balance at `now`, if the capacity did not end it; a clock that is behind the row takes nothing away
-bucket.value + greatest(now - bucket.ts, 0)::double precision * rate / period
+--@ inflow: since `bucket.ts`; a clock that is behind the row takes nothing away
+greatest(now - bucket.ts, 0)::double precision * rate / period
+
+--@ flow: the balance at `now`, if the capacity did not end it
+bucket.value +
+--@include token_bucket.inflow
 
 --@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance
 AND

@@ -2,6 +2,9 @@
 -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
 IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
   now := public.rate_limit_clock();
+  IF bucket_shards IS NOT NULL THEN
+    --@include choose
+  END IF;
   IF call_sizes IS NULL THEN
     WITH asked AS (
       --@include asked
@@ -31,7 +34,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
             SELECT true AS has_enough
             FROM public.rate_limits AS bucket
             WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-              AND bucket.earlier_counts IS NULL AND a.is_plain
+              AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
               --@include token_bucket.enough
             LIMIT 1
           ) AS b ON true
@@ -65,6 +68,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
   IF cardinality(settled) = buckets THEN
     RETURN;
   END IF;
+  chosen_shards := NULL;
 END IF;
 
 --@ part update: takes what each asks, where there is enough
@@ -75,11 +79,43 @@ FROM asked
 -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
 -- that when the table has grown.
 WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-  AND bucket.earlier_counts IS NULL AND asked.is_plain
+  AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
   --@include token_bucket.enough
 
 --@ part returning: the balances after that
-RETURNING asked.nth, CASE WHEN abs(bucket.value) <= asked.tolerance THEN 0 ELSE bucket.value END AS left_over
+RETURNING
+  asked.nth,
+  CASE
+    WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+    WHEN abs(bucket.value) <= asked.tolerance THEN 0
+    ELSE bucket.value
+  END AS left_over
+
+--@ part choose: of the two rows drawn the fuller one, and what both hold
+SELECT array_agg(c.shard ORDER BY c.nth), array_agg(c.balance ORDER BY c.nth)
+INTO chosen_shards, pair_balances
+FROM (
+  SELECT a.nth, p.shard, p.balance
+  FROM (
+    --@include asked
+  ) AS a
+  LEFT JOIN LATERAL (
+    SELECT
+      bucket.shard,
+      sum(least(
+        --@include token_bucket.flow
+        , a.capacity)) OVER () AS balance
+    FROM unnest(ARRAY[first_shards[a.nth], second_shards[a.nth]]) WITH ORDINALITY AS d (shard, nth)
+    CROSS JOIN LATERAL (
+      SELECT r.*
+      FROM public.rate_limits AS r
+      WHERE r.name = a.name AND r.key = a.key AND r.shard = d.shard AND r.shards = a.shards
+      LIMIT 1
+    ) AS bucket
+    ORDER BY greatest(bucket.idle_at, now), d.nth -- They fill at one rate: the fuller one is full first.
+    LIMIT 1
+  ) AS p ON a.shards > 1
+) AS c;
 
 --@ part asked: what each plain call asks, in the global order
 SELECT
@@ -90,7 +126,8 @@ SELECT
 FROM (
   SELECT
     l.*,
-    (0 * l.nth)::integer AS shard, -- A constant would be looked up on its own.
+    -- Not a constant, which would be looked up on its own.
+    CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
     1e-9 + 1e-14 * l.capacity AS tolerance,
     l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
   FROM (
@@ -99,9 +136,10 @@ FROM (
       i.name,
       i.key,
       limit_kinds[i.nth_limit] AS kind,
-      limit_rates[i.nth_limit] AS rate,
+      limit_rates[i.nth_limit] / i.shards AS rate,
       limit_periods[i.nth_limit] AS period,
-      coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) AS capacity,
+      coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+      i.shards,
       i.times,
       i.count * i.times AS amount
     FROM (
@@ -110,6 +148,7 @@ FROM (
         u.name,
         u.key,
         CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
+        CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
         CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
         CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
       -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.

@@ -3,7 +3,7 @@ IF buckets = 1 THEN
   SELECT r.*
   INTO bucket
   FROM public.rate_limits AS r
-  WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0;
+  WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = coalesce(first_shards[1], 0);
   row_present[1] := FOUND;
   rows[1] := bucket;
   sorted := ARRAY[1];
@@ -17,7 +17,7 @@ ELSE
   LEFT JOIN LATERAL (
     SELECT t AS whole, true AS there
     FROM public.rate_limits AS t
-    WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
+    WHERE t.name = a.name AND t.key = a.key AND t.shard = coalesce(first_shards[a.nth], 0) AND is_settled[a.nth] IS NOT TRUE
     LIMIT 1
   ) AS r ON true;
   FOR i IN 2 .. buckets LOOP
@@ -36,6 +36,9 @@ IF locking THEN
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       CONTINUE WHEN is_settled[b] OR row_exists[b] = missing_ones;
+      IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+        --@include lock_chosen
+      END IF;
       LOOP
         SELECT r.*
         INTO bucket
@@ -45,13 +48,80 @@ IF locking THEN
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
         EXIT WHEN FOUND OR NOT missing_ones;
-        INSERT INTO public.rate_limits (name, key, shard, value, ts, idle_at)
-        VALUES (bucket_names[b], bucket_keys[b], 0, 0, 0, 0)
+        INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+        VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
         ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
         row_exists[b] := FOUND;
+        is_anchored[b] := FOUND;
         EXIT WHEN FOUND;
       END LOOP;
       rows[b] := bucket;
+      IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+        --@include lock_others
+      END IF;
     END LOOP;
   END LOOP;
 END IF;
+
+shares := NULL;
+share_counts := NULL;
+IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL THEN
+  FOR i IN 1 .. buckets LOOP
+    b := sorted[i];
+    IF is_settled[b] THEN
+      CONTINUE;
+    ELSIF looks_at_all[b] THEN
+      --@include read_shares
+    ELSIF bucket_shards[b] > 1 AND locking IS NOT TRUE THEN
+      SELECT r.*
+      INTO bucket
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = second_shards[b];
+      others[b] := bucket;
+    END IF;
+  END LOOP;
+END IF;
+
+--@ part lock_chosen: the row that was decided on, unless it has changed
+-- An UPDATE, because one that finds the row changed leaves no lock behind; with one, the row of shard 0 could not be waited
+-- for without a circle.
+bucket := CASE WHEN (rows_before[b]).shard = chosen_shards[b] THEN rows_before[b] ELSE others[b] END;
+UPDATE public.rate_limits AS r
+SET value = r.value
+WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+  AND r.shards = bucket.shards AND r.value = bucket.value AND r.ts = bucket.ts
+  AND r.earlier_counts IS NOT DISTINCT FROM bucket.earlier_counts;
+IF FOUND THEN
+  rows[b] := bucket;
+  row_present[b] := true;
+  is_gathered[b] := true;
+  CONTINUE;
+END IF;
+looks_at_all[b] := true;
+
+--@ part lock_others: the rows of the other shards; nobody adds or removes them who does not hold that of shard 0
+looks_at_all[b] := true;
+FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
+  PERFORM
+  FROM public.rate_limits AS r
+  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+  FOR NO KEY UPDATE;
+END LOOP;
+
+--@ part read_shares: all rows of the bucket; how many there are says that of shard 0
+SELECT array_agg(t.whole ORDER BY t.shard)
+INTO rows_found
+FROM generate_series(0, greatest(bucket_shards[b], 1, (
+  SELECT r.shards FROM public.rate_limits AS r WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+)) - 1) AS s (shard)
+CROSS JOIN LATERAL (
+  SELECT r AS whole, r.shard
+  FROM public.rate_limits AS r
+  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = s.shard
+  LIMIT 1
+) AS t
+WHERE s.shard > 0 OR is_anchored[b] IS NOT TRUE;
+first_shares[b] := coalesce(cardinality(shares), 0) + 1;
+share_counts[b] := coalesce(cardinality(rows_found), 0);
+shares := shares || rows_found;
+row_present[b] := share_counts[b] > 0;

@@ -154,6 +154,13 @@ impl<K> LimitBuilder<K> {
         Self { options: Options::new(kind, rate, micros(period)), kind: PhantomData }
     }
 
+    /// Over how many rows each bucket is spread, 1 to 1000, each with 1 token of the capacity or more (default: 1), for
+    /// buckets that many processes take from at the same time: see [`Limit::recommended_shards`].
+    pub const fn shards(mut self, rows: u32) -> Self {
+        self.options.shards = Some(rows);
+        self
+    }
+
     /// The limit.
     ///
     /// # Errors

@@ -6,6 +6,8 @@ use crate::limit::Kind;
 /// A hundred years of 365.25 days, in microseconds.
 const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
 const FINEST_RESOLUTION: u32 = 1000;
+/// As many rows are read before a denial.
+const MOST_SHARDS: u32 = 1000;
 /// Within these bounds every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
 /// The same, for what may not be 0, and for counts above it.
@@ -19,6 +21,8 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
 /// - start: the phase of the grid of windows (fixed and sliding windows)
 /// - resolution: the number of sub-intervals, 1 to 1000 (sliding window; default: 1)
+/// - shards: over how many rows each bucket is spread, 1 to 1000, each with 1 token or more (default: 1); see
+///   [`recommended_shards`](Self::recommended_shards)
 ///
 /// A limit lives in code or in a limits file, never in the database: a change applies from the next call on.
 /// With serde it has the fields of the limits file.
@@ -31,6 +35,7 @@ pub struct Limit {
     max_reserved: Option<f64>,
     start: Option<i64>,
     resolution: Option<u32>,
+    shards: u32,
 }
 
 /// The same before it was checked.
@@ -44,11 +49,12 @@ pub(crate) struct Options {
     pub(crate) max_reserved: Option<f64>,
     pub(crate) start: Option<Option<i64>>,
     pub(crate) resolution: Option<u32>,
+    pub(crate) shards: Option<u32>,
 }
 
 impl Options {
     pub(crate) const fn new(kind: Kind, rate: f64, period: Option<i64>) -> Self {
-        Self { kind, rate, period, capacity: None, max_reserved: None, start: None, resolution: None }
+        Self { kind, rate, period, capacity: None, max_reserved: None, start: None, resolution: None, shards: None }
     }
 
     pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
@@ -71,6 +77,8 @@ impl Options {
         {
             return Err(InvalidLimit::new(format!("the resolution {parts} is not between 1 and {FINEST_RESOLUTION}")));
         }
+        let shards = self.shards.unwrap_or(1);
+        check_shards(shards, self.capacity.unwrap_or(self.rate))?;
         if let Some(option) = self.kind.misplaced(&self) {
             return Err(InvalidLimit::new(format!("{option} does not apply to a {}", self.kind)));
         }
@@ -87,8 +95,23 @@ impl Options {
             max_reserved: self.max_reserved,
             start,
             resolution: self.resolution,
+            shards,
         })
     }
+}
+
+fn check_shards(shards: u32, capacity: f64) -> Result<(), InvalidLimit> {
+    if !(1..=MOST_SHARDS).contains(&shards) {
+        return Err(InvalidLimit::new(format!("the number of shards {shards} is not between 1 and {MOST_SHARDS}")));
+    }
+    let each = capacity / f64::from(shards);
+    if shards > 1 && each < 1.0 {
+        return Err(InvalidLimit::new(format!(
+            "{capacity} tokens over {shards} shards are {each} each, less than 1: at most {} shards have one",
+            capacity.floor().max(1.0)
+        )));
+    }
+    Ok(())
 }
 
 impl Limit {
@@ -127,6 +150,11 @@ impl Limit {
         self.resolution.unwrap_or(1)
     }
 
+    /// Over how many rows each bucket is spread.
+    pub const fn shards(&self) -> u32 {
+        self.shards
+    }
+
     /// The largest count that can ever be served.
     pub(crate) fn most(&self, reserve: bool) -> f64 {
         if reserve { self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER) } else { self.capacity() }
@@ -148,5 +176,10 @@ impl Limit {
     /// As it was given: `None` where the default holds.
     pub(crate) const fn given_resolution(&self) -> Option<u32> {
         self.resolution
+    }
+
+    /// `None` where the default holds.
+    pub(crate) const fn given_shards(&self) -> Option<u32> {
+        if self.shards == 1 { None } else { Some(self.shards) }
     }
 }

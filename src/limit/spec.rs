@@ -33,7 +33,7 @@ impl Serialize for Limit {
             max_reserved: self.max_reserved(),
             start: self.start_micros().map(format_micros),
             resolution: self.given_resolution(),
-            shards: None,
+            shards: self.given_shards(),
         }
         .serialize(serializer)
     }
@@ -45,14 +45,12 @@ impl<'de> Deserialize<'de> for Limit {
         let period = parse_micros(&spec.period).map_err(|reason| de::Error::custom(format!("period: {reason}")))?;
         let start = spec.start.as_deref().map(parse_micros).transpose();
         let start = start.map_err(|reason| de::Error::custom(format!("start: {reason}")))?;
-        if let Some(shards) = spec.shards.filter(|shards| *shards != 1) {
-            return Err(de::Error::custom(format!("shards is {shards}, and only 1 is supported")));
-        }
         Options {
             capacity: spec.capacity,
             max_reserved: spec.max_reserved,
             start: start.map(Some),
             resolution: spec.resolution,
+            shards: spec.shards,
             ..Options::new(spec.kind, spec.rate, Some(period))
         }
         .check()

@@ -61,6 +61,7 @@ pub(super) struct Arrays {
     pub(super) limit_max_reserved: Vec<Option<f64>>,
     pub(super) limit_starts: Vec<Option<i64>>,
     pub(super) limit_resolutions: Vec<Option<i32>>,
+    pub(super) limit_shards: Vec<Option<i32>>,
     pub(super) bucket_names: Vec<Arc<str>>,
     pub(super) bucket_keys: Vec<Arc<str>>,
     pub(super) item_buckets: Vec<i32>,
@@ -164,6 +165,7 @@ impl Batch {
         arrays.limit_max_reserved.push(limit.max_reserved());
         arrays.limit_starts.push(limit.start_micros());
         arrays.limit_resolutions.push(limit.given_resolution().and_then(|parts| i32::try_from(parts).ok()));
+        arrays.limit_shards.push(limit.given_shards().and_then(|shards| i32::try_from(shards).ok()));
         index(self.limits.len())
     }
 
@@ -192,10 +194,14 @@ impl Batch {
         self.arrays.call_ops.iter().any(|op| *op != Op::Check)
     }
 
-    /// The limit, if all that is asked is one plain call of a token bucket, however often.
+    /// The limit, if all that is asked is one plain call of a token bucket of one row, however often.
     pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
         match self.limits.as_slice() {
-            [limit] if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket => Some(limit),
+            [limit]
+                if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket && limit.shards() == 1 =>
+            {
+                Some(limit)
+            }
             _ => None,
         }
     }

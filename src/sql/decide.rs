@@ -144,6 +144,7 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
         limit_max_reserved,
         limit_starts,
         limit_resolutions,
+        limit_shards,
         bucket_names,
         bucket_keys,
         item_buckets,
@@ -163,6 +164,7 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
         .bind(given(limit_max_reserved))
         .bind(given(limit_starts))
         .bind(given(limit_resolutions))
+        .bind(given(limit_shards))
         .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
         .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
         .bind(unless(plain, item_buckets))

@@ -68,7 +68,8 @@ impl Statements {
         let quoted = schema.quoted();
         let decide = format!(
             "SELECT call_admitted, call_waits, item_refused, item_values \
-             FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
+             FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
+             $18)"
         );
         let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7)");
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");

@@ -192,7 +192,9 @@ fn limits_files_name_the_limit_and_the_field() {
         ("capacity", "[limits.a]\nkind = \"sliding_window\"\nrate = 10\nperiod = \"1m\"\ncapacity = 5".to_owned()),
         ("max_reserved", format!("[limits.a]\n{good}max_reserved = -1")),
         ("resolution", format!("[limits.a]\n{good}resolution = 0")),
-        ("shards", format!("[limits.a]\n{good}shards = 2")),
+        ("shards", format!("[limits.a]\n{good}shards = 11")),
+        ("shards", format!("[limits.a]\n{good}shards = 0")),
+        ("shards", format!("[limits.a]\n{good}shards = 1001")),
     ];
     for (field, text) in cases {
         let error = Limits::from_toml(&text).expect_err(&text).to_string();
@@ -235,7 +237,7 @@ async fn rust_and_sql_judge_limits_alike() {
                             fields["start"] = format!("{start}us").into();
                         }
                         let in_rust = serde_json::from_value::<Limit>(fields.clone());
-                        let in_sql = sqlx::query("SELECT rate_limit_validate($1, $2, $3, $4, $5, $6, $7)")
+                        let in_sql = sqlx::query("SELECT rate_limit_validate($1, $2, $3, $4, $5, $6, $7, 1)")
                             .bind(kind.as_str())
                             .bind(rate)
                             .bind(period)

@@ -292,7 +292,7 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
                 batch().await;
             }
             database
-                .execute("INSERT INTO rate_limits SELECT 'a', i::text, 0, 0, 0, 0 FROM generate_series(1, 20000) AS i")
+                .execute("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 0, 0, 0 FROM generate_series(1, 20000) AS i")
                 .await;
             database.execute(COUNT_SCANS).await;
             for _ in 0..10 {

@@ -263,6 +263,7 @@ fn repeated() -> impl Strategy<Value = (Vec<Rule>, Vec<Times>)> {
             max_reserved: None,
             start_us: 0,
             resolution: if sliding { resolution } else { 1 },
+            shards: 1,
         }
     });
     let count = prop_oneof![
@@ -344,6 +345,7 @@ async fn made_many_times_at_the_edge_of_exhaustion_it_is_not_admitted_for_nothin
             max_reserved: None,
             start_us: 0,
             resolution: 1,
+            shards: 1,
         };
         truncate(&database).await;
         sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', $1, $2, 0)")
@@ -370,7 +372,7 @@ async fn plain_calls_made_many_times_are_as_many_calls() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let sql = "SELECT coalesce(call_admitted, $3), item_values FROM rate_limit_decide(
-        '{token_bucket}', '{10}', '{3155760000000000}', NULL, NULL, NULL, NULL,
+        '{token_bucket}', '{10}', '{3155760000000000}', NULL, NULL, NULL, NULL, NULL,
         array_fill('a'::text, ARRAY[cardinality($1::text[])]), $1, NULL, NULL, $2, NULL, NULL, NULL, $3, NULL)";
     for keys in [&["k"][..], &["k", "l", "m"]] {
         for count in [0.0, 0.1, 1.0 / 3.0, 1.0, 2.5, 10.0] {

@@ -327,7 +327,7 @@ async fn no_table_is_ever_scanned() {
         let _ = limiter.within(&mut conn).limit(items).await.expect("a decision");
     }
     database
-        .execute("INSERT INTO rate_limits SELECT 'b', i::text, 0, 0, 0, 0 FROM generate_series(1, 20000) AS i")
+        .execute("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'b', i::text, 0, 0, 0 FROM generate_series(1, 20000) AS i")
         .await;
     let scans = "SELECT seq_scan, seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'rate_limits'";
     for level in ["READ COMMITTED", "SERIALIZABLE"] {

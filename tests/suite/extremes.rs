@@ -20,7 +20,8 @@ async fn nothing_overflows_at_the_edges() {
                     let (capacity, max_reserved) = if sliding { (None, None) } else { (capacity, max_reserved) };
                     for resolution in if sliding { [1, 7, 1000] } else { [1, 1, 1] } {
                         let start_us = period_us / 3;
-                        let rule = Rule { kind, rate, period_us, capacity, max_reserved, start_us, resolution };
+                        let rule =
+                            Rule { kind, rate, period_us, capacity, max_reserved, start_us, resolution, shards: 1 };
                         if !rules.contains(&rule) {
                             rules.push(rule);
                         }
@@ -75,7 +76,7 @@ async fn nothing_overflows_at_the_edges() {
 
 fn bucket(rate: f64, capacity: Option<f64>, max_reserved: Option<f64>) -> Rule {
     let period_us = 3_600_000_000;
-    Rule { kind: Kind::TokenBucket, rate, period_us, capacity, max_reserved, start_us: 0, resolution: 1 }
+    Rule { kind: Kind::TokenBucket, rate, period_us, capacity, max_reserved, start_us: 0, resolution: 1, shards: 1 }
 }
 
 const NOW: i64 = 1_767_225_600_000_000;
@@ -147,6 +148,7 @@ async fn malformed_arrays_are_refused() {
         "'{NULL}'",
         "'{NULL}'",
         "'{NULL}'",
+        "'{NULL}'",
         "'{a}'",
         "'{k}'",
         "'{1}'",
@@ -166,56 +168,61 @@ async fn malformed_arrays_are_refused() {
         (0, "NULL"),
         (1, "NULL"),
         (2, "NULL"),
-        (7, "NULL"),
+        (7, "'{0}'"),
+        (7, "'{-1}'"),
+        (7, "'{1001}'"),
         (8, "NULL"),
-        (8, "'{NULL}'"),
-        (7, "'{a,a}'"),
-        (9, "'{2}'"),
-        (9, "'{0}'"),
+        (9, "NULL"),
+        (9, "'{NULL}'"),
+        (8, "'{a,a}'"),
         (10, "'{2}'"),
-        (10, "'{1,1}'"),
-        (11, "'{NULL}'"),
+        (10, "'{0}'"),
+        (11, "'{2}'"),
         (11, "'{1,1}'"),
         (12, "'{NULL}'"),
-        (12, "'{drain}'"),
-        (14, "'{2}'"),
-        (14, "'{0}'"),
+        (12, "'{1,1}'"),
+        (13, "'{NULL}'"),
+        (13, "'{drain}'"),
+        (15, "'{2}'"),
         (15, "'{0}'"),
-        (15, "'{NULL}'"),
-        (15, "'{1,1}'"),
-        (12, "'{limit,limit}'"),
+        (16, "'{0}'"),
+        (16, "'{NULL}'"),
+        (16, "'{1,1}'"),
+        (13, "'{limit,limit}'"),
     ] {
         let mut arguments = good;
         arguments[place] = bad;
-        if (place, bad) == (7, "'{a,a}'") {
-            arguments[8] = "'{k,k}'";
+        if (place, bad) == (8, "'{a,a}'") {
+            arguments[9] = "'{k,k}'";
         }
         let result =
             pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(call(&arguments))).execute(&database.pool).await;
         // A size below 1 counts as 1.
-        if (place, bad) != (14, "'{0}'") {
+        if (place, bad) != (15, "'{0}'") {
             assert!(result.is_err(), "argument {place} = {bad} was taken");
             tried += 1;
         }
     }
-    assert_eq!((tried, database.rows().await), (21, 1));
+    assert_eq!((tried, database.rows().await), (24, 1));
     // An array that is left out stands for what is usual.
-    for places in [vec![9], vec![10], vec![11], vec![12], vec![9, 10, 11, 12]] {
+    for places in [vec![7], vec![10], vec![11], vec![12], vec![13], vec![10, 11, 12, 13]] {
         let mut arguments = good;
         places.iter().for_each(|place| arguments[*place] = "NULL");
         database.execute(&call(&arguments)).await;
     }
     // Neither the quick way nor the other takes what is malformed.
-    let plain = |arguments: &mut [&str; 17]| [9, 10, 11, 12].iter().for_each(|place| arguments[*place] = "NULL");
+    let plain = |arguments: &mut [&str; 18]| [10, 11, 12, 13].iter().for_each(|place| arguments[*place] = "NULL");
     for (place, bad) in [
         (0, "NULL"),
         (1, "'{NaN}'"),
         (2, "'{0}'"),
         (3, "'{-1}'"),
-        (11, "'{NaN}'"),
-        (11, "'{-1}'"),
-        (15, "'{-1}'"),
-        (15, "'{0}'"),
+        (7, "'{0}'"),
+        (7, "'{1001}'"),
+        (12, "'{NaN}'"),
+        (12, "'{-1}'"),
+        (16, "'{-1}'"),
+        (16, "'{0}'"),
     ] {
         let mut arguments = good;
         plain(&mut arguments);

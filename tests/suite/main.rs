@@ -18,6 +18,7 @@ mod prune;
 mod prune_contended;
 mod remembered;
 mod scenarios;
+mod shards;
 mod sql_sources;
 mod support;
 mod surface;

@@ -39,6 +39,8 @@ pub struct Rule {
     pub start_us: i64,
     /// Sub-intervals of a sliding window; the other kinds ignore it.
     pub resolution: u32,
+    /// Over how many rows it is spread, which makes no difference to what it grants.
+    pub shards: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -211,7 +213,7 @@ mod tests {
     const NOW: i64 = 1_767_225_600 * S;
 
     fn rule(kind: Kind, rate: f64) -> Rule {
-        Rule { kind, rate, period_us: S, capacity: None, max_reserved: None, start_us: 0, resolution: 1 }
+        Rule { kind, rate, period_us: S, capacity: None, max_reserved: None, start_us: 0, resolution: 1, shards: 1 }
     }
 
     fn item<'a>(key: &'a str, rule: &'a Rule, count: f64) -> Item<'a> {

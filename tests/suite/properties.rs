@@ -55,6 +55,7 @@ pub fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
                 max_reserved: max_reserved.filter(|_| !sliding).map(quarters),
                 start_us,
                 resolution: if sliding { resolution } else { 1 },
+                shards: 1,
             }
         })
 }
@@ -63,18 +64,18 @@ pub const ALL: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWi
 
 /// What happens next: an operation on some buckets, after a pause.
 #[derive(Clone, Debug)]
-struct Event {
-    op: &'static str,
-    reserve: bool,
+pub struct Event {
+    pub op: &'static str,
+    pub reserve: bool,
     /// Of a thousandth of the period; negative: the clock steps back.
-    pause: i64,
+    pub pause: i64,
     /// Instead, wait for exactly as long as the last denial said.
-    obey: bool,
+    pub obey: bool,
     /// name, key, count in quarters
-    items: Vec<(usize, usize, u32)>,
+    pub items: Vec<(usize, usize, u32)>,
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub fn event() -> impl Strategy<Value = Event> {
     let item = (0..NAMES.len(), 0..KEYS.len(), 0..24_u32);
     let op = prop_oneof![
         12 => Just("limit"), 3 => Just("check"), 1 => Just("charge"), 1 => Just("credit"), 1 => Just("reset")
@@ -118,10 +119,10 @@ fn items<'a>(step: &Step<'a>) -> Vec<Item<'a>> {
 }
 
 /// ok, wait, least balance, refused by
-type Said = (bool, Option<f64>, f64, Vec<String>);
+pub type Said = (bool, Option<f64>, f64, Vec<String>);
 
 /// What the model says, in the form of the function's answer; `None` if the call is impossible.
-fn expected(model: &mut Model, step: &Step<'_>) -> Option<Said> {
+pub fn expected(model: &mut Model, step: &Step<'_>) -> Option<Said> {
     let now = step.at.expect("a clock");
     let items = items(step);
     let verdict = match step.op {
@@ -167,7 +168,7 @@ fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): Said) {
 }
 
 /// The model's answers decide which steps are possible and how long to wait.
-fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
+pub fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
     let mut world = World { rules: rules.clone(), now: NOW, promised: None };
     let mut model = Model::new();
     let mut played = Vec::new();
@@ -181,7 +182,7 @@ fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
     played
 }
 
-fn step_at<'a>(rules: &'a [Rule; 3], event: &Event, at: i64) -> Step<'a> {
+pub fn step_at<'a>(rules: &'a [Rule; 3], event: &Event, at: i64) -> Step<'a> {
     let item =
         |&(name, key, count): &(usize, usize, u32)| (NAMES[name], KEYS[key], &rules[name], f64::from(count) / 4.0);
     Step { op: event.op, reserve: event.reserve, at: Some(at), items: event.items.iter().map(item).collect() }
@@ -411,6 +412,7 @@ fn no_drift_over_a_million_steps() {
             max_reserved: None,
             start_us: 0,
             resolution: 1,
+            shards: 1,
         };
         let unit = i128::from(rule.period_us);
         let (mut now, mut since, mut balance) = (NOW, NOW, 11 * unit);

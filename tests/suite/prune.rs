@@ -126,7 +126,8 @@ async fn a_row_goes_at_the_moment_from_which_it_equals_no_row() {
         for late in [0, 1] {
             let (capacity, max_reserved) = (None, None);
             // NOW is a multiple of the period: grids go with the use.
-            let rule = Rule { kind, rate: 10.0, period_us: 10, capacity, max_reserved, start_us: late, resolution };
+            let rule =
+                Rule { kind, rate: 10.0, period_us: 10, capacity, max_reserved, start_us: late, resolution, shards: 1 };
             let items = vec![("a", "k", &rule, 10.0)];
             let used = Step { op: "limit", reserve: false, at: Some(NOW - lasts + late), items };
             assert!(decide(&mut conn, &[used]).await.expect("a decision")[0].ok);
@@ -151,7 +152,7 @@ async fn step_by_step_every_row_is_looked_at() {
     let database = Database::migrated().await;
     fill(&database, 3_500, "i % 7 = 0").await;
     // Names and keys that differ in little, and shards.
-    let others = "INSERT INTO rate_limits SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
+    let others = "INSERT INTO rate_limits (name, key, shard, value, ts, idle_at) SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
                   unnest(ARRAY['', ' ', 'Z', 'ä']) AS k, generate_series(0, 2) AS s";
     database.execute(others).await;
     let limiter = Limiter::new(database.pool.clone(), Limits::new());

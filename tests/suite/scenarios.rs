@@ -81,6 +81,7 @@ impl Config {
             max_reserved: self.max_reserved,
             start_us: self.start_ms.map_or(0, |start| micros(start + EPOCH_MS)),
             resolution: self.resolution.unwrap_or(1),
+            shards: 1,
         }
     }
 }

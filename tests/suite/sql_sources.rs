@@ -2,8 +2,8 @@
 //! `BLESS=1 cargo test --test suite sql_sources` writes it anew after a change in `sql/`.
 //!
 //! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
-//! `--@include K.X` for the section `X` of the kind `K`; `--@include X` for the part `X` of the same file (in a section, of
-//! the file that it is put into), or else for the file `sql/parts/X.sql`.
+//! `--@include K.X` for the section `X` of the kind `K`; `--@include X` for the part `X` of the same file, or of a file
+//! that it is put into, or else for the file `sql/parts/X.sql`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,10 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
             } else if let Some(part) = parts.get(name) {
                 expand(part, &deeper, parts, kinds, out);
             } else {
-                let file = split(&root().join("sql/parts").join(name).with_extension("sql"), "--@ part ");
+                let mut file = split(&root().join("sql/parts").join(name).with_extension("sql"), "--@ part ");
+                for (name, part) in parts {
+                    file.parts.entry(name.clone()).or_insert_with(|| part.clone());
+                }
                 expand(&file.text, &deeper, &file.parts, kinds, out);
             }
         } else if let Some(name) = words.strip_prefix("--@kinds ") {

@@ -47,7 +47,7 @@ async fn ask(conn: &mut PgConnection, steps: &[Step<'_>], times: Option<&[i32]>)
     let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
     let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
     sqlx::query(
-        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     )
     .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
     .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
@@ -56,6 +56,7 @@ async fn ask(conn: &mut PgConnection, steps: &[Step<'_>], times: Option<&[i32]>)
     .bind(rules.iter().map(|rule| rule.max_reserved).collect::<Vec<_>>())
     .bind(rules.iter().map(|rule| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>())
     .bind(rules.iter().map(|rule| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
+    .bind(rules.iter().map(|rule| rule.shards.cast_signed()).collect::<Vec<_>>())
     .bind(buckets.iter().map(|(name, _)| *name).collect::<Vec<_>>())
     .bind(buckets.iter().map(|(_, key)| *key).collect::<Vec<_>>())
     .bind(items.iter().map(|(name, key, ..)| bucket_of(name, key)).collect::<Vec<_>>())
