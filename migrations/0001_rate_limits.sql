@@ -218,6 +218,8 @@ DECLARE
   chosen_shards integer[]; -- the fuller one of these
   pair_balances double precision[]; -- what those two hold
   beyond_rows double precision[]; -- what the others are thought to hold
+  spare_balances double precision[]; -- what the chosen row had left
+  asked_counts double precision[]; -- and what was taken from it
   others public.rate_limits[]; -- the row of the second, `rows` having that of the first
   looks_at_all boolean[];
   widened boolean; -- since the rows were read
@@ -295,6 +297,7 @@ DECLARE
   slack double precision; -- the tolerance at that depth
   undo_rows public.rate_limits[];
   undo_present boolean[];
+  undo_gathered boolean[];
   undo_balance double precision[];
 
   b integer;
@@ -329,7 +332,9 @@ BEGIN
   -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
   IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
     now := public.rate_limit_clock();
-    IF bucket_shards IS NOT NULL THEN
+    -- Not under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
+    -- shards could not be waited for without a circle.
+    IF bucket_shards IS NOT NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
       SELECT array_agg(c.shard ORDER BY c.nth), array_agg(c.balance ORDER BY c.nth)
       INTO chosen_shards, pair_balances
       FROM (
@@ -710,15 +715,24 @@ BEGIN
             b := sorted[i];
             CONTINUE WHEN is_settled[b] OR row_exists[b] = missing_ones;
             IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
-              -- An UPDATE, because one that finds the row changed leaves no lock behind; with one, the row of shard 0 could not be waited
-              -- for without a circle.
-              bucket := CASE WHEN (rows_before[b]).shard = chosen_shards[b] THEN rows_before[b] ELSE others[b] END;
-              UPDATE public.rate_limits AS r
-              SET value = r.value
-              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-                AND r.shards = bucket.shards AND r.value = bucket.value AND r.ts = bucket.ts
-                AND r.earlier_counts IS NOT DISTINCT FROM bucket.earlier_counts;
-              IF FOUND THEN
+              -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
+              -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
+              bucket := NULL;
+              IF spare_balances[b] >= 4 * asked_counts[b] THEN
+                SELECT r.*
+                INTO bucket
+                FROM public.rate_limits AS r
+                WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+                FOR NO KEY UPDATE SKIP LOCKED;
+                IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] THEN
+                  SELECT r.*
+                  INTO bucket
+                  FROM public.rate_limits AS r
+                  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+                  FOR NO KEY UPDATE;
+                END IF;
+              END IF;
+              IF bucket.shard IS NOT NULL THEN
                 rows[b] := bucket;
                 row_present[b] := true;
                 is_gathered[b] := true;
@@ -866,6 +880,7 @@ BEGIN
           b := item_buckets[item];
           undo_rows[item] := rows[b];
           undo_present[item] := row_present[b];
+          undo_gathered[item] := is_gathered[b];
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
@@ -987,7 +1002,7 @@ BEGIN
               capacity := capacity / parts;
             END IF;
             FOR nth_look IN 1 .. looks LOOP
-              IF pairs OR gathers THEN
+              IF parts > 1 OR gathers THEN
                 IF gathers THEN
                   bucket := shares[first_shares[in_hand] + nth_look - 1];
                 ELSIF nth_look = 2 THEN
@@ -1101,21 +1116,21 @@ BEGIN
                 RAISE EXCEPTION 'item % has a limit of unknown kind', item
                   USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
               END IF;
-              IF pairs OR gathers THEN
+              IF parts > 1 OR gathers THEN
+                IF NOT gathers AND bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
+                  looks_at_all[in_hand] := true;
+                  first_shards[in_hand] := 0;
+                  widened := true;
+                  in_hand := NULL;
+                  touched := false;
+                  CONTINUE each_item;
+                END IF;
                 IF pairs THEN
-                  IF bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
-                    looks_at_all[in_hand] := true;
-                    first_shards[in_hand] := 0;
-                    widened := true;
-                    in_hand := NULL;
-                    touched := false;
-                    CONTINUE each_item;
-                  END IF;
                   IF nth_look = 1 THEN
                     kept := bucket;
                     kept_balance := balance;
                   END IF;
-                ELSE
+                ELSIF gathers THEN
                   IF bucket.earlier_counts[1:3] IS DISTINCT FROM header OR balance < - (1e-9 + 1e-14 * capacity) THEN
                     may_drain[in_hand] := false;
                   END IF;
@@ -1375,6 +1390,10 @@ BEGIN
             pending := true;
           END IF;
         END IF;
+        IF parts > 1 THEN
+          spare_balances[in_hand] := after;
+          asked_counts[in_hand] := coalesce(asked_counts[in_hand], 0) + count * times;
+        END IF;
       END LOOP;
 
       IF grouped AND (refused OR op = 'check') THEN
@@ -1384,6 +1403,7 @@ BEGIN
           b := item_buckets[item];
           rows[b] := undo_rows[item];
           row_present[b] := undo_present[item];
+          is_gathered[b] := undo_gathered[item];
           IF refused THEN
             item_values[item] := undo_balance[item];
           END IF;
@@ -1441,7 +1461,7 @@ BEGIN
     END IF;
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
-      IF locking OR again THEN
+      IF locking OR again THEN -- The locks in hand are not in order for that.
         RAISE EXCEPTION 'could not serialize access to a sharded bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;

@@ -105,6 +105,8 @@ DECLARE
   chosen_shards integer[]; -- the fuller one of these
   pair_balances double precision[]; -- what those two hold
   beyond_rows double precision[]; -- what the others are thought to hold
+  spare_balances double precision[]; -- what the chosen row had left
+  asked_counts double precision[]; -- and what was taken from it
   others public.rate_limits[]; -- the row of the second, `rows` having that of the first
   looks_at_all boolean[];
   widened boolean; -- since the rows were read
@@ -180,6 +182,7 @@ DECLARE
   slack double precision; -- the tolerance at that depth
   undo_rows public.rate_limits[];
   undo_present boolean[];
+  undo_gathered boolean[];
   undo_balance double precision[];
 
   b integer;
@@ -257,6 +260,7 @@ BEGIN
           b := item_buckets[item];
           undo_rows[item] := rows[b];
           undo_present[item] := row_present[b];
+          undo_gathered[item] := is_gathered[b];
         END IF;
         count := item_counts[item];
         IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
@@ -375,6 +379,10 @@ BEGIN
             pending := true;
           END IF;
         END IF;
+        IF parts > 1 THEN
+          spare_balances[in_hand] := after;
+          asked_counts[in_hand] := coalesce(asked_counts[in_hand], 0) + count * times;
+        END IF;
       END LOOP;
 
       IF grouped AND (refused OR op = 'check') THEN
@@ -384,6 +392,7 @@ BEGIN
           b := item_buckets[item];
           rows[b] := undo_rows[item];
           row_present[b] := undo_present[item];
+          is_gathered[b] := undo_gathered[item];
           IF refused THEN
             item_values[item] := undo_balance[item];
           END IF;
@@ -406,7 +415,7 @@ BEGIN
     END IF;
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
-      IF locking OR again THEN
+      IF locking OR again THEN -- The locks in hand are not in order for that.
         RAISE EXCEPTION 'could not serialize access to a sharded bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;

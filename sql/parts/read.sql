@@ -82,16 +82,25 @@ IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL THEN
   END LOOP;
 END IF;
 
---@ part lock_chosen: the row that was decided on, unless it has changed
--- An UPDATE, because one that finds the row changed leaves no lock behind; with one, the row of shard 0 could not be waited
--- for without a circle.
-bucket := CASE WHEN (rows_before[b]).shard = chosen_shards[b] THEN rows_before[b] ELSE others[b] END;
-UPDATE public.rate_limits AS r
-SET value = r.value
-WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-  AND r.shards = bucket.shards AND r.value = bucket.value AND r.ts = bucket.ts
-  AND r.earlier_counts IS NOT DISTINCT FROM bucket.earlier_counts;
-IF FOUND THEN
+--@ part lock_chosen: the row that was decided on
+-- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
+-- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
+bucket := NULL;
+IF spare_balances[b] >= 4 * asked_counts[b] THEN
+  SELECT r.*
+  INTO bucket
+  FROM public.rate_limits AS r
+  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+  FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] THEN
+    SELECT r.*
+    INTO bucket
+    FROM public.rate_limits AS r
+    WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+    FOR NO KEY UPDATE;
+  END IF;
+END IF;
+IF bucket.shard IS NOT NULL THEN
   rows[b] := bucket;
   row_present[b] := true;
   is_gathered[b] := true;

@@ -24,7 +24,7 @@ IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL OR bucket.shards <> 1 T
   --@include look
 END IF;
 FOR nth_look IN 1 .. looks LOOP
-  IF pairs OR gathers THEN
+  IF parts > 1 OR gathers THEN
     --@include as_read
   ELSIF NOT present THEN
     bucket.name := bucket_names[in_hand];
@@ -39,7 +39,7 @@ FOR nth_look IN 1 .. looks LOOP
     RAISE EXCEPTION 'item % has a limit of unknown kind', item
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
   END IF;
-  IF pairs OR gathers THEN
+  IF parts > 1 OR gathers THEN
     --@include as_of_now
   END IF;
 END LOOP;
@@ -92,15 +92,15 @@ header := bucket.earlier_counts[1:3];
 lack := CASE WHEN bucket.earlier_counts IS NULL THEN capacity - least(bucket.value, capacity) END;
 
 --@ part as_of_now: the same row, brought there
+IF NOT gathers AND bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
+  --@include widen
+END IF;
 IF pairs THEN
-  IF bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
-    --@include widen
-  END IF;
   IF nth_look = 1 THEN
     kept := bucket;
     kept_balance := balance;
   END IF;
-ELSE
+ELSIF gathers THEN
   IF bucket.earlier_counts[1:3] IS DISTINCT FROM header OR balance < - (1e-9 + 1e-14 * capacity) THEN
     may_drain[in_hand] := false;
   END IF;

@@ -33,6 +33,7 @@ struct Work {
     tasks: usize,
     /// Capacities by limit.
     capacities: BTreeMap<String, u32>,
+    shards: u32,
     /// Sets of limits; each task begins at another one and goes on until all are refused.
     sets: Vec<Vec<String>>,
 }
@@ -48,9 +49,10 @@ struct Done {
 }
 
 /// Nothing flows in while the test runs.
-fn limits(capacities: &BTreeMap<String, u32>) -> Limits {
+fn limits(capacities: &BTreeMap<String, u32>, shards: u32) -> Limits {
     capacities.iter().fold(Limits::new(), |limits, (name, capacity)| {
-        limits.define(name, Limit::token_bucket(1e-6, CENTURY).capacity(*capacity)).expect("a limit")
+        let limit = Limit::token_bucket(1e-6, CENTURY).capacity(*capacity).shards(shards);
+        limits.define(name, limit).expect("a limit")
     })
 }
 
@@ -91,7 +93,7 @@ async fn run(work: &Work) -> Done {
         config.isolation = if is("read committed") { Isolation::ReadCommitted } else { Isolation::Serializable };
         config.lanes = if is("4 lanes") { 4 } else { 1 };
     }
-    let limiter = Limiter::with_config(pool, limits(&work.capacities), config);
+    let limiter = Limiter::with_config(pool, limits(&work.capacities, work.shards), config);
     let task = |nth: usize| {
         let limiter = limiter.clone();
         async move {
@@ -175,25 +177,26 @@ async fn in_processes(processes: usize, work: &Work) -> Done {
     sum
 }
 
-async fn balance(pool: &PgPool, capacities: &BTreeMap<String, u32>, name: &str) -> f64 {
-    Limiter::new(pool.clone(), limits(capacities)).peek((name, "k")).await.expect("a balance").least()
+async fn balance(pool: &PgPool, work: &Work, name: &str) -> f64 {
+    Limiter::new(pool.clone(), limits(&work.capacities, work.shards)).peek((name, "k")).await.expect("a balance").least()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_admits_exactly_its_capacity() {
-    for level in LEVELS.into_iter().chain(MODES) {
+    for (level, shards) in LEVELS.into_iter().chain(MODES).flat_map(|level| [(level, 1), (level, 7)]) {
         let database = Database::migrated().await;
         let capacities = BTreeMap::from([("a".to_owned(), 150)]);
         let work = Work {
             url: database.url.clone(),
             level: level.to_owned(),
             tasks: 8,
-            capacities: capacities.clone(),
+            capacities,
+            shards,
             sets: vec![vec!["a".to_owned()]],
         };
         let done = in_processes(3, &work).await;
-        assert_eq!(done.admitted[&0], 150, "{level}");
-        assert!(balance(&database.pool, &capacities, "a").await.abs() < 1e-6, "{level}");
+        assert_eq!(done.admitted[&0], 150, "{level}, {shards} shards");
+        assert!(balance(&database.pool, &work, "a").await.abs() < 1e-6, "{level}, {shards} shards");
         assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
         if level == "READ COMMITTED" {
             assert_eq!(done.conflicts, 0, "rows are locked before they are read: nothing fails");
@@ -208,7 +211,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
         .iter()
         .map(|set| set.iter().map(|nth| names[*nth].to_owned()).collect())
         .collect();
-    for level in LEVELS.into_iter().chain(MODES) {
+    for (level, shards) in LEVELS.into_iter().chain(MODES).flat_map(|level| [(level, 1), (level, 5)]) {
         let database = Database::migrated().await;
         let capacities: BTreeMap<_, _> =
             names.iter().zip([60, 90, 75, 120]).map(|(n, c)| ((*n).to_owned(), c)).collect();
@@ -217,6 +220,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
             level: level.to_owned(),
             tasks: 6,
             capacities: capacities.clone(),
+            shards,
             sets: sets.clone(),
         };
         let done = in_processes(3, &work).await;
@@ -224,7 +228,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
         let mut exhausted = Vec::new();
         for (name, capacity) in &capacities {
             let taken: u32 = done.admitted.iter().filter(|(set, _)| sets[**set].contains(name)).map(|(_, n)| n).sum();
-            let left = balance(&database.pool, &capacities, name).await;
+            let left = balance(&database.pool, &work, name).await;
             assert!(
                 (f64::from(*capacity) - f64::from(taken) - left).abs() < 1e-6,
                 "{level}: {name}: {taken} taken, {left} left"
@@ -266,6 +270,7 @@ async fn first_calls_share_one_bucket() {
                             level: level.to_owned(),
                             tasks: 1,
                             capacities: BTreeMap::new(),
+                            shards: 1,
                             sets: Vec::new(),
                         };
                         let allowed = ask(&limiter, &work, items.into(), &mut done).await;
