@@ -35,8 +35,8 @@ fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): &Said) {
     assert_eq!(refused, *by, "{step:?}");
 }
 
-/// Events under rules of so many shards each, in one statement or in one each.
-async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], shards: &[usize], together: bool) {
+/// Events under rules of so many shards each, so many in a statement.
+async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], shards: &[usize], size: usize) {
     let worlds = SHARDS.map(|shards| sharded(rules, shards));
     let played = play(rules, events);
     let steps = played.iter().enumerate().map(|(nth, (event, at, _))| {
@@ -44,7 +44,6 @@ async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], sh
         step_at(world, event, *at)
     });
     let steps: Vec<Step<'_>> = steps.collect();
-    let size = if together { steps.len().max(1) } else { 1 };
     for (steps, played) in steps.chunks(size).zip(played.chunks(size)) {
         let answers = decide(conn, steps).await.expect("decisions");
         for ((step, answer), (.., said)) in steps.iter().zip(&answers).zip(played) {
@@ -72,16 +71,20 @@ fn some_shards() -> impl Strategy<Value = Vec<usize>> {
 // The clock runs forward here. Where it steps back, the time of a bucket stands still until it is passed again; with shards
 // that of each row does, and the others go on by the clock.
 
+fn sizes() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(1), 2..12_usize, Just(1000)]
+}
+
 /// A sliding window loses nothing to an overflow: spread over rows it is the same at all times.
 #[test]
 fn a_sharded_sliding_window_is_a_sliding_window() {
     let rules = [rule(&[Kind::SlidingWindow]), rule(&[Kind::SlidingWindow]), rule(&[Kind::SlidingWindow])];
-    let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), any::<bool>());
-    check(150, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, together)| {
+    let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), sizes());
+    check(150, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, size)| {
         for event in &mut events {
             event.pause = event.pause.abs();
         }
-        follow(conn, &rules, &events, &shards, together).await;
+        follow(conn, &rules, &events, &shards, size).await;
     });
 }
 
@@ -90,12 +93,12 @@ fn a_sharded_sliding_window_is_a_sliding_window() {
 #[test]
 fn in_one_moment_shards_say_what_one_row_would() {
     let rules = [rule(ALL), rule(ALL), rule(ALL)];
-    let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), any::<bool>());
-    check(200, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, together)| {
+    let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), sizes());
+    check(200, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, size)| {
         for event in &mut events {
             (event.pause, event.obey) = (0, false);
         }
-        follow(conn, &rules, &events, &shards, together).await;
+        follow(conn, &rules, &events, &shards, size).await;
     });
 }
 
