@@ -63,7 +63,7 @@ pub mod migrate;
 
 pub use call::{Balances, Call, Decision, Denied, Item, Key, LimitRef, LimitState, Outcome, Permit};
 pub use error::{Error, InvalidCall, InvalidLimit, LimitsFileError};
-pub use limit::{Kind, Limit, LimitBuilder, Limits, kinds};
+pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, kinds};
 pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::Limits;
 use crate::cli::error::CliError;
+use crate::cli::output;
 
 const STDIN: &str = "-";
 
@@ -38,9 +39,18 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
         None => is_stdin(path) && text.trim_start().starts_with('{'),
     };
     let limits = if json { Limits::from_json(&text) } else { Limits::from_toml(&text) };
-    limits.map_err(|error| {
+    let limits = limits.map_err(|error| {
         let reason = error.to_string();
         let reason = reason.strip_prefix("limits file: ").unwrap_or(&reason);
         CliError::usage(format!("{name}: {}", reason.trim_end()))
-    })
+    })?;
+    warn(&limits);
+    Ok(limits)
+}
+
+/// Says what is allowed in a limit, but hardly wise.
+pub(super) fn warn(limits: &Limits) {
+    for (name, limit) in limits.iter() {
+        limit.warnings().iter().for_each(|warning| output::note(format_args!("warning: limit \"{name}\": {warning}")));
+    }
 }

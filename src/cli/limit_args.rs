@@ -36,10 +36,13 @@ pub(super) struct LimitArgs {
     /// The number of sub-intervals of a sliding window [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "PARTS", requires = "rate")]
     resolution: Option<u32>,
+    /// Over how many rows the bucket is spread [default: 1]
+    #[arg(long, help_heading = HEADING, value_name = "ROWS", requires = "rate")]
+    shards: Option<u32>,
 }
 
 const HEADING: &str = "The limit";
-const INLINE: [&str; 7] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution"];
+const INLINE: [&str; 8] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution", "shards"];
 
 impl LimitArgs {
     /// Limits in which this one should be; if it is not, the call says so.
@@ -49,7 +52,11 @@ impl LimitArgs {
             None if self.rate.is_none() => {
                 Err(CliError::usage("which limit? Give --limits FILE, or --rate and --period"))
             }
-            None => Limits::new().define(name, self.inline()?).map_err(CliError::usage),
+            None => {
+                let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
+                input::warn(&limits);
+                Ok(limits)
+            }
         }
     }
 
@@ -64,6 +71,7 @@ impl LimitArgs {
             ("max_reserved", self.max_reserved.map(Value::from)),
             ("start", self.start.map(Value::from)),
             ("resolution", self.resolution.map(Value::from)),
+            ("shards", self.shards.map(Value::from)),
         ];
         let fields: Map<String, Value> =
             fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();

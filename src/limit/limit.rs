@@ -1,13 +1,11 @@
 use std::time::Duration;
 
 use crate::error::InvalidLimit;
-use crate::limit::Kind;
+use crate::limit::{Kind, shards};
 
 /// A hundred years of 365.25 days, in microseconds.
 const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
 const FINEST_RESOLUTION: u32 = 1000;
-/// As many rows are read before a denial.
-const MOST_SHARDS: u32 = 1000;
 /// Within these bounds every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
 /// The same, for what may not be 0, and for counts above it.
@@ -78,7 +76,7 @@ impl Options {
             return Err(InvalidLimit::new(format!("the resolution {parts} is not between 1 and {FINEST_RESOLUTION}")));
         }
         let shards = self.shards.unwrap_or(1);
-        check_shards(shards, self.capacity.unwrap_or(self.rate))?;
+        shards::check(shards, self.capacity.unwrap_or(self.rate))?;
         if let Some(option) = self.kind.misplaced(&self) {
             return Err(InvalidLimit::new(format!("{option} does not apply to a {}", self.kind)));
         }
@@ -98,20 +96,6 @@ impl Options {
             shards,
         })
     }
-}
-
-fn check_shards(shards: u32, capacity: f64) -> Result<(), InvalidLimit> {
-    if !(1..=MOST_SHARDS).contains(&shards) {
-        return Err(InvalidLimit::new(format!("the number of shards {shards} is not between 1 and {MOST_SHARDS}")));
-    }
-    let each = capacity / f64::from(shards);
-    if shards > 1 && each < 1.0 {
-        return Err(InvalidLimit::new(format!(
-            "{capacity} tokens over {shards} shards are {each} each, less than 1: at most {} shards have one",
-            capacity.floor().max(1.0)
-        )));
-    }
-    Ok(())
 }
 
 impl Limit {

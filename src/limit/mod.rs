@@ -4,11 +4,13 @@ mod kind;
 mod length;
 mod limit;
 mod set;
+mod shards;
 mod spec;
 
 pub use kind::{Kind, LimitBuilder, kinds};
 pub use limit::Limit;
 pub use set::Limits;
+pub use shards::LimitWarning;
 
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};

@@ -68,7 +68,7 @@ impl Limits {
     ///     kind = "token_bucket"   # "fixed_window", "sliding_window"
     ///     rate = 10
     ///     period = "1m"           # also "1500ms", "7d", "1h 30m"
-    ///     capacity = 20           # optional; also max_reserved, start = "7h", resolution
+    ///     capacity = 20           # optional; also max_reserved, start = "7h", resolution, shards
     /// "#)?;
     /// # Ok::<(), pg_limiter::LimitsFileError>(())
     /// ```

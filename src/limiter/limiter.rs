@@ -62,6 +62,9 @@ impl Limiter {
 
     /// With these limits and this configuration.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
+        for (name, limit) in limits.iter() {
+            limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
+        }
         let rate_limits = RateLimits::in_schema(limits, config.schema.clone());
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials }

@@ -220,6 +220,9 @@ async fn rust_and_sql_judge_limits_alike() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let tokens = [None, Some(-1.0), Some(0.0), Some(5.0), Some(1e100), Some(1.1e100)];
+    // 3.5 tokens are enough for 3, 5 for 5.
+    let bounds = [0, 1, 3, 4, 5, 6, 1000, 1001].map(Some);
+    let mut shards = bounds.into_iter().flat_map(|bound| [None, bound, None]).chain([None]).cycle();
     let (mut taken, mut refused) = (0, 0);
     for kind in Kind::ALL {
         for rate in [-1.0, 0.0, 0.9e-100, 1e-100, 3.5, 1e100, 1.1e100] {
@@ -229,15 +232,16 @@ async fn rust_and_sql_judge_limits_alike() {
                     for (capacity, max_reserved) in tokens.iter().flat_map(|of| [(*of, max_reserved), (capacity, *of)])
                     {
                         let start = (nth == 2).then_some(7_i64);
+                        let shards = shards.next().expect("endless");
                         let mut fields = serde_json::json!({
                             "kind": kind, "rate": rate, "period": format!("{period}us"), "capacity": capacity,
-                            "max_reserved": max_reserved, "resolution": resolution,
+                            "max_reserved": max_reserved, "resolution": resolution, "shards": shards,
                         });
                         if let Some(start) = start {
                             fields["start"] = format!("{start}us").into();
                         }
                         let in_rust = serde_json::from_value::<Limit>(fields.clone());
-                        let in_sql = sqlx::query("SELECT rate_limit_validate($1, $2, $3, $4, $5, $6, $7, 1)")
+                        let in_sql = sqlx::query("SELECT rate_limit_validate($1, $2, $3, $4, $5, $6, $7, $8)")
                             .bind(kind.as_str())
                             .bind(rate)
                             .bind(period)
@@ -245,6 +249,7 @@ async fn rust_and_sql_judge_limits_alike() {
                             .bind(max_reserved)
                             .bind(start)
                             .bind(resolution)
+                            .bind(shards.unwrap_or(1))
                             .execute(&mut conn)
                             .await;
                         assert_eq!(in_rust.is_ok(), in_sql.is_ok(), "{fields}: {in_rust:?} {in_sql:?}");
@@ -302,7 +307,7 @@ fn limits_files_say_the_same_as_code() {
         period = "1m"
         capacity = 20
         max_reserved = 2.5
-        shards = 1
+        shards = 4
 
         [limits."log in"]
         kind = "fixed_window"
@@ -319,7 +324,7 @@ fn limits_files_say_the_same_as_code() {
     "#;
     let in_code = || -> Result<Limits, InvalidLimit> {
         Limits::new()
-            .define("send_message", Limit::token_bucket(10, MINUTE).capacity(20).max_reserved(2.5))?
+            .define("send_message", Limit::token_bucket(10, MINUTE).capacity(20).max_reserved(2.5).shards(4))?
             .define("log in", Limit::fixed_window(0.5, 90 * MINUTE).start(420 * MINUTE))?
             .define(
                 "search",

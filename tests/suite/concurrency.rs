@@ -178,7 +178,11 @@ async fn in_processes(processes: usize, work: &Work) -> Done {
 }
 
 async fn balance(pool: &PgPool, work: &Work, name: &str) -> f64 {
-    Limiter::new(pool.clone(), limits(&work.capacities, work.shards)).peek((name, "k")).await.expect("a balance").least()
+    Limiter::new(pool.clone(), limits(&work.capacities, work.shards))
+        .peek((name, "k"))
+        .await
+        .expect("a balance")
+        .least()
 }
 
 #[tokio::test(flavor = "multi_thread")]

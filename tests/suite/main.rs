@@ -18,6 +18,7 @@ mod prune;
 mod prune_contended;
 mod remembered;
 mod scenarios;
+mod sharded_calls;
 mod shards;
 mod sql_sources;
 mod support;

@@ -51,6 +51,7 @@ pub(super) fn describe(limits: &Limits, name: &str) -> Option<String> {
         ("max_reserved", limit.max_reserved().map(plain)),
         ("start", limit.start_micros().map(format_micros)),
         ("resolution", limit.given_resolution().map(|parts| parts.to_string())),
+        ("shards", limit.given_shards().map(|shards| shards.to_string())),
     ];
     for (option, value) in options {
         if let Some(value) = value {
