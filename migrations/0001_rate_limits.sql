@@ -28,11 +28,23 @@ BEGIN
     CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
     CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
   );
+  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot: who has the choice takes another one.
+  -- YugabyteDB does not have the column.
+  EXECUTE pg_catalog.format(
+    $ddl$
+    CREATE OR REPLACE VIEW public.rate_limits_seen AS
+    SELECT r.name, r.key, r.shard, r AS bucket, %s AS in_use
+    FROM public.rate_limits AS r
+    $ddl$,
+    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0' END
+  );
 END
 $table$;
 
 COMMENT ON TABLE public.rate_limits IS
   'Rate limit buckets. A bucket without a row is full. Written by the functions beside it only.';
+COMMENT ON VIEW public.rate_limits_seen IS
+  'The rows as the functions see them: with whether a transaction is writing, or has written since.';
 COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
 COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
 COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket, from 0 on; 0 for the others.';
@@ -186,7 +198,8 @@ DECLARE
   items CONSTANT integer := coalesce(cardinality(item_buckets), buckets);
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
   sorted integer[]; -- the buckets in the global order
-  locking boolean; -- the second pass of READ COMMITTED
+  locks_first boolean; -- READ COMMITTED
+  locking boolean; -- the second pass of that
   missing_ones boolean;
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
@@ -220,7 +233,8 @@ DECLARE
   beyond_rows double precision[]; -- what the others are thought to hold
   spare_balances double precision[]; -- what the chosen row had left
   asked_counts double precision[]; -- and what was taken from it
-  others public.rate_limits[]; -- the row of the second, `rows` having that of the first
+  others public.rate_limits[]; -- the row of the other one, `rows` having that of the first
+  prefers_first boolean[]; -- because the other one is in use
   looks_at_all boolean[];
   widened boolean; -- since the rows were read
   is_gathered boolean[]; -- `rows` has what is to be decided on
@@ -312,95 +326,96 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
-  IF limit_shards IS NOT NULL THEN
-    -- How many shards each bucket is to have, and two of them.
-    FOR item IN 1 .. items LOOP
-      b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
-      parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
-      IF NOT coalesce(b BETWEEN 1 AND buckets AND coalesce(parts, 1) BETWEEN 1 AND 1000, false) THEN
-        RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
-      END IF;
-      CONTINUE WHEN coalesce(parts, 1) = 1;
-      bucket_shards[b] := parts;
-      first_shards[b] := floor(random() * parts);
-      second_shards[b] := (first_shards[b] + 1 + floor(random() * (parts - 1))::integer) % parts;
-    END LOOP;
-  END IF;
-
+  locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
   -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides; it
   -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
   IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
     now := public.rate_limit_clock();
-    -- Not under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
-    -- shards could not be waited for without a circle.
-    IF bucket_shards IS NOT NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
-      SELECT array_agg(c.shard ORDER BY c.nth), array_agg(c.balance ORDER BY c.nth)
+    IF limit_shards IS NOT NULL THEN
+      -- Under READ COMMITTED only from plenty: an UPDATE that waits and then finds too little keeps the row locked, and the rows
+      -- of the other shards could not be waited for without a circle.
+      SELECT
+        array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
+        array_agg(c.both ORDER BY c.nth)
       INTO chosen_shards, pair_balances
       FROM (
-        SELECT a.nth, p.shard, p.balance
+        SELECT a.nth, a.amount, p.shard, p.balance, p.both
         FROM (
           SELECT
             a.*,
-            kind = 'token_bucket' AND times >= 1 AND
-            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-            AS is_plain
+            floor(random() * a.shards)::integer AS first,
+            1 + floor(random() * (a.shards - 1))::integer AS step
           FROM (
             SELECT
-              l.*,
-              -- Not a constant, which would be looked up on its own.
-              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-              1e-9 + 1e-14 * l.capacity AS tolerance,
-              l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+              a.*,
+              kind = 'token_bucket' AND times >= 1 AND
+              rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+              AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+              AS is_plain
             FROM (
               SELECT
-                i.nth::integer AS nth,
-                i.name,
-                i.key,
-                limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] / i.shards AS rate,
-                limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                i.shards,
-                i.times,
-                i.count * i.times AS amount
+                l.*,
+                -- Not a constant, which would be looked up on its own.
+                CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+                1e-9 + 1e-14 * l.capacity AS tolerance,
+                l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
               FROM (
                 SELECT
-                  u.nth,
-                  u.name,
-                  u.key,
-                  CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-                  CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
-                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
-                OFFSET 0 -- Nothing is to be worked out twice.
-              ) AS i
-              OFFSET 0
-            ) AS l
+                  i.nth::integer AS nth,
+                  i.name,
+                  i.key,
+                  limit_kinds[i.nth_limit] AS kind,
+                  limit_rates[i.nth_limit] / i.shards AS rate,
+                  limit_periods[i.nth_limit] AS period,
+                  coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+                  i.shards,
+                  i.times,
+                  i.count * i.times AS amount
+                FROM (
+                  SELECT
+                    u.nth,
+                    u.name,
+                    u.key,
+                    n.nth_limit,
+                    CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
+                    CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                    CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                  -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+                  FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
+                    WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                  CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
+                  OFFSET 0 -- Nothing is to be worked out twice.
+                ) AS i
+                OFFSET 0
+              ) AS l
+            ) AS a
+            ORDER BY a.name COLLATE "C", a.key COLLATE "C"
           ) AS a
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+          OFFSET 0
         ) AS a
         LEFT JOIN LATERAL (
-          SELECT
-            bucket.shard,
-            sum(least(
-              bucket.value +
-              greatest(now - bucket.ts, 0)::double precision * rate / period
-              , a.capacity)) OVER () AS balance
-          FROM unnest(ARRAY[first_shards[a.nth], second_shards[a.nth]]) WITH ORDINALITY AS d (shard, nth)
-          CROSS JOIN LATERAL (
-            SELECT r.*
-            FROM public.rate_limits AS r
-            WHERE r.name = a.name AND r.key = a.key AND r.shard = d.shard AND r.shards = a.shards
-            LIMIT 1
-          ) AS bucket
-          ORDER BY greatest(bucket.idle_at, now), d.nth -- They fill at one rate: the fuller one is full first.
+          SELECT f.shard, f.balance, sum(f.balance) OVER () AS both
+          FROM (
+            SELECT
+              bucket.shard,
+              bucket.in_use,
+              least(
+                bucket.value +
+                greatest(now - bucket.ts, 0)::double precision * rate / period
+                , a.capacity) AS balance
+            FROM unnest(ARRAY[a.first, (a.first + a.step) % a.shards]) AS d (shard)
+            CROSS JOIN LATERAL (
+              SELECT (s.bucket).*, s.in_use
+              FROM public.rate_limits_seen AS s
+              WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+              LIMIT 1
+            ) AS bucket
+            WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
+          ) AS f
+          -- One that is free, if it has enough; then the fuller one.
+          ORDER BY f.balance >= a.amount DESC, f.in_use, f.balance DESC
           LIMIT 1
-        ) AS p ON a.shards > 1
+        ) AS p ON a.shards > 1 AND a.is_plain
       ) AS c;
     END IF;
     IF call_sizes IS NULL THEN
@@ -435,13 +450,14 @@ BEGIN
                 u.nth,
                 u.name,
                 u.key,
-                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-                CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
+                n.nth_limit,
+                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
               FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
                 WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
               OFFSET 0 -- Nothing is to be worked out twice.
             ) AS i
             OFFSET 0
@@ -479,7 +495,7 @@ BEGIN
           END AS left_over
       )
       SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
-    ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
+    ELSIF call_times IS NULL AND NOT locks_first THEN
       -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
       FOR nth IN 1 .. calls LOOP
         FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
@@ -518,13 +534,14 @@ BEGIN
                 u.nth,
                 u.name,
                 u.key,
-                CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-                CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
+                n.nth_limit,
+                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
               FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
                 WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
               OFFSET 0 -- Nothing is to be worked out twice.
             ) AS i
             OFFSET 0
@@ -626,13 +643,14 @@ BEGIN
                   u.nth,
                   u.name,
                   u.key,
-                  CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-                  CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
+                  n.nth_limit,
+                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                   CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                   CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
                 -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
                 FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
                   WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
                 OFFSET 0 -- Nothing is to be worked out twice.
               ) AS i
               OFFSET 0
@@ -658,10 +676,32 @@ BEGIN
     END LOOP;
     IF cardinality(settled) = buckets THEN
       RETURN;
+    ELSIF locks_first AND chosen_shards IS NOT NULL THEN
+      FOR i IN 1 .. buckets LOOP
+        IF chosen_shards[i] IS NOT NULL AND is_settled[i] IS NOT TRUE THEN
+          RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+            USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+        END IF;
+      END LOOP;
     END IF;
     chosen_shards := NULL;
   END IF;
 
+  IF limit_shards IS NOT NULL THEN
+    -- How many shards each bucket is to have, and two of them.
+    FOR item IN 1 .. items LOOP
+      b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
+      parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
+      IF NOT coalesce(b BETWEEN 1 AND buckets AND coalesce(parts, 1) BETWEEN 1 AND 1000, false) THEN
+        RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+      END IF;
+      CONTINUE WHEN coalesce(parts, 1) = 1;
+      bucket_shards[b] := parts;
+      first_shards[b] := floor(random() * parts);
+      second_shards[b] := (first_shards[b] + 1 + floor(random() * (parts - 1))::integer) % parts;
+    END LOOP;
+  END IF;
   IF item_buckets IS NULL THEN
     FOR i IN 1 .. items LOOP
       item_buckets[i] := i;
@@ -676,12 +716,13 @@ BEGIN
     is_gathered := NULL;
     widened := false;
     IF again IS NOT TRUE THEN
-      -- Reads the rows, and locks them if that is to be.
+      -- Reads the rows, and locks them if that is to be; those of sharded buckets apart.
       IF buckets = 1 THEN
         SELECT r.*
         INTO bucket
         FROM public.rate_limits AS r
-        WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = coalesce(first_shards[1], 0);
+        WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0
+          AND (bucket_shards[1] IS NULL OR looks_at_all[1]);
         row_present[1] := FOUND;
         rows[1] := bucket;
         sorted := ARRAY[1];
@@ -695,7 +736,8 @@ BEGIN
         LEFT JOIN LATERAL (
           SELECT t AS whole, true AS there
           FROM public.rate_limits AS t
-          WHERE t.name = a.name AND t.key = a.key AND t.shard = coalesce(first_shards[a.nth], 0) AND is_settled[a.nth] IS NOT TRUE
+          WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
+            AND (bucket_shards[a.nth] IS NULL OR looks_at_all[a.nth])
           LIMIT 1
         ) AS r ON true;
         FOR i IN 2 .. buckets LOOP
@@ -713,8 +755,10 @@ BEGIN
         FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
           FOR i IN 1 .. buckets LOOP
             b := sorted[i];
-            CONTINUE WHEN is_settled[b] OR row_exists[b] = missing_ones;
-            IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+            IF is_settled[b] THEN
+              CONTINUE;
+            ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+              CONTINUE WHEN missing_ones;
               -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
               -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
               bucket := NULL;
@@ -735,10 +779,13 @@ BEGIN
               IF bucket.shard IS NOT NULL THEN
                 rows[b] := bucket;
                 row_present[b] := true;
+                row_exists[b] := true;
                 is_gathered[b] := true;
                 CONTINUE;
               END IF;
               looks_at_all[b] := true;
+            ELSE
+              CONTINUE WHEN row_exists[b] = missing_ones;
             END IF;
             LOOP
               SELECT r.*
@@ -795,11 +842,20 @@ BEGIN
             shares := shares || rows_found;
             row_present[b] := share_counts[b] > 0;
           ELSIF bucket_shards[b] > 1 AND locking IS NOT TRUE THEN
-            SELECT r.*
-            INTO bucket
-            FROM public.rate_limits AS r
-            WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = second_shards[b];
-            others[b] := bucket;
+            SELECT array_agg(t.bucket ORDER BY t.in_use), bool_or(t.in_use) AND NOT bool_and(t.in_use)
+            INTO rows_found, ok
+            FROM unnest(ARRAY[first_shards[b], second_shards[b]]) AS d (shard)
+            CROSS JOIN LATERAL (
+              SELECT s.bucket, s.in_use
+              FROM public.rate_limits_seen AS s
+              WHERE s.name = bucket_names[b] AND s.key = bucket_keys[b] AND s.shard = d.shard
+              LIMIT 1
+            ) AS t;
+            prefers_first[b] := ok;
+            rows[b] := rows_found[1];
+            others[b] := rows_found[2];
+            row_present[b] := (rows[b]).shard IS NOT NULL;
+            row_exists[b] := row_present[b];
           END IF;
         END LOOP;
       END IF;
@@ -971,7 +1027,6 @@ BEGIN
                     false)
                   THEN
                     looks_at_all[in_hand] := true;
-                    first_shards[in_hand] := 0;
                     widened := true;
                     in_hand := NULL;
                     touched := false;
@@ -983,7 +1038,6 @@ BEGIN
                   END IF;
                 ELSIF bucket.shards <> 1 THEN
                   looks_at_all[in_hand] := true;
-                  first_shards[in_hand] := 0;
                   widened := true;
                   in_hand := NULL;
                   touched := false;
@@ -1119,7 +1173,6 @@ BEGIN
               IF parts > 1 OR gathers THEN
                 IF NOT gathers AND bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
                   looks_at_all[in_hand] := true;
-                  first_shards[in_hand] := 0;
                   widened := true;
                   in_hand := NULL;
                   touched := false;
@@ -1151,7 +1204,11 @@ BEGIN
               END IF;
             END LOOP;
             IF pairs THEN
-              IF coalesce(kept.shard = chosen_shards[in_hand], kept_balance >= balance) THEN
+              IF coalesce(
+                kept.shard = chosen_shards[in_hand],
+                kept_balance >= balance OR (prefers_first[in_hand] AND kept_balance >= count * times)
+              )
+              THEN
                 beyond_rows[in_hand] := (kept_balance + balance) * parts / 2 - kept_balance;
                 bucket := kept;
                 balance := kept_balance;
@@ -1265,7 +1322,6 @@ BEGIN
           IF parts > 1 THEN -- One row can only say yes.
             IF balance - count * times < - tolerance THEN
               looks_at_all[in_hand] := true;
-              first_shards[in_hand] := 0;
               widened := true;
               in_hand := NULL;
               touched := false;
@@ -1352,7 +1408,6 @@ BEGIN
           after := balance - count;
           IF parts > 1 AND after < - tolerance THEN
             looks_at_all[in_hand] := true;
-            first_shards[in_hand] := 0;
             widened := true;
             in_hand := NULL;
             touched := false;
@@ -1472,9 +1527,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    IF pending AND locking IS NOT TRUE
-      AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-    THEN
+    IF pending AND locking IS NOT TRUE AND locks_first THEN
       locking := true;
       pending := NULL;
       row_changed := NULL;
@@ -2159,7 +2212,7 @@ $function$;
 
 -- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
-REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
+REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer

@@ -73,7 +73,8 @@ DECLARE
   items CONSTANT integer := coalesce(cardinality(item_buckets), buckets);
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
   sorted integer[]; -- the buckets in the global order
-  locking boolean; -- the second pass of READ COMMITTED
+  locks_first boolean; -- READ COMMITTED
+  locking boolean; -- the second pass of that
   missing_ones boolean;
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
@@ -107,7 +108,8 @@ DECLARE
   beyond_rows double precision[]; -- what the others are thought to hold
   spare_balances double precision[]; -- what the chosen row had left
   asked_counts double precision[]; -- and what was taken from it
-  others public.rate_limits[]; -- the row of the second, `rows` having that of the first
+  others public.rate_limits[]; -- the row of the other one, `rows` having that of the first
+  prefers_first boolean[]; -- because the other one is in use
   looks_at_all boolean[];
   widened boolean; -- since the rows were read
   is_gathered boolean[]; -- `rows` has what is to be decided on
@@ -197,12 +199,12 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
+  locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+  --@include plain
+
   IF limit_shards IS NOT NULL THEN
     --@include draw
   END IF;
-
-  --@include plain
-
   IF item_buckets IS NULL THEN
     FOR i IN 1 .. items LOOP
       item_buckets[i] := i;
@@ -416,8 +418,7 @@ BEGIN
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
       IF locking OR again THEN -- The locks in hand are not in order for that.
-        RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+        --@include out_of_order
       END IF;
       pending := NULL;
       row_changed := NULL;
@@ -426,9 +427,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    IF pending AND locking IS NOT TRUE
-      AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
-    THEN
+    IF pending AND locking IS NOT TRUE AND locks_first THEN
       locking := true;
       pending := NULL;
       row_changed := NULL;
@@ -478,9 +477,12 @@ resolution := coalesce(limit_resolutions[limit_in_hand], 1);
 RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
   USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
 
+--@ part out_of_order: the other rows of the bucket cannot be waited for while others are held
+RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+
 --@ part widen: the bucket in hand cannot be decided on by two rows of it
 looks_at_all[in_hand] := true;
-first_shards[in_hand] := 0;
 widened := true;
 in_hand := NULL;
 touched := false;

@@ -1,6 +1,6 @@
 -- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
-REVOKE ALL ON TABLE public.rate_limits FROM PUBLIC;
+REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer

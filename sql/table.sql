@@ -24,11 +24,23 @@ BEGIN
     CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
     CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
   );
+  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot: who has the choice takes another one.
+  -- YugabyteDB does not have the column.
+  EXECUTE pg_catalog.format(
+    $ddl$
+    CREATE OR REPLACE VIEW public.rate_limits_seen AS
+    SELECT r.name, r.key, r.shard, r AS bucket, %s AS in_use
+    FROM public.rate_limits AS r
+    $ddl$,
+    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0' END
+  );
 END
 $table$;
 
 COMMENT ON TABLE public.rate_limits IS
   'Rate limit buckets. A bucket without a row is full. Written by the functions beside it only.';
+COMMENT ON VIEW public.rate_limits_seen IS
+  'The rows as the functions see them: with whether a transaction is writing, or has written since.';
 COMMENT ON COLUMN public.rate_limits.name IS 'The limit''s name.';
 COMMENT ON COLUMN public.rate_limits.key IS 'Who is limited; empty for a global limit.';
 COMMENT ON COLUMN public.rate_limits.shard IS 'The part of a sharded bucket, from 0 on; 0 for the others.';

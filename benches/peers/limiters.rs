@@ -6,6 +6,7 @@ use pg_limiter::{DenialMemory, Isolation, Limit, Limiter, LimiterConfig, Limits,
 use sqlx::postgres::PgPoolOptions;
 
 use crate::Failure;
+use crate::names::SHARDED;
 
 /// The tokens of a bucket that is never empty. One comes back in an hour, so that no row is idle (and pruned) soon.
 pub(crate) const PLENTY: f64 = 1e9;
@@ -19,6 +20,19 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 pub(crate) const AMPLE: &str = "ample";
 pub(crate) const SPENT: &str = "spent";
 pub(crate) const SLIDING: &str = "sliding";
+/// Tokens of a bucket that is there to be emptied.
+pub(crate) const FEW: u32 = 2_000;
+
+/// Ample.
+pub(crate) fn sharded(shards: u32) -> String {
+    format!("sharded over {shards}")
+}
+
+/// With so [few](FEW) tokens that it is soon empty.
+pub(crate) fn sharded_few(shards: u32) -> String {
+    format!("few, sharded over {shards}")
+}
+
 pub(crate) const FOUR: [&str; 4] = ["per_user", "per_org", "per_address", "per_route"];
 
 fn limits() -> Result<Limits, Failure> {
@@ -29,6 +43,10 @@ fn limits() -> Result<Limits, Failure> {
         .define(SLIDING, Limit::sliding_window(PLENTY, WINDOW))?;
     for name in FOUR {
         limits = limits.define(name, ample())?;
+    }
+    for (shards, _) in SHARDED {
+        let few = Limit::token_bucket(1e-6, CENTURY).capacity(FEW).shards(shards);
+        limits = limits.define(&sharded(shards), ample().shards(shards))?.define(&sharded_few(shards), few)?;
     }
     Ok(limits)
 }

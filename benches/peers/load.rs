@@ -29,6 +29,15 @@ pub(crate) struct Tally {
     pub(crate) latencies: Histogram,
     pub(crate) elapsed: Duration,
     pub(crate) retries: u64,
+    pub(crate) emptied: Option<Emptied>,
+}
+
+/// Of a bucket into which nothing flows.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Emptied {
+    pub(crate) admitted: u64,
+    /// After which there was enough for the call.
+    pub(crate) false_denials: u64,
 }
 
 impl Load {
@@ -57,8 +66,31 @@ impl Load {
             latencies.add(&of_caller);
             ended = ended.max(at);
         }
-        Ok(Tally { latencies, elapsed: ended - began, retries: self.peer.retries() - retries })
+        Ok(Tally { latencies, elapsed: ended - began, retries: self.peer.retries() - retries, emptied: None })
     }
+}
+
+/// Each caller takes until he is refused, and then looks whether that was right.
+pub(crate) async fn empty(peer: &Arc<Peer>, callers: usize, key: &Arc<str>) -> Result<Emptied, Failure> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (peer, key) = (peer.clone(), key.clone());
+        tasks.spawn(async move {
+            let mut admitted = 0;
+            while peer.decide(&key).await? {
+                admitted += 1;
+            }
+            // What is missing is rounding.
+            Ok::<_, Failure>((admitted, peer.left(&key).await? >= 1.0 - 1e-6))
+        });
+    }
+    let mut emptied = Emptied::default();
+    while let Some(task) = tasks.join_next().await {
+        let (admitted, wrong) = task??;
+        emptied.admitted += admitted;
+        emptied.false_denials += u64::from(wrong);
+    }
+    Ok(emptied)
 }
 
 async fn call(

@@ -8,12 +8,13 @@ pub(crate) const FOUR: &str = "four";
 pub(crate) const DENIED: &str = "denied";
 pub(crate) const SLIDING: &str = "sliding";
 pub(crate) const PROCESSES: &str = "processes";
+pub(crate) const SHARDS: &str = "shards";
 pub(crate) const FIRST_TOUCH: &str = "first_touch";
 pub(crate) const ROWS: &str = "rows";
 pub(crate) const TABLE_SIZE: &str = "table_size";
 
-pub(crate) const WORKS: [&str; 11] =
-    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, FIRST_TOUCH, ROWS, TABLE_SIZE];
+pub(crate) const WORKS: [&str; 12] =
+    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, SHARDS, FIRST_TOUCH, ROWS, TABLE_SIZE];
 
 pub(crate) const UPDATE: &str = "update";
 pub(crate) const SEED: &str = "seed";
@@ -32,6 +33,14 @@ pub(crate) const NEW_KEYS: &str = "pg-limiter, new keys";
 pub(crate) const WARM_KEYS: &str = "pg-limiter, the same keys again";
 pub(crate) const NEW_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, new keys";
 pub(crate) const WARM_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, the same keys again";
+/// By the number of shards.
+pub(crate) const SHARDED: [(u32, &str); 3] =
+    [(1, "pg-limiter, 1 shard"), (4, "pg-limiter, 4 shards"), (16, "pg-limiter, 16 shards")];
+pub(crate) const SHARDED_WORK: [(u32, &str); 3] = [
+    (1, "pg-limiter, unit of work, 1 shard"),
+    (4, "pg-limiter, unit of work, 4 shards"),
+    (16, "pg-limiter, unit of work, 16 shards"),
+];
 pub(crate) const FEW_ROWS: &str = "pg-limiter, 10^4 rows";
 pub(crate) const MANY_ROWS: &str = "pg-limiter, 10^7 rows";
 pub(crate) const MANY_ROWS_QUICK: &str = "pg-limiter, 10^5 rows";

@@ -34,6 +34,8 @@ pub(crate) enum Means {
     Limiter(Limiter, LimitRef),
     /// The same with several limits in one decision.
     Several(Limiter, Box<[LimitRef; 4]>),
+    /// `limiter.within` in a SERIALIZABLE transaction that writes a row of the caller, too, and is retried as a whole.
+    Work(Limiter, LimitRef),
     /// `limiter.within` in a READ COMMITTED transaction of the caller.
     Within(Limiter, LimitRef),
     /// A Lua script.
@@ -48,8 +50,18 @@ impl Peer {
     /// So far.
     pub(crate) fn retries(&self) -> u64 {
         match &self.means {
-            Means::Limiter(limiter, _) | Means::Several(limiter, _) => limiter.retries(),
+            Means::Limiter(limiter, _) | Means::Several(limiter, _) | Means::Work(limiter, _) => limiter.retries(),
             _ => self.retries.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What is left.
+    pub(crate) async fn left(&self, key: &Arc<str>) -> Result<f64, Failure> {
+        match &self.means {
+            Means::Limiter(limiter, limit) | Means::Work(limiter, limit) | Means::Within(limiter, limit) => {
+                Ok(limiter.peek((limit.clone(), key.clone())).await?.least())
+            }
+            _ => Err("this peer is not asked what is left".into()),
         }
     }
 
@@ -75,6 +87,22 @@ impl Peer {
                 let items = limits.each_ref().map(|limit| Item::new(limit.clone(), key.clone()));
                 Ok(limiter.limit(items).await?.is_allowed())
             }
+            Means::Work(limiter, limit) => {
+                let (limits, limit, key) = (limiter.clone(), limit.clone(), key.clone());
+                let work = limiter.transaction(async move |tx| {
+                    sqlx::query("INSERT INTO orders DEFAULT VALUES")
+                        .execute(&mut *tx)
+                        .await
+                        .map_err(WorkError::Database)?;
+                    limits.within(tx).limit((limit.clone(), key.clone())).await?.enforce()?;
+                    Ok::<_, WorkError>(())
+                });
+                match work.await {
+                    Ok(()) => Ok(true),
+                    Err(WorkError::Limit(pg_limiter::Error::Denied(_))) => Ok(false),
+                    Err(error) => Err(error.into()),
+                }
+            }
             Means::Within(limiter, limit) => {
                 let mut tx = limiter.pool().begin().await?;
                 let decision = limiter.within(&mut tx).limit((limit.clone(), key.clone())).await?;
@@ -84,6 +112,14 @@ impl Peer {
             Means::Redis(bucket) => bucket.take(key).await,
         }
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    #[error(transparent)]
+    Limit(#[from] pg_limiter::Error),
+    #[error(transparent)]
+    Database(sqlx::Error),
 }
 
 async fn update(executor: impl sqlx::PgExecutor<'_>, key: &str) -> Result<bool, Failure> {

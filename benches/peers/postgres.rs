@@ -30,6 +30,8 @@ BEGIN
   RETURN left_over;
 END $$;
 
+CREATE TABLE orders (at timestamptz NOT NULL DEFAULT clock_timestamp());
+
 CREATE TABLE log (key text COLLATE "C" NOT NULL, at timestamptz NOT NULL);
 CREATE INDEX ON log (key, at);
 CREATE FUNCTION log_take(whose text) RETURNS boolean LANGUAGE plpgsql AS $$

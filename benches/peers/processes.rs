@@ -1,7 +1,9 @@
-//! Callers in several processes at once, all on one key. A process is this program again, with an order in its
+//! Callers in several processes at once, all on one key, of a limit with shards or without. A process is this program again, with an order in its
 //! environment: it gets ready and says so, begins when it is told to, and tells its tally as JSON.
 
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pg_limiter::Isolation;
@@ -12,10 +14,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::Failure;
 use crate::case::{Case, Id, Job};
 use crate::cpu::Processes;
-use crate::keys::Picks;
+use crate::keys::{Picks, key};
 use crate::limiters::{self, AMPLE};
-use crate::load::{Load, Tally};
-use crate::names::{OWN, PROCESSES, READ_COMMITTED};
+use crate::load::{self, Load, Tally};
+use crate::names::{OWN, PROCESSES, READ_COMMITTED, SHARDED, SHARDED_WORK, SHARDS};
 use crate::peer::{Means, Peer};
 use crate::stage::Stage;
 
@@ -24,27 +26,47 @@ const ORDER: &str = "PG_LIMITER_PEERS_ORDER";
 /// Processes, and callers in each.
 pub(crate) const ONE: (usize, usize) = (1, 256);
 pub(crate) const FOUR: (usize, usize) = (4, 64);
+/// The same for limits that are sharded: of the limiter's own transactions, and of units of work.
+pub(crate) const EIGHT: (usize, usize) = (8, 32);
+pub(crate) const EIGHT_AT_WORK: (usize, usize) = (8, 4);
 
 pub(crate) fn cases(stage: &Stage) -> Vec<Case> {
-    if !stage.options.wants(PROCESSES) {
-        return Vec::new();
-    }
-    let case = |(peer, read_committed, (processes, callers))| {
-        let (url, time) = (stage.postgres.url(), stage.options.time);
-        let id = Id { work: PROCESSES, peer, callers, processes };
-        Case { id, job: Job::Processes(Order { url, read_committed, callers, time }) }
+    let case = |work, peer, way, shards, (processes, callers)| {
+        let order = Order { url: stage.postgres.url(), way, shards, callers, time: stage.options.time, number: 0 };
+        Case { id: Id { work, peer, callers, processes }, job: Job::Processes(order) }
     };
-    let cases = [(OWN, false, ONE), (OWN, false, FOUR), (READ_COMMITTED, true, ONE), (READ_COMMITTED, true, FOUR)];
-    cases.into_iter().map(case).collect()
+    let mut cases = Vec::new();
+    if stage.options.wants(PROCESSES) {
+        for (peer, way) in [(OWN, Way::Own), (READ_COMMITTED, Way::ReadCommitted)] {
+            cases.extend([ONE, FOUR].map(|team| case(PROCESSES, peer, way, None, team)));
+        }
+    }
+    if stage.options.wants(SHARDS) {
+        cases.extend(SHARDED.map(|(shards, peer)| case(SHARDS, peer, Way::Own, Some(shards), EIGHT)));
+        cases.extend(SHARDED_WORK.map(|(shards, peer)| case(SHARDS, peer, Way::Work, Some(shards), EIGHT_AT_WORK)));
+    }
+    cases
+}
+
+/// How a process calls.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Way {
+    Own,
+    ReadCommitted,
+    Work,
 }
 
 /// To one process.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     url: String,
-    read_committed: bool,
+    way: Way,
+    /// Of a limit that is emptied, too, after the load.
+    shards: Option<u32>,
     callers: usize,
     time: Duration,
+    /// Of the team: each empties a bucket of its own.
+    number: u64,
 }
 
 impl Order {
@@ -52,17 +74,33 @@ impl Order {
         Ok(std::env::var(ORDER).ok().map(|order| serde_json::from_str(&order)).transpose()?)
     }
 
+    async fn peer(&self, limit: &str) -> Result<Arc<Peer>, Failure> {
+        let isolation = match self.way {
+            Way::ReadCommitted => Isolation::ReadCommitted,
+            Way::Own | Way::Work => Isolation::Serializable,
+        };
+        let limiter = limiters::connect(&self.url, isolation, None).await?;
+        let means = match self.way {
+            Way::Own | Way::ReadCommitted => Means::Limiter(limiter, limit.into()),
+            Way::Work => Means::Work(limiter, limit.into()),
+        };
+        Ok(Peer::new(OWN, Processes(None), means))
+    }
+
     /// What the other process does.
     pub(crate) async fn obey(self) -> Result<(), Failure> {
-        let isolation = if self.read_committed { Isolation::ReadCommitted } else { Isolation::Serializable };
-        let limiter = limiters::connect(&self.url, isolation, None).await?;
-        let peer = Peer::new(OWN, Processes(None), Means::Limiter(limiter, AMPLE.into()));
+        let peer = self.peer(&self.shards.map_or_else(|| AMPLE.to_owned(), limiters::sharded)).await?;
         let load = Load { peer, callers: self.callers, picks: Picks::one("hot"), allowed: true };
         load.warm_up(self.time).await?;
         println!("ready");
         let mut line = String::new();
         if std::io::stdin().read_line(&mut line)? > 0 {
-            println!("{}", serde_json::to_string(&load.run(self.time).await?)?);
+            let mut tally = load.run(self.time).await?;
+            if let Some(shards) = self.shards {
+                let peer = self.peer(&limiters::sharded_few(shards)).await?;
+                tally.emptied = Some(load::empty(&peer, self.callers, &key(self.number)).await?);
+            }
+            println!("{}", serde_json::to_string(&tally)?);
         }
         Ok(())
     }
@@ -82,7 +120,9 @@ struct Member {
 
 impl Team {
     pub(crate) async fn assemble(order: &Order, processes: usize) -> Result<Self, Failure> {
-        let order = serde_json::to_string(order)?;
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let order = Order { number: NUMBER.fetch_add(1, Ordering::Relaxed), ..order.clone() };
+        let order = serde_json::to_string(&order)?;
         let members: Vec<Member> = (0..processes).map(|_| Member::start(&order)).collect::<Result<_, _>>()?;
         let mut team = Self { members };
         for member in &mut team.members {
@@ -102,6 +142,11 @@ impl Team {
             all.latencies.add(&tally.latencies);
             all.retries += tally.retries;
             all.elapsed = all.elapsed.max(tally.elapsed);
+            if let Some(emptied) = tally.emptied {
+                let all = all.emptied.get_or_insert_default();
+                all.admitted += emptied.admitted;
+                all.false_denials += emptied.false_denials;
+            }
         }
         Ok(all)
     }

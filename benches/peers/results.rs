@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::case::{Id, Measured};
+use crate::limiters::FEW;
 
 /// One line of the table in one round.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,9 @@ pub(crate) struct Figures {
     /// For each decision, as the next.
     pub(crate) retries: Option<f64>,
     pub(crate) cpu_us: Option<f64>,
+    /// Of a bucket that was emptied: how many tokens too many were given out, and how many denials were wrong.
+    pub(crate) over_admissions: Option<f64>,
+    pub(crate) false_denials: Option<f64>,
 }
 
 impl From<Measured> for Figures {
@@ -31,6 +35,11 @@ impl From<Measured> for Figures {
             p99_ms: tally.latencies.percentile_ms(0.99),
             retries: some(tally.retries as f64 / count),
             cpu_us: cpu.and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
+            over_admissions: tally.emptied.map(|emptied| emptied.admitted.saturating_sub(FEW.into()) as f64),
+            // A token that nobody got was refused to all.
+            false_denials: tally
+                .emptied
+                .map(|emptied| emptied.false_denials.max(u64::from(FEW).saturating_sub(emptied.admitted)) as f64),
         }
     }
 }
@@ -71,11 +80,23 @@ impl Results {
             p99_ms: self.median(id, |figures| figures.p99_ms),
             retries: self.median(id, |figures| figures.retries),
             cpu_us: self.median(id, |figures| figures.cpu_us),
+            over_admissions: self.sum(id, |figures| figures.over_admissions),
+            false_denials: self.sum(id, |figures| figures.false_denials),
         }
     }
 
     pub(crate) fn median(&self, id: &Id, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         median(self.runs.iter().filter(|run| run.id == *id).filter_map(|run| figure(&run.figures)).collect())
+    }
+
+    /// Over all rounds.
+    fn sum(&self, id: &Id, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+        self.runs.iter().filter(|run| run.id == *id).filter_map(|run| figure(&run.figures)).reduce(|a, b| a + b)
+    }
+
+    /// Over all of a work.
+    pub(crate) fn total(&self, work: &str, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+        self.runs.iter().filter(|run| run.id.work == work).filter_map(|run| figure(&run.figures)).reduce(|a, b| a + b)
     }
 
     /// The median of the ratios of the rounds.

@@ -62,6 +62,15 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     };
     let (serializable, read_committed) = (several(OWN), several(READ_COMMITTED));
     let better = serializable.into_iter().chain(read_committed).reduce(f64::max);
+    let sharded = |work: [(u32, &'static str); 3], nth: usize, (processes, callers)| Id {
+        work: SHARDS,
+        peer: work[nth].1,
+        callers,
+        processes,
+    };
+    let own = |nth| sharded(SHARDED, nth, processes::EIGHT);
+    let at_work = |nth| sharded(SHARDED_WORK, nth, processes::EIGHT_AT_WORK);
+    let retries = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.retries);
     let slid = |peer| Id::of(SLIDING, peer, sliding::CALLERS[1]);
     let touched = |peer| Id::of(FIRST_TOUCH, peer, first_touch::CALLERS);
     // A quick run makes fewer decisions than the name says.
@@ -82,6 +91,13 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("processes_4_vs_1", better, At::Least, 0.5),
         Target::told("processes_4_vs_1_serializable", serializable),
         Target::told("processes_4_vs_1_read_committed", read_committed),
+        Target::new("shards_16_vs_1_retries", retries(at_work(2), at_work(0)), At::Most, 0.2),
+        Target::told("shards_4_vs_1_retries", retries(at_work(1), at_work(0))),
+        Target::told("shards_16_vs_1", speed(at_work(2), at_work(0))),
+        Target::told("shards_16_vs_1_retries_combined", retries(own(2), own(0))),
+        Target::told("shards_16_vs_1_combined", speed(own(2), own(0))),
+        Target::new("shards_over_admissions", results.total(SHARDS, |f| f.over_admissions), At::Most, 0.0),
+        Target::new("shards_false_denials", results.total(SHARDS, |f| f.false_denials), At::Most, 0.0),
         Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),
         Target::new("rows_1e7_vs_1e4_p50", p50(Id::of(ROWS, MANY_ROWS, 1), Id::of(ROWS, FEW_ROWS, 1)), At::Most, 1.2),
         Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),

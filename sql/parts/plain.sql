@@ -2,9 +2,7 @@
 -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
 IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
   now := public.rate_limit_clock();
-  -- Not under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
-  -- shards could not be waited for without a circle.
-  IF bucket_shards IS NOT NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
+  IF limit_shards IS NOT NULL THEN
     --@include choose
   END IF;
   IF call_sizes IS NULL THEN
@@ -16,7 +14,7 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
       --@include returning
     )
     SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
-  ELSIF call_times IS NULL AND current_setting('transaction_isolation') IN ('serializable', 'repeatable read') THEN
+  ELSIF call_times IS NULL AND NOT locks_first THEN
     -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
     FOR nth IN 1 .. calls LOOP
       FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
@@ -69,6 +67,8 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
   END LOOP;
   IF cardinality(settled) = buckets THEN
     RETURN;
+  ELSIF locks_first AND chosen_shards IS NOT NULL THEN
+    --@include emptied
   END IF;
   chosen_shards := NULL;
 END IF;
@@ -93,31 +93,55 @@ RETURNING
     ELSE bucket.value
   END AS left_over
 
---@ part choose: of the two rows drawn the fuller one, and what both hold
-SELECT array_agg(c.shard ORDER BY c.nth), array_agg(c.balance ORDER BY c.nth)
+--@ part choose: of two rows drawn the fuller one, and what both hold
+-- Under READ COMMITTED only from plenty: an UPDATE that waits and then finds too little keeps the row locked, and the rows
+-- of the other shards could not be waited for without a circle.
+SELECT
+  array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
+  array_agg(c.both ORDER BY c.nth)
 INTO chosen_shards, pair_balances
 FROM (
-  SELECT a.nth, p.shard, p.balance
+  SELECT a.nth, a.amount, p.shard, p.balance, p.both
   FROM (
-    --@include asked
+    SELECT
+      a.*,
+      floor(random() * a.shards)::integer AS first,
+      1 + floor(random() * (a.shards - 1))::integer AS step
+    FROM (
+      --@include asked
+    ) AS a
+    OFFSET 0
   ) AS a
   LEFT JOIN LATERAL (
-    SELECT
-      bucket.shard,
-      sum(least(
-        --@include token_bucket.flow
-        , a.capacity)) OVER () AS balance
-    FROM unnest(ARRAY[first_shards[a.nth], second_shards[a.nth]]) WITH ORDINALITY AS d (shard, nth)
-    CROSS JOIN LATERAL (
-      SELECT r.*
-      FROM public.rate_limits AS r
-      WHERE r.name = a.name AND r.key = a.key AND r.shard = d.shard AND r.shards = a.shards
-      LIMIT 1
-    ) AS bucket
-    ORDER BY greatest(bucket.idle_at, now), d.nth -- They fill at one rate: the fuller one is full first.
+    SELECT f.shard, f.balance, sum(f.balance) OVER () AS both
+    FROM (
+      SELECT
+        bucket.shard,
+        bucket.in_use,
+        least(
+          --@include token_bucket.flow
+          , a.capacity) AS balance
+      FROM unnest(ARRAY[a.first, (a.first + a.step) % a.shards]) AS d (shard)
+      CROSS JOIN LATERAL (
+        SELECT (s.bucket).*, s.in_use
+        FROM public.rate_limits_seen AS s
+        WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+        LIMIT 1
+      ) AS bucket
+      WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
+    ) AS f
+    -- One that is free, if it has enough; then the fuller one.
+    ORDER BY f.balance >= a.amount DESC, f.in_use, f.balance DESC
     LIMIT 1
-  ) AS p ON a.shards > 1
+  ) AS p ON a.shards > 1 AND a.is_plain
 ) AS c;
+
+--@ part emptied: rows that had plenty, and had not any more when they came to be locked
+FOR i IN 1 .. buckets LOOP
+  IF chosen_shards[i] IS NOT NULL AND is_settled[i] IS NOT TRUE THEN
+    --@include out_of_order
+  END IF;
+END LOOP;
 
 --@ part asked: what each plain call asks, in the global order
 SELECT
@@ -149,13 +173,14 @@ FROM (
         u.nth,
         u.name,
         u.key,
-        CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit,
-        CASE WHEN bucket_shards IS NULL THEN 1 ELSE coalesce(bucket_shards[u.nth], 1) END AS shards,
+        n.nth_limit,
+        CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
         CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
         CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
       -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
       FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
         WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+      CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
       OFFSET 0 -- Nothing is to be worked out twice.
     ) AS i
     OFFSET 0

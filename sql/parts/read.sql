@@ -1,9 +1,10 @@
--- Reads the rows, and locks them if that is to be.
+-- Reads the rows, and locks them if that is to be; those of sharded buckets apart.
 IF buckets = 1 THEN
   SELECT r.*
   INTO bucket
   FROM public.rate_limits AS r
-  WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = coalesce(first_shards[1], 0);
+  WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0
+    AND (bucket_shards[1] IS NULL OR looks_at_all[1]);
   row_present[1] := FOUND;
   rows[1] := bucket;
   sorted := ARRAY[1];
@@ -17,7 +18,8 @@ ELSE
   LEFT JOIN LATERAL (
     SELECT t AS whole, true AS there
     FROM public.rate_limits AS t
-    WHERE t.name = a.name AND t.key = a.key AND t.shard = coalesce(first_shards[a.nth], 0) AND is_settled[a.nth] IS NOT TRUE
+    WHERE t.name = a.name AND t.key = a.key AND t.shard = 0 AND is_settled[a.nth] IS NOT TRUE
+      AND (bucket_shards[a.nth] IS NULL OR looks_at_all[a.nth])
     LIMIT 1
   ) AS r ON true;
   FOR i IN 2 .. buckets LOOP
@@ -35,9 +37,13 @@ IF locking THEN
   FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
-      CONTINUE WHEN is_settled[b] OR row_exists[b] = missing_ones;
-      IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+      IF is_settled[b] THEN
+        CONTINUE;
+      ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+        CONTINUE WHEN missing_ones;
         --@include lock_chosen
+      ELSE
+        CONTINUE WHEN row_exists[b] = missing_ones;
       END IF;
       LOOP
         SELECT r.*
@@ -73,14 +79,26 @@ IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL THEN
     ELSIF looks_at_all[b] THEN
       --@include read_shares
     ELSIF bucket_shards[b] > 1 AND locking IS NOT TRUE THEN
-      SELECT r.*
-      INTO bucket
-      FROM public.rate_limits AS r
-      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = second_shards[b];
-      others[b] := bucket;
+      --@include read_pair
     END IF;
   END LOOP;
 END IF;
+
+--@ part read_pair: the two rows drawn, first one that is free
+SELECT array_agg(t.bucket ORDER BY t.in_use), bool_or(t.in_use) AND NOT bool_and(t.in_use)
+INTO rows_found, ok
+FROM unnest(ARRAY[first_shards[b], second_shards[b]]) AS d (shard)
+CROSS JOIN LATERAL (
+  SELECT s.bucket, s.in_use
+  FROM public.rate_limits_seen AS s
+  WHERE s.name = bucket_names[b] AND s.key = bucket_keys[b] AND s.shard = d.shard
+  LIMIT 1
+) AS t;
+prefers_first[b] := ok;
+rows[b] := rows_found[1];
+others[b] := rows_found[2];
+row_present[b] := (rows[b]).shard IS NOT NULL;
+row_exists[b] := row_present[b];
 
 --@ part lock_chosen: the row that was decided on
 -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
@@ -103,6 +121,7 @@ END IF;
 IF bucket.shard IS NOT NULL THEN
   rows[b] := bucket;
   row_present[b] := true;
+  row_exists[b] := true;
   is_gathered[b] := true;
   CONTINUE;
 END IF;

@@ -120,7 +120,11 @@ ELSIF gathers THEN
 END IF;
 
 --@ part choose: the fuller one of two
-IF coalesce(kept.shard = chosen_shards[in_hand], kept_balance >= balance) THEN
+IF coalesce(
+  kept.shard = chosen_shards[in_hand],
+  kept_balance >= balance OR (prefers_first[in_hand] AND kept_balance >= count * times)
+)
+THEN
   beyond_rows[in_hand] := (kept_balance + balance) * parts / 2 - kept_balance;
   bucket := kept;
   balance := kept_balance;

@@ -9,5 +9,6 @@ DROP FUNCTION IF EXISTS public.rate_limit_take;
 DROP FUNCTION IF EXISTS public.rate_limit_decide;
 DROP FUNCTION IF EXISTS public.rate_limit_validate;
 DROP FUNCTION IF EXISTS public.rate_limit_clock;
+DROP VIEW IF EXISTS public.rate_limits_seen;
 DROP TABLE IF EXISTS public.rate_limits;
 DROP TABLE IF EXISTS public.rate_limits_migrations;
