@@ -332,14 +332,12 @@ BEGIN
   IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
     now := public.rate_limit_clock();
     IF limit_shards IS NOT NULL THEN
-      -- Under READ COMMITTED only from plenty: an UPDATE that waits and then finds too little keeps the row locked, and the rows
-      -- of the other shards could not be waited for without a circle.
       SELECT
         array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
-        array_agg(c.both ORDER BY c.nth)
+        array_agg(c.of_both ORDER BY c.nth)
       INTO chosen_shards, pair_balances
       FROM (
-        SELECT a.nth, a.amount, p.shard, p.balance, p.both
+        SELECT a.nth, a.amount, p.*
         FROM (
           SELECT
             a.*,
@@ -394,7 +392,9 @@ BEGIN
           OFFSET 0
         ) AS a
         LEFT JOIN LATERAL (
-          SELECT f.shard, f.balance, sum(f.balance) OVER () AS both
+          -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
+          -- and what both hold.
+          SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
           FROM (
             SELECT
               bucket.shard,
@@ -402,8 +402,8 @@ BEGIN
               least(
                 bucket.value +
                 greatest(now - bucket.ts, 0)::double precision * rate / period
-                , a.capacity) AS balance
-            FROM unnest(ARRAY[a.first, (a.first + a.step) % a.shards]) AS d (shard)
+                , capacity) AS balance
+            FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
               SELECT (s.bucket).*, s.in_use
               FROM public.rate_limits_seen AS s
@@ -412,8 +412,7 @@ BEGIN
             ) AS bucket
             WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
           ) AS f
-          -- One that is free, if it has enough; then the fuller one.
-          ORDER BY f.balance >= a.amount DESC, f.in_use, f.balance DESC
+          ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
           LIMIT 1
         ) AS p ON a.shards > 1 AND a.is_plain
       ) AS c;
@@ -679,6 +678,7 @@ BEGIN
     ELSIF locks_first AND chosen_shards IS NOT NULL THEN
       FOR i IN 1 .. buckets LOOP
         IF chosen_shards[i] IS NOT NULL AND is_settled[i] IS NOT TRUE THEN
+          -- The other rows of the bucket cannot be waited for while this one is held.
           RAISE EXCEPTION 'could not serialize access to a sharded bucket'
             USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
         END IF;
@@ -1517,6 +1517,7 @@ BEGIN
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
       IF locking OR again THEN -- The locks in hand are not in order for that.
+        -- The other rows of the bucket cannot be waited for while this one is held.
         RAISE EXCEPTION 'could not serialize access to a sharded bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
@@ -1814,7 +1815,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_take(
   period double precision,
   capacity double precision,
   count double precision,
-  times integer
+  times integer,
+  shards integer
 )
 RETURNS double precision[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -1825,17 +1827,65 @@ AS $function$
 #variable_conflict use_column
 DECLARE
   now bigint := public.rate_limit_clock();
+  -- Of the row.
+  rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
+  capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
   amount CONSTANT double precision := count * times;
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
   needed CONSTANT double precision := amount - tolerance;
+  chosen integer := 0;
+  held double precision; -- the chosen row
+  of_both double precision; -- that and the other one drawn
+  locks_first boolean; -- as in rate_limit_decide
   left_over double precision;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
 BEGIN
-  IF times >= 1 AND
+  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND
     rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
     AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
   THEN
+    IF shards > 1 THEN
+      SELECT p.*
+      INTO chosen, held, of_both
+      FROM (
+        SELECT
+          rate_limit_take.name AS name,
+          rate_limit_take.key AS key,
+          rate_limit_take.shards AS shards,
+          floor(random() * rate_limit_take.shards)::integer AS first,
+          1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+        OFFSET 0
+      ) AS a
+      CROSS JOIN LATERAL (
+        -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
+        -- and what both hold.
+        SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
+        FROM (
+          SELECT
+            bucket.shard,
+            bucket.in_use,
+            least(
+              bucket.value +
+              greatest(now - bucket.ts, 0)::double precision * rate / period
+              , capacity) AS balance
+          FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
+          CROSS JOIN LATERAL (
+            SELECT (s.bucket).*, s.in_use
+            FROM public.rate_limits_seen AS s
+            WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+            LIMIT 1
+          ) AS bucket
+          WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
+        ) AS f
+        ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
+        LIMIT 1
+      ) AS p;
+      locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+      IF locks_first AND held < 33 * amount THEN
+        chosen := NULL;
+      END IF;
+    END IF;
     UPDATE public.rate_limits AS bucket
     SET
       value = least(
@@ -1847,8 +1897,8 @@ BEGIN
         bucket.value +
         greatest(now - bucket.ts, 0)::double precision * rate / period
         , capacity)) * period / rate)::bigint
-    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-      AND bucket.shards = 1 AND bucket.earlier_counts IS NULL
+    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
       AND
       bucket.value +
       greatest(now - bucket.ts, 0)::double precision * rate / period
@@ -1870,17 +1920,30 @@ BEGIN
             bucket.value +
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
-        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
         RETURNING bucket.value INTO left_over;
       END IF;
-      RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END, waited];
+      RETURN ARRAY[
+        times,
+        NULL,
+        CASE
+          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
+          WHEN abs(left_over) <= tolerance THEN 0
+          ELSE left_over
+        END,
+        waited
+      ];
+    ELSIF locks_first AND chosen IS NOT NULL THEN
+      -- The other rows of the bucket cannot be waited for while this one is held.
+      RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
   END IF;
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL, NULL,
-    ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
+    NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
@@ -2222,7 +2285,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
-  text, text, double precision, double precision, double precision, double precision, integer
+  text, text, double precision, double precision, double precision, double precision, integer, integer
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

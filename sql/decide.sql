@@ -477,10 +477,6 @@ resolution := coalesce(limit_resolutions[limit_in_hand], 1);
 RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
   USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
 
---@ part out_of_order: the other rows of the bucket cannot be waited for while others are held
-RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-
 --@ part widen: the bucket in hand cannot be decided on by two rows of it
 looks_at_all[in_hand] := true;
 widened := true;

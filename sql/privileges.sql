@@ -10,7 +10,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
-  text, text, double precision, double precision, double precision, double precision, integer
+  text, text, double precision, double precision, double precision, double precision, integer, integer
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

@@ -8,7 +8,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_take(
   period double precision,
   capacity double precision,
   count double precision,
-  times integer
+  times integer,
+  shards integer
 )
 RETURNS double precision[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -19,21 +20,48 @@ AS $function$
 #variable_conflict use_column
 DECLARE
   now bigint := public.rate_limit_clock();
+  -- Of the row.
+  rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
+  capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
   amount CONSTANT double precision := count * times;
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
   needed CONSTANT double precision := amount - tolerance;
+  chosen integer := 0;
+  held double precision; -- the chosen row
+  of_both double precision; -- that and the other one drawn
+  locks_first boolean; -- as in rate_limit_decide
   left_over double precision;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
 BEGIN
-  IF times >= 1 AND
+  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND
     --@include plain_limit
   THEN
+    IF shards > 1 THEN
+      SELECT p.*
+      INTO chosen, held, of_both
+      FROM (
+        SELECT
+          rate_limit_take.name AS name,
+          rate_limit_take.key AS key,
+          rate_limit_take.shards AS shards,
+          floor(random() * rate_limit_take.shards)::integer AS first,
+          1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+        OFFSET 0
+      ) AS a
+      CROSS JOIN LATERAL (
+        --@include of_two
+      ) AS p;
+      locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+      IF locks_first AND held < 33 * amount THEN
+        chosen := NULL;
+      END IF;
+    END IF;
     UPDATE public.rate_limits AS bucket
     SET
       --@include token_bucket.taken
-    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
-      AND bucket.shards = 1 AND bucket.earlier_counts IS NULL
+    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
       --@include token_bucket.enough
     RETURNING bucket.value INTO left_over;
     IF FOUND THEN
@@ -44,17 +72,28 @@ BEGIN
         UPDATE public.rate_limits AS bucket
         SET
           --@include token_bucket.kept_waiting
-        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = 0
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
         RETURNING bucket.value INTO left_over;
       END IF;
-      RETURN ARRAY[times, NULL, CASE WHEN abs(left_over) <= tolerance THEN 0 ELSE left_over END, waited];
+      RETURN ARRAY[
+        times,
+        NULL,
+        CASE
+          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
+          WHEN abs(left_over) <= tolerance THEN 0
+          ELSE left_over
+        END,
+        waited
+      ];
+    ELSIF locks_first AND chosen IS NOT NULL THEN
+      --@include out_of_order
     END IF;
   END IF;
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate], ARRAY[period::bigint], ARRAY[capacity], NULL, NULL, NULL, NULL,
-    ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
+    NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];

@@ -93,15 +93,13 @@ RETURNING
     ELSE bucket.value
   END AS left_over
 
---@ part choose: of two rows drawn the fuller one, and what both hold
--- Under READ COMMITTED only from plenty: an UPDATE that waits and then finds too little keeps the row locked, and the rows
--- of the other shards could not be waited for without a circle.
+--@ part choose: for each sharded one a row, and what both drawn hold
 SELECT
   array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
-  array_agg(c.both ORDER BY c.nth)
+  array_agg(c.of_both ORDER BY c.nth)
 INTO chosen_shards, pair_balances
 FROM (
-  SELECT a.nth, a.amount, p.shard, p.balance, p.both
+  SELECT a.nth, a.amount, p.*
   FROM (
     SELECT
       a.*,
@@ -113,26 +111,7 @@ FROM (
     OFFSET 0
   ) AS a
   LEFT JOIN LATERAL (
-    SELECT f.shard, f.balance, sum(f.balance) OVER () AS both
-    FROM (
-      SELECT
-        bucket.shard,
-        bucket.in_use,
-        least(
-          --@include token_bucket.flow
-          , a.capacity) AS balance
-      FROM unnest(ARRAY[a.first, (a.first + a.step) % a.shards]) AS d (shard)
-      CROSS JOIN LATERAL (
-        SELECT (s.bucket).*, s.in_use
-        FROM public.rate_limits_seen AS s
-        WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
-        LIMIT 1
-      ) AS bucket
-      WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
-    ) AS f
-    -- One that is free, if it has enough; then the fuller one.
-    ORDER BY f.balance >= a.amount DESC, f.in_use, f.balance DESC
-    LIMIT 1
+    --@include of_two
   ) AS p ON a.shards > 1 AND a.is_plain
 ) AS c;
 

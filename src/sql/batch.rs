@@ -194,14 +194,10 @@ impl Batch {
         self.arrays.call_ops.iter().any(|op| *op != Op::Check)
     }
 
-    /// The limit, if all that is asked is one plain call of a token bucket of one row, however often.
+    /// The limit, if all that is asked is one plain call of a token bucket, however often.
     pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
         match self.limits.as_slice() {
-            [limit]
-                if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket && limit.shards() == 1 =>
-            {
-                Some(limit)
-            }
+            [limit] if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket => Some(limit),
             _ => None,
         }
     }

@@ -133,7 +133,8 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
             .bind(limit.period_micros() as f64) // Exact: it is below 2^53.
             .bind(limit.capacity())
             .bind(arrays.item_counts.first())
-            .bind(arrays.call_times.first());
+            .bind(arrays.call_times.first())
+            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1));
     }
     let plain = batch.is_plain();
     let Arrays {

@@ -71,7 +71,7 @@ impl Statements {
              FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
              $18)"
         );
-        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7)");
+        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7, $8)");
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
         let prune =
             format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
