@@ -154,8 +154,9 @@ $function$;
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
--- two statements do not wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
+-- Exactness. New rows are put there first, then those that are there are taken, both in the order of (name, key, shard) by
+-- bytes, so that two statements do not wait for each other in a circle: who waits for a new row has no other.
+-- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
 -- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
@@ -200,7 +201,7 @@ DECLARE
   sorted integer[]; -- the buckets in the global order
   locks_first boolean; -- READ COMMITTED
   locking boolean; -- the second pass of that
-  missing_ones boolean;
+  hurried boolean; -- no other locks may be waited for any more
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
@@ -210,6 +211,8 @@ DECLARE
   settled_values double precision[];
   is_settled boolean[];
   item_calls integer[]; -- the call that an item is part of
+  first_short_name text; -- of the first bucket in the global order that has to be gathered
+  first_short_key text;
 
   -- The buckets.
   rows public.rate_limits[];
@@ -249,7 +252,8 @@ DECLARE
   gathered_ats bigint[];
   gathered_totals double precision[];
   may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
-  is_split boolean[]; -- written as a whole by an earlier pass
+  is_split boolean[]; -- all of its rows were written by an earlier pass
+  was_drained boolean[]; -- of the shares, this one was
   is_anchored boolean[]; -- the row of shard 0 is only there to be locked
   rows_found public.rate_limits[];
   drained public.rate_limits[];
@@ -332,12 +336,17 @@ BEGIN
   IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
     now := public.rate_limit_clock();
     IF limit_shards IS NOT NULL THEN
+      -- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
+      -- shards could not be waited for without a circle. For the same reason the UPDATE stops before the first bucket that has to
+      -- be gathered: its rows are waited for before those of later ones.
       SELECT
-        array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
-        array_agg(c.of_both ORDER BY c.nth)
-      INTO chosen_shards, pair_balances
+        array_agg(c.shard ORDER BY c.nth),
+        array_agg(c.of_both ORDER BY c.nth),
+        (array_agg(c.name ORDER BY c.name COLLATE "C", c.key COLLATE "C") FILTER (WHERE c.is_short))[1],
+        (array_agg(c.key ORDER BY c.name COLLATE "C", c.key COLLATE "C") FILTER (WHERE c.is_short))[1]
+      INTO chosen_shards, pair_balances, first_short_name, first_short_key
       FROM (
-        SELECT a.nth, a.amount, p.*
+        SELECT a.nth, a.name, a.key, p.*, a.shards > 1 AND p.balance >= a.needed IS NOT TRUE AS is_short
         FROM (
           SELECT
             a.*,
@@ -346,7 +355,8 @@ BEGIN
           FROM (
             SELECT
               a.*,
-              kind = 'token_bucket' AND times >= 1 AND
+              kind = 'token_bucket' AND times >= 1
+              AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
               rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
               AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
               AS is_plain
@@ -414,14 +424,15 @@ BEGIN
           ) AS f
           ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
           LIMIT 1
-        ) AS p ON a.shards > 1 AND a.is_plain
+        ) AS p ON a.shards > 1 AND a.is_plain AND NOT locks_first
       ) AS c;
     END IF;
     IF call_sizes IS NULL THEN
       WITH asked AS (
         SELECT
           a.*,
-          kind = 'token_bucket' AND times >= 1 AND
+          kind = 'token_bucket' AND times >= 1
+          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
           AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
           AS is_plain
@@ -505,7 +516,8 @@ BEGIN
       WITH asked AS (
         SELECT
           a.*,
-          kind = 'token_bucket' AND times >= 1 AND
+          kind = 'token_bucket' AND times >= 1
+          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
           AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
           AS is_plain
@@ -614,7 +626,8 @@ BEGIN
         FROM (
           SELECT
             a.*,
-            kind = 'token_bucket' AND times >= 1 AND
+            kind = 'token_bucket' AND times >= 1
+            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
             rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
             AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
             AS is_plain
@@ -675,14 +688,6 @@ BEGIN
     END LOOP;
     IF cardinality(settled) = buckets THEN
       RETURN;
-    ELSIF locks_first AND chosen_shards IS NOT NULL THEN
-      FOR i IN 1 .. buckets LOOP
-        IF chosen_shards[i] IS NOT NULL AND is_settled[i] IS NOT TRUE THEN
-          -- The other rows of the bucket cannot be waited for while this one is held.
-          RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-            USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-        END IF;
-      END LOOP;
     END IF;
     chosen_shards := NULL;
   END IF;
@@ -714,6 +719,7 @@ BEGIN
   last_item := 0;
   LOOP
     is_gathered := NULL;
+    may_drain := NULL;
     widened := false;
     IF again IS NOT TRUE THEN
       -- Reads the rows, and locks them if that is to be; those of sharded buckets apart.
@@ -750,70 +756,96 @@ BEGIN
       row_exists := row_present;
 
       IF locking THEN
-        -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
-        -- one there, or wait for the one who does.
-        FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
-          FOR i IN 1 .. buckets LOOP
-            b := sorted[i];
-            IF is_settled[b] THEN
-              CONTINUE;
-            ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
-              CONTINUE WHEN missing_ones;
-              -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
-              -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
-              bucket := NULL;
-              IF spare_balances[b] >= 4 * asked_counts[b] THEN
+        -- In the order in which others write: first the rows that are not there. These cannot be locked: put one there, or wait
+        -- for the one who does. Then those that are.
+        FOR i IN 1 .. buckets LOOP
+          b := sorted[i];
+          IF NOT row_exists[b] AND hurried IS NOT TRUE AND is_settled[b] IS NOT TRUE AND (chosen_shards[b] IS NULL OR looks_at_all[b]) THEN
+            INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+            VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
+            ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+            row_exists[b] := FOUND;
+            is_anchored[b] := FOUND;
+          END IF;
+        END LOOP;
+        FOR i IN 1 .. buckets LOOP
+          b := sorted[i];
+          CONTINUE WHEN is_settled[b] OR is_anchored[b];
+          IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+            -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
+            -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
+            bucket := NULL;
+            IF spare_balances[b] >= 4 * asked_counts[b] THEN
+              SELECT r.*
+              INTO bucket
+              FROM public.rate_limits AS r
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+              FOR NO KEY UPDATE SKIP LOCKED;
+              IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] AND hurried IS NOT TRUE THEN
                 SELECT r.*
                 INTO bucket
                 FROM public.rate_limits AS r
                 WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-                FOR NO KEY UPDATE SKIP LOCKED;
-                IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] THEN
-                  SELECT r.*
-                  INTO bucket
-                  FROM public.rate_limits AS r
-                  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-                  FOR NO KEY UPDATE;
-                END IF;
+                FOR NO KEY UPDATE;
               END IF;
-              IF bucket.shard IS NOT NULL THEN
-                rows[b] := bucket;
-                row_present[b] := true;
-                row_exists[b] := true;
-                is_gathered[b] := true;
-                CONTINUE;
-              END IF;
-              looks_at_all[b] := true;
-            ELSE
-              CONTINUE WHEN row_exists[b] = missing_ones;
             END IF;
+            IF bucket.shard IS NOT NULL THEN
+              rows[b] := bucket;
+              row_present[b] := true;
+              row_exists[b] := true;
+              is_gathered[b] := true;
+              CONTINUE;
+            END IF;
+            looks_at_all[b] := true;
+          END IF;
+          IF hurried THEN
+            nth_shard := 0;
             LOOP
               SELECT r.*
               INTO bucket
               FROM public.rate_limits AS r
-              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-              FOR NO KEY UPDATE;
-              row_exists[b] := FOUND;
-              row_present[b] := FOUND;
-              EXIT WHEN FOUND OR NOT missing_ones;
-              INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
-              VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
-              ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-              row_exists[b] := FOUND;
-              is_anchored[b] := FOUND;
-              EXIT WHEN FOUND;
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+              FOR NO KEY UPDATE SKIP LOCKED;
+              IF NOT FOUND THEN
+                -- The other rows of the bucket cannot be waited for while this one is held.
+                RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+              END IF;
+              rows[b] := bucket;
+              looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
+              nth_shard := nth_shard + 1;
+              EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
             END LOOP;
-            rows[b] := bucket;
-            IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
-              looks_at_all[b] := true;
-              FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
-                PERFORM
-                FROM public.rate_limits AS r
-                WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
-                FOR NO KEY UPDATE;
-              END LOOP;
-            END IF;
+            row_exists[b] := true;
+            row_present[b] := true;
+            CONTINUE;
+          END IF;
+          LOOP
+            SELECT r.*
+            INTO bucket
+            FROM public.rate_limits AS r
+            WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+            FOR NO KEY UPDATE;
+            row_exists[b] := FOUND;
+            row_present[b] := FOUND;
+            EXIT WHEN FOUND;
+            INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+            VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
+            ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+            row_exists[b] := FOUND;
+            is_anchored[b] := FOUND;
+            EXIT WHEN is_anchored[b];
           END LOOP;
+          rows[b] := bucket;
+          IF is_anchored[b] IS NOT TRUE AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+            looks_at_all[b] := true;
+            FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
+              PERFORM
+              FROM public.rate_limits AS r
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+              FOR NO KEY UPDATE;
+            END LOOP;
+          END IF;
         END LOOP;
       END IF;
 
@@ -862,6 +894,7 @@ BEGIN
     END IF;
     rows_before := rows;
     present_before := row_present;
+    asked_counts := NULL;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
     clock := public.rate_limit_clock();
@@ -1230,7 +1263,6 @@ BEGIN
               period := limit_periods[limit_in_hand];
               capacity := coalesce(limit_capacities[limit_in_hand], rate);
               resolution := coalesce(limit_resolutions[limit_in_hand], 1);
-              parts := 1;
               total := (
                 SELECT sum(u.balance)
                 FROM unnest(share_balances[first_shares[in_hand] : first_shares[in_hand] + looks - 1]) AS u (balance)
@@ -1239,7 +1271,7 @@ BEGIN
               bucket.shard := 0;
               bucket.shards := coalesce(bucket_shards[in_hand], 1);
               IF sums IS NULL THEN
-                SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - looks)), 0)
+                SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - parts)), 0)
                 INTO balance
                 FROM (
                   SELECT
@@ -1258,6 +1290,7 @@ BEGIN
                 bucket.earlier_counts := bucket.earlier_counts[1:2] || rate || sums;
               END IF;
               may_drain[in_hand] := may_drain[in_hand] AND balance <= total + 1e-9 + 1e-14 * capacity;
+              parts := 1;
               rows[in_hand] := bucket;
               is_gathered[in_hand] := true;
               gathered_rows[in_hand] := bucket;
@@ -1516,11 +1549,12 @@ BEGIN
     END IF;
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
-      IF locking OR again THEN -- The locks in hand are not in order for that.
+      IF again OR hurried THEN
         -- The other rows of the bucket cannot be waited for while this one is held.
         RAISE EXCEPTION 'could not serialize access to a sharded bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
+      hurried := locking; -- The locks in hand are not in order for that.
       pending := NULL;
       row_changed := NULL;
       in_hand := NULL;
@@ -1537,7 +1571,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    -- Writes what has changed, in the global order: rows that are there, new ones, then those that go.
+    -- Writes what has changed, in the global order: new rows, those that are there, then those that go.
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF share_counts[b] IS NOT NULL THEN
@@ -1552,7 +1586,7 @@ BEGIN
         END;
         -- and which of these go:
         shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
-        IF row_present[b] AND (row_changed[b] OR NOT row_exists[b]) THEN
+        IF row_present[b] AND row_changed[b] THEN
           bucket := rows[b];
           kept := gathered_rows[b];
           total := CASE WHEN bucket.earlier_counts IS NULL THEN kept.value - bucket.value ELSE bucket.value - kept.value END;
@@ -1576,10 +1610,16 @@ BEGIN
             FOR nth_share IN
               SELECT first_shares[b] + u.nth - 1
               FROM unnest(share_balances[first_shares[b] : first_shares[b] + parts - 1]) WITH ORDINALITY AS u (balance, nth)
-              ORDER BY u.balance DESC
+              ORDER BY was_drained[first_shares[b] + u.nth - 1] DESC NULLS LAST, u.balance DESC
             LOOP
               EXIT WHEN total <= 0;
-              count := least(total, share_balances[nth_share]);
+              IF again AND was_drained[nth_share] IS NOT TRUE THEN
+                -- The other rows of the bucket cannot be waited for while this one is held.
+                RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+              END IF;
+              was_drained[nth_share] := true;
+              count := least(total, greatest(share_balances[nth_share], 0));
               total := total - count;
               bucket := shares[nth_share];
               present := true;
@@ -1705,6 +1745,12 @@ BEGIN
             END LOOP;
             to_update := to_update || ARRAY(SELECT u FROM unnest(drained) AS u ORDER BY u.shard);
           ELSE
+            IF again AND is_split[b] IS NOT TRUE THEN
+              -- The other rows of the bucket cannot be waited for while this one is held.
+              RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+            END IF;
+            is_split[b] := true;
             bucket.value := bucket.value / parts;
             IF bucket.earlier_counts IS NOT NULL THEN
               bucket.earlier_counts := bucket.earlier_counts[1:2] || ARRAY(
@@ -1722,7 +1768,6 @@ BEGIN
               END IF;
             END LOOP;
           END IF;
-          is_split[b] := true;
         END IF;
         FOREACH nth_shard IN ARRAY shards_gone LOOP
           bucket.name := bucket_names[b];
@@ -1743,7 +1788,15 @@ BEGIN
         to_delete := to_delete || bucket;
       END IF;
     END LOOP;
-    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
+    IF to_insert IS NOT NULL THEN
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+      FROM unnest((SELECT to_insert)) AS w
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      GET DIAGNOSTICS written = ROW_COUNT;
+      missed := cardinality(to_insert) - written;
+    END IF;
+    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Two statements, but the locks in one order.
       FOR bucket IN
         SELECT u.*
         FROM unnest(to_update || to_delete) AS u
@@ -1766,15 +1819,7 @@ BEGIN
       FROM unnest((SELECT to_update)) AS w
       WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
       GET DIAGNOSTICS written = ROW_COUNT;
-      missed := cardinality(to_update) - written;
-    END IF;
-    IF to_insert IS NOT NULL THEN
-      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
-      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
-      FROM unnest((SELECT to_insert)) AS w
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      GET DIAGNOSTICS written = ROW_COUNT;
-      missed := missed + cardinality(to_insert) - written;
+      missed := missed + cardinality(to_update) - written;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
       bucket := to_delete[i];
@@ -1882,8 +1927,17 @@ BEGIN
         LIMIT 1
       ) AS p;
       locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-      IF locks_first AND held < 33 * amount THEN
-        chosen := NULL;
+      -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards could not be
+      -- waited for without a circle. So nothing is waited for here.
+      IF locks_first THEN
+        PERFORM
+        FROM public.rate_limits AS bucket
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+          AND held >= 5 * amount
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+          chosen := NULL;
+        END IF;
       END IF;
     END IF;
     UPDATE public.rate_limits AS bucket
@@ -2133,6 +2187,7 @@ SET enable_seqscan = off
 AS $function$
 DECLARE
   gone bigint;
+  left_over bigint;
 BEGIN
   IF name IS NULL OR key IS NULL THEN
     RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
@@ -2150,7 +2205,16 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  RETURN gone;
+  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  DELETE FROM public.rate_limits AS r
+  WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
+    AND NOT EXISTS (
+      SELECT
+      FROM public.rate_limits AS z
+      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+    );
+  GET DIAGNOSTICS left_over = ROW_COUNT;
+  RETURN gone + left_over;
 END
 $function$;
 
@@ -2162,6 +2226,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   gone bigint;
+  left_over bigint;
 BEGIN
   IF name IS NULL THEN
     RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
@@ -2178,7 +2243,16 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  RETURN gone;
+  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  DELETE FROM public.rate_limits AS r
+  WHERE r.name = rate_limit_reset.name AND r.shard > 0
+    AND NOT EXISTS (
+      SELECT
+      FROM public.rate_limits AS z
+      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+    );
+  GET DIAGNOSTICS left_over = ROW_COUNT;
+  RETURN gone + left_over;
 END
 $function$;
 
@@ -2232,8 +2306,12 @@ BEGIN
     last_shard := candidate.shard;
     CONTINUE WHEN candidate.idle_at > clock;
     last_of_bucket := candidate.shard;
-    IF candidate.shard > 0 AND candidate.shards > 1 THEN
-      CONTINUE;
+    IF candidate.shard > 0 THEN -- Unless it is left over, it goes with that of shard 0.
+      CONTINUE WHEN EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = 0 AND r.shards > candidate.shard
+      );
     ELSIF candidate.shards > 1 THEN
       last_of_bucket := candidate.shards - 1;
       CONTINUE WHEN EXISTS (
@@ -2255,14 +2333,18 @@ BEGIN
       WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.shards = candidate.shards
         AND r.idle_at <= clock
       FOR UPDATE SKIP LOCKED;
-      all_locked := FOUND;
+      all_locked := FOUND OR NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard
+      );
       EXIT WHEN NOT all_locked;
     END LOOP;
     CONTINUE WHEN NOT all_locked;
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       DELETE FROM public.rate_limits AS r
       WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard;
-      pruned := pruned + 1;
+      pruned := pruned + FOUND::integer;
     END LOOP;
   END LOOP;
   IF seen < step THEN

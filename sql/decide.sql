@@ -29,8 +29,9 @@
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
--- two statements do not wait for each other in a circle. Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
+-- Exactness. New rows are put there first, then those that are there are taken, both in the order of (name, key, shard) by
+-- bytes, so that two statements do not wait for each other in a circle: who waits for a new row has no other.
+-- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
 -- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
@@ -75,7 +76,7 @@ DECLARE
   sorted integer[]; -- the buckets in the global order
   locks_first boolean; -- READ COMMITTED
   locking boolean; -- the second pass of that
-  missing_ones boolean;
+  hurried boolean; -- no other locks may be waited for any more
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
@@ -85,6 +86,8 @@ DECLARE
   settled_values double precision[];
   is_settled boolean[];
   item_calls integer[]; -- the call that an item is part of
+  first_short_name text; -- of the first bucket in the global order that has to be gathered
+  first_short_key text;
 
   -- The buckets.
   rows public.rate_limits[];
@@ -124,7 +127,8 @@ DECLARE
   gathered_ats bigint[];
   gathered_totals double precision[];
   may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
-  is_split boolean[]; -- written as a whole by an earlier pass
+  is_split boolean[]; -- all of its rows were written by an earlier pass
+  was_drained boolean[]; -- of the shares, this one was
   is_anchored boolean[]; -- the row of shard 0 is only there to be locked
   rows_found public.rate_limits[];
   drained public.rate_limits[];
@@ -217,12 +221,14 @@ BEGIN
   last_item := 0;
   LOOP
     is_gathered := NULL;
+    may_drain := NULL;
     widened := false;
     IF again IS NOT TRUE THEN
       --@include read
     END IF;
     rows_before := rows;
     present_before := row_present;
+    asked_counts := NULL;
 
     -- After the locks: a waiter must not decide by the time at which it began to wait.
     clock := public.rate_limit_clock();
@@ -417,9 +423,10 @@ BEGIN
     END IF;
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
-      IF locking OR again THEN -- The locks in hand are not in order for that.
+      IF again OR hurried THEN
         --@include out_of_order
       END IF;
+      hurried := locking; -- The locks in hand are not in order for that.
       pending := NULL;
       row_changed := NULL;
       in_hand := NULL;

@@ -48,8 +48,12 @@ BEGIN
     last_shard := candidate.shard;
     CONTINUE WHEN candidate.idle_at > clock;
     last_of_bucket := candidate.shard;
-    IF candidate.shard > 0 AND candidate.shards > 1 THEN
-      CONTINUE;
+    IF candidate.shard > 0 THEN -- Unless it is left over, it goes with that of shard 0.
+      CONTINUE WHEN EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = 0 AND r.shards > candidate.shard
+      );
     ELSIF candidate.shards > 1 THEN
       last_of_bucket := candidate.shards - 1;
       CONTINUE WHEN EXISTS (
@@ -71,14 +75,18 @@ BEGIN
       WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.shards = candidate.shards
         AND r.idle_at <= clock
       FOR UPDATE SKIP LOCKED;
-      all_locked := FOUND;
+      all_locked := FOUND OR NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard
+      );
       EXIT WHEN NOT all_locked;
     END LOOP;
     CONTINUE WHEN NOT all_locked;
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       DELETE FROM public.rate_limits AS r
       WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard;
-      pruned := pruned + 1;
+      pruned := pruned + FOUND::integer;
     END LOOP;
   END LOOP;
   IF seen < step THEN

@@ -7,6 +7,7 @@ SET enable_seqscan = off
 AS $function$
 DECLARE
   gone bigint;
+  left_over bigint;
 BEGIN
   IF name IS NULL OR key IS NULL THEN
     RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
@@ -24,7 +25,16 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  RETURN gone;
+  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  DELETE FROM public.rate_limits AS r
+  WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
+    AND NOT EXISTS (
+      SELECT
+      FROM public.rate_limits AS z
+      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+    );
+  GET DIAGNOSTICS left_over = ROW_COUNT;
+  RETURN gone + left_over;
 END
 $function$;
 
@@ -36,6 +46,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   gone bigint;
+  left_over bigint;
 BEGIN
   IF name IS NULL THEN
     RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
@@ -52,6 +63,15 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  RETURN gone;
+  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  DELETE FROM public.rate_limits AS r
+  WHERE r.name = rate_limit_reset.name AND r.shard > 0
+    AND NOT EXISTS (
+      SELECT
+      FROM public.rate_limits AS z
+      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+    );
+  GET DIAGNOSTICS left_over = ROW_COUNT;
+  RETURN gone + left_over;
 END
 $function$;

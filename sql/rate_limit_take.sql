@@ -53,8 +53,17 @@ BEGIN
         --@include of_two
       ) AS p;
       locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-      IF locks_first AND held < 33 * amount THEN
-        chosen := NULL;
+      -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards could not be
+      -- waited for without a circle. So nothing is waited for here.
+      IF locks_first THEN
+        PERFORM
+        FROM public.rate_limits AS bucket
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+          AND held >= 5 * amount
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+          chosen := NULL;
+        END IF;
       END IF;
     END IF;
     UPDATE public.rate_limits AS bucket

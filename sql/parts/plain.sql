@@ -67,8 +67,6 @@ IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_
   END LOOP;
   IF cardinality(settled) = buckets THEN
     RETURN;
-  ELSIF locks_first AND chosen_shards IS NOT NULL THEN
-    --@include emptied
   END IF;
   chosen_shards := NULL;
 END IF;
@@ -94,12 +92,17 @@ RETURNING
   END AS left_over
 
 --@ part choose: for each sharded one a row, and what both drawn hold
+-- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
+-- shards could not be waited for without a circle. For the same reason the UPDATE stops before the first bucket that has to
+-- be gathered: its rows are waited for before those of later ones.
 SELECT
-  array_agg(CASE WHEN c.balance >= 33 * c.amount OR NOT locks_first THEN c.shard END ORDER BY c.nth),
-  array_agg(c.of_both ORDER BY c.nth)
-INTO chosen_shards, pair_balances
+  array_agg(c.shard ORDER BY c.nth),
+  array_agg(c.of_both ORDER BY c.nth),
+  (array_agg(c.name ORDER BY c.name COLLATE "C", c.key COLLATE "C") FILTER (WHERE c.is_short))[1],
+  (array_agg(c.key ORDER BY c.name COLLATE "C", c.key COLLATE "C") FILTER (WHERE c.is_short))[1]
+INTO chosen_shards, pair_balances, first_short_name, first_short_key
 FROM (
-  SELECT a.nth, a.amount, p.*
+  SELECT a.nth, a.name, a.key, p.*, a.shards > 1 AND p.balance >= a.needed IS NOT TRUE AS is_short
   FROM (
     SELECT
       a.*,
@@ -112,20 +115,14 @@ FROM (
   ) AS a
   LEFT JOIN LATERAL (
     --@include of_two
-  ) AS p ON a.shards > 1 AND a.is_plain
+  ) AS p ON a.shards > 1 AND a.is_plain AND NOT locks_first
 ) AS c;
-
---@ part emptied: rows that had plenty, and had not any more when they came to be locked
-FOR i IN 1 .. buckets LOOP
-  IF chosen_shards[i] IS NOT NULL AND is_settled[i] IS NOT TRUE THEN
-    --@include out_of_order
-  END IF;
-END LOOP;
 
 --@ part asked: what each plain call asks, in the global order
 SELECT
   a.*,
-  kind = 'token_bucket' AND times >= 1 AND
+  kind = 'token_bucket' AND times >= 1
+  AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
   --@include plain_limit
   AS is_plain
 FROM (

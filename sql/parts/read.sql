@@ -32,40 +32,40 @@ END IF;
 row_exists := row_present;
 
 IF locking THEN
-  -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
-  -- one there, or wait for the one who does.
-  FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
-    FOR i IN 1 .. buckets LOOP
-      b := sorted[i];
-      IF is_settled[b] THEN
-        CONTINUE;
-      ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
-        CONTINUE WHEN missing_ones;
-        --@include lock_chosen
-      ELSE
-        CONTINUE WHEN row_exists[b] = missing_ones;
-      END IF;
-      LOOP
-        SELECT r.*
-        INTO bucket
-        FROM public.rate_limits AS r
-        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-        FOR NO KEY UPDATE;
-        row_exists[b] := FOUND;
-        row_present[b] := FOUND;
-        EXIT WHEN FOUND OR NOT missing_ones;
-        INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
-        VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
-        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-        row_exists[b] := FOUND;
-        is_anchored[b] := FOUND;
-        EXIT WHEN FOUND;
-      END LOOP;
-      rows[b] := bucket;
-      IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
-        --@include lock_others
-      END IF;
+  -- In the order in which others write: first the rows that are not there. These cannot be locked: put one there, or wait
+  -- for the one who does. Then those that are.
+  FOR i IN 1 .. buckets LOOP
+    b := sorted[i];
+    IF NOT row_exists[b] AND hurried IS NOT TRUE AND is_settled[b] IS NOT TRUE AND (chosen_shards[b] IS NULL OR looks_at_all[b]) THEN
+      --@include anchor
+    END IF;
+  END LOOP;
+  FOR i IN 1 .. buckets LOOP
+    b := sorted[i];
+    CONTINUE WHEN is_settled[b] OR is_anchored[b];
+    IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+      --@include lock_chosen
+    END IF;
+    IF hurried THEN
+      --@include lock_free
+      CONTINUE;
+    END IF;
+    LOOP
+      SELECT r.*
+      INTO bucket
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+      FOR NO KEY UPDATE;
+      row_exists[b] := FOUND;
+      row_present[b] := FOUND;
+      EXIT WHEN FOUND;
+      --@include anchor
+      EXIT WHEN is_anchored[b];
     END LOOP;
+    rows[b] := bucket;
+    IF is_anchored[b] IS NOT TRUE AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+      --@include lock_others
+    END IF;
   END LOOP;
 END IF;
 
@@ -100,6 +100,13 @@ others[b] := rows_found[2];
 row_present[b] := (rows[b]).shard IS NOT NULL;
 row_exists[b] := row_present[b];
 
+--@ part anchor: a row of the bucket, for others to wait for
+INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
+ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+row_exists[b] := FOUND;
+is_anchored[b] := FOUND;
+
 --@ part lock_chosen: the row that was decided on
 -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
 -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
@@ -110,7 +117,7 @@ IF spare_balances[b] >= 4 * asked_counts[b] THEN
   FROM public.rate_limits AS r
   WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
   FOR NO KEY UPDATE SKIP LOCKED;
-  IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] THEN
+  IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] AND hurried IS NOT TRUE THEN
     SELECT r.*
     INTO bucket
     FROM public.rate_limits AS r
@@ -135,6 +142,25 @@ FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
   WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
   FOR NO KEY UPDATE;
 END LOOP;
+
+--@ part lock_free: its rows, as far as nobody else has them
+nth_shard := 0;
+LOOP
+  SELECT r.*
+  INTO bucket
+  FROM public.rate_limits AS r
+  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+  FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    --@include out_of_order
+  END IF;
+  rows[b] := bucket;
+  looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
+  nth_shard := nth_shard + 1;
+  EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
+END LOOP;
+row_exists[b] := true;
+row_present[b] := true;
 
 --@ part read_shares: all rows of the bucket; how many there are says that of shard 0
 SELECT array_agg(t.whole ORDER BY t.shard)

@@ -9,7 +9,7 @@ shards_there := CASE
 END;
 -- and which of these go:
 shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
-IF row_present[b] AND (row_changed[b] OR NOT row_exists[b]) THEN
+IF row_present[b] AND row_changed[b] THEN
   bucket := rows[b];
   kept := gathered_rows[b];
   total := CASE WHEN bucket.earlier_counts IS NULL THEN kept.value - bucket.value ELSE bucket.value - kept.value END;
@@ -21,9 +21,12 @@ IF row_present[b] AND (row_changed[b] OR NOT row_exists[b]) THEN
   THEN
     --@include drain
   ELSE
+    IF again AND is_split[b] IS NOT TRUE THEN
+      --@include out_of_order
+    END IF;
+    is_split[b] := true;
     --@include level
   END IF;
-  is_split[b] := true;
 END IF;
 FOREACH nth_shard IN ARRAY shards_gone LOOP
   bucket.name := bucket_names[b];
@@ -43,10 +46,14 @@ drained := NULL;
 FOR nth_share IN
   SELECT first_shares[b] + u.nth - 1
   FROM unnest(share_balances[first_shares[b] : first_shares[b] + parts - 1]) WITH ORDINALITY AS u (balance, nth)
-  ORDER BY u.balance DESC
+  ORDER BY was_drained[first_shares[b] + u.nth - 1] DESC NULLS LAST, u.balance DESC
 LOOP
   EXIT WHEN total <= 0;
-  count := least(total, share_balances[nth_share]);
+  IF again AND was_drained[nth_share] IS NOT TRUE THEN
+    --@include out_of_order
+  END IF;
+  was_drained[nth_share] := true;
+  count := least(total, greatest(share_balances[nth_share], 0));
   total := total - count;
   bucket := shares[nth_share];
   present := true;

@@ -143,7 +143,6 @@ is_gathered[in_hand] := true;
 -- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the
 -- integrodifferential equation of Takacs", 1958). All of them shrink at the whole rate.
 --@include config
-parts := 1;
 total := (
   SELECT sum(u.balance)
   FROM unnest(share_balances[first_shares[in_hand] : first_shares[in_hand] + looks - 1]) AS u (balance)
@@ -152,7 +151,7 @@ bucket := kept;
 bucket.shard := 0;
 bucket.shards := coalesce(bucket_shards[in_hand], 1);
 IF sums IS NULL THEN
-  SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - looks)), 0)
+  SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - parts)), 0)
   INTO balance
   FROM (
     SELECT
@@ -171,6 +170,7 @@ ELSE
   bucket.earlier_counts := bucket.earlier_counts[1:2] || rate || sums;
 END IF;
 may_drain[in_hand] := may_drain[in_hand] AND balance <= total + 1e-9 + 1e-14 * capacity;
+parts := 1;
 rows[in_hand] := bucket;
 is_gathered[in_hand] := true;
 gathered_rows[in_hand] := bucket;

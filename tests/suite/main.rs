@@ -20,6 +20,7 @@ mod remembered;
 mod scenarios;
 mod sharded_calls;
 mod shards;
+mod shards_contended;
 mod sql_sources;
 mod support;
 mod surface;

@@ -1,0 +1,499 @@
+//! Sharded buckets that several sessions ask, reset, prune and divide anew at the same time.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, Executor, PgConnection, Row};
+use tokio::task::JoinHandle;
+
+use crate::support::Database;
+use crate::support::gate::until_waiting;
+
+const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+const OURS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
+
+/// Calls on the buckets (n, key), nothing flowing in while the test runs.
+#[derive(Clone, Debug)]
+struct Ask<'a> {
+    kind: &'a str,
+    op: &'a str,
+    shards: i32,
+    capacity: f64,
+    max_reserved: Option<f64>,
+    keys: &'a [&'a str],
+    count: f64,
+}
+
+impl<'a> Ask<'a> {
+    fn limit(keys: &'a [&'a str], count: f64, shards: i32, capacity: f64) -> Self {
+        Self { kind: "token_bucket", op: "limit", shards, capacity, max_reserved: None, keys, count }
+    }
+
+    /// One group, as a client sends it.
+    fn group(&self) -> String {
+        let Self { kind, op, shards, capacity, max_reserved, keys, count } = self;
+        let n = keys.len();
+        let start = if *kind == "token_bucket" { "NULL" } else { "ARRAY[0::bigint]" };
+        let reserve = max_reserved.map_or("NULL".to_owned(), |_| "ARRAY[true]".to_owned());
+        let bound = max_reserved.map_or("NULL".to_owned(), |most| format!("ARRAY[{most}::float8]"));
+        let items: Vec<String> = (1..=n).map(|nth| nth.to_string()).collect();
+        let plain = *op == "limit" && max_reserved.is_none();
+        let items = if plain { "NULL".to_owned() } else { format!("ARRAY[{}]", items.join(",")) };
+        format!(
+            "SELECT coalesce(call_admitted[1], 1) = 1 AS ok, call_waits[1] AS wait, item_values[1] AS value
+             FROM rate_limit_decide(ARRAY['{kind}'], ARRAY[{capacity}::float8], ARRAY[3155760000000000], NULL, {bound},
+               {start}, NULL, ARRAY[{shards}], array_fill('n'::text, ARRAY[{n}]), ARRAY['{}'], {items}, NULL,
+               array_fill({count}::float8, ARRAY[{n}]), ARRAY['{op}'], {reserve}, ARRAY[{n}], NULL, NULL)",
+            keys.join("','")
+        )
+        .replace("ARRAY['limit']", if plain { "NULL" } else { "ARRAY['limit']" })
+    }
+}
+
+#[derive(Debug)]
+struct Said {
+    ok: bool,
+    wait: Option<i64>,
+    value: f64,
+}
+
+async fn run(conn: &mut PgConnection, sql: &str) -> Result<Said, String> {
+    match conn.fetch_one(AssertSqlSafe(sql.to_owned())).await {
+        Ok(row) => Ok(Said { ok: row.get("ok"), wait: row.get("wait"), value: row.get("value") }),
+        Err(error) => Err(code(&error)),
+    }
+}
+
+fn code(error: &sqlx::Error) -> String {
+    error.as_database_error().and_then(|error| error.code()).map_or_else(|| error.to_string(), |code| code.into_owned())
+}
+
+async fn session(database: &Database, level: &str) -> PgConnection {
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let sql = format!("SET default_transaction_isolation = '{level}'; SET deadlock_timeout = '200ms'");
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("settings");
+    conn
+}
+
+/// In a session of its own.
+fn spawn(mut conn: PgConnection, sql: String) -> JoinHandle<Result<Said, String>> {
+    tokio::spawn(async move { run(&mut conn, &sql).await })
+}
+
+/// A bucket of so many rows with these balances.
+async fn bucket(database: &Database, key: &str, balances: &[f64]) {
+    let values: Vec<String> = balances.iter().enumerate().map(|(shard, value)| format!("({shard},{value}::float8)")).collect();
+    let sql = format!(
+        "INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
+         SELECT 'n', '{key}', shard, {}, value, rate_limit_clock(), 9e17 FROM (VALUES {}) AS v (shard, value)",
+        balances.len(),
+        values.join(",")
+    );
+    database.execute(&sql).await;
+}
+
+async fn balances(database: &Database, key: &str) -> Vec<f64> {
+    let sql = "SELECT value FROM rate_limits WHERE name = 'n' AND key = $1 ORDER BY shard";
+    sqlx::query_scalar(sql).bind(key).fetch_all(&database.pool).await.expect("balances")
+}
+
+async fn hold(database: &Database, key: &str, shard: i32) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let mut holder = database.pool.begin().await.expect("begin");
+    let sql = "SELECT FROM rate_limits WHERE key = $1 AND shard = $2 FOR UPDATE";
+    sqlx::query(sql).bind(key).bind(shard).execute(&mut *holder).await.expect("a lock");
+    holder
+}
+
+/// The rows of a bucket are as many as each says, and none are left over.
+async fn all_rows_or_none(database: &Database) {
+    let sql = "SELECT key FROM rate_limits GROUP BY name, key
+        HAVING count(*) <> max(shards) OR min(shards) <> max(shards) OR max(shard) <> max(shards) - 1";
+    let broken: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("rows");
+    assert_eq!(broken, [""; 0], "these have not all of their rows, or rows of others");
+}
+
+async fn peek(database: &Database, kind: &str, key: &str, shards: i32, capacity: f64) -> f64 {
+    let mut conn = session(database, "READ COMMITTED").await;
+    let keys = [key];
+    let ask = Ask { kind, op: "check", count: 0.0, ..Ask::limit(&keys, 0.0, shards, capacity) };
+    run(&mut conn, &ask.group()).await.expect("a balance").value
+}
+
+/// FAILS at 7fa14f6 (40P01 at all levels): the first UPDATE takes the rows of later buckets, then those of a bucket that has
+/// to be gathered are waited for.
+#[tokio::test]
+async fn a_batch_with_a_bucket_to_be_gathered_takes_its_rows_in_the_order_of_all() {
+    for level in LEVELS {
+        let database = Database::migrated().await;
+        bucket(&database, "a", &[0.6; 4]).await;
+        bucket(&database, "b", &[10.0]).await;
+        bucket(&database, "c", &[10.0]).await;
+        let batch = |keys: &str, sizes: &str| {
+            let n = keys.split(',').count();
+            let limits = if n == 3 { "ARRAY[1,2,2]" } else { "ARRAY[1,2]" };
+            format!(
+                "SELECT true AS ok, NULL::bigint AS wait, 0::float8 AS value FROM rate_limit_decide(
+                   '{{token_bucket,token_bucket}}', '{{10,10}}', '{{3155760000000000,3155760000000000}}', NULL, NULL, NULL,
+                   NULL, '{{4,1}}', array_fill('n'::text, ARRAY[{n}]), '{{{keys}}}', NULL, {limits}, NULL, NULL, NULL,
+                   {sizes}, NULL, NULL)"
+            )
+        };
+        let gate = hold(&database, "b", 0).await;
+        let group = spawn(session(&database, level).await, batch("a,b,c", "ARRAY[3]"));
+        until_waiting(&database, 1).await;
+        let calls = spawn(session(&database, level).await, batch("a,c", "NULL"));
+        until_waiting(&database, 2).await;
+        gate.rollback().await.expect("rollback");
+        for task in [group, calls] {
+            match task.await.expect("a task") {
+                Ok(_) => {}
+                Err(code) => assert!(code == "40001" && level != "READ COMMITTED", "{level}: {code}"),
+            }
+        }
+        all_rows_or_none(&database).await;
+    }
+}
+
+/// FAILS at 7fa14f6 (40P01): after a wait whose holder rolled back, all rows are written, while only the drained ones are
+/// in hand.
+#[tokio::test]
+async fn who_decides_again_after_a_wait_takes_no_rows_out_of_order() {
+    for level in OURS {
+        let database = Database::migrated().await;
+        bucket(&database, "a", &[10.0, 10.0, 20.0, 15.0]).await;
+        let gate = hold(&database, "a", 2).await;
+        let ask = Ask::limit(&["a"], 28.0, 4, 400.0).group();
+        let drains = spawn(session(&database, level).await, ask);
+        until_waiting(&database, 1).await;
+        let ask = Ask::limit(&["a"], 25.0, 4, 400.0).group();
+        let gathers = spawn(session(&database, "READ COMMITTED").await, ask);
+        until_waiting(&database, 2).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // More than what counts as a wait.
+        gate.rollback().await.expect("rollback");
+        let mut taken = 0.0;
+        match drains.await.expect("a task") {
+            Ok(said) => taken += if said.ok { 28.0 } else { 0.0 },
+            Err(code) => assert_eq!(code, "40001", "{level}"),
+        }
+        assert!(gathers.await.expect("a task").expect("a decision at READ COMMITTED").ok || taken > 0.0);
+        all_rows_or_none(&database).await;
+        let left: f64 = balances(&database, "a").await.iter().sum();
+        assert!((left - 27.0).abs() < 1e-3 || (left - 30.0).abs() < 1e-3 || (left - 2.0).abs() < 1e-3, "{left}");
+    }
+}
+
+/// FAILS at 7fa14f6 for both (rows of shards 4 to 7 stay, for ever): the reset's snapshot knows of four rows.
+#[tokio::test]
+async fn a_reset_that_waits_for_a_bucket_that_grows_forgets_all_of_it() {
+    for reset in ["rate_limit_reset('n', 'a')", "rate_limit_reset('n')"] {
+        let database = Database::migrated().await;
+        bucket(&database, "a", &[25.0; 4]).await;
+        let mut grows = database.pool.begin().await.expect("begin");
+        let ask = Ask::limit(&["a"], 1.0, 8, 100.0).group();
+        assert!(run(&mut grows, &ask).await.expect("a decision").ok);
+        let sql = format!("SELECT true AS ok, {reset} AS wait, 0::float8 AS value");
+        let resets = spawn(session(&database, "READ COMMITTED").await, sql);
+        until_waiting(&database, 1).await;
+        grows.commit().await.expect("commit");
+        resets.await.expect("a task").expect("a reset");
+        all_rows_or_none(&database).await;
+        // One row for all: what is left of the eight must not be had besides.
+        let mut conn = session(&database, "READ COMMITTED").await;
+        let all = Ask::limit(&["a"], 100.0, 1, 100.0).group();
+        assert!(run(&mut conn, &all).await.expect("a decision").ok);
+        for _ in 0..60 {
+            let said = run(&mut conn, &Ask::limit(&["a"], 1.0, 8, 100.0).group()).await.expect("a decision");
+            assert!(!said.ok, "{reset}: more than there ever was");
+        }
+    }
+}
+
+/// The other way round: the rows that are too many go, and none stays.
+#[tokio::test]
+async fn a_reset_that_waits_for_a_bucket_that_shrinks_forgets_all_of_it() {
+    for (to, reset) in [(2, "rate_limit_reset('n', 'a')"), (1, "rate_limit_reset('n')"), (2, "rate_limit_reset('n')")] {
+        let database = Database::migrated().await;
+        bucket(&database, "a", &[12.5; 8]).await;
+        let mut shrinks = database.pool.begin().await.expect("begin");
+        assert!(run(&mut shrinks, &Ask::limit(&["a"], 1.0, to, 100.0).group()).await.expect("a decision").ok);
+        let sql = format!("SELECT true AS ok, {reset} AS wait, 0::float8 AS value");
+        let resets = spawn(session(&database, "READ COMMITTED").await, sql);
+        until_waiting(&database, 1).await;
+        shrinks.commit().await.expect("commit");
+        let gone = resets.await.expect("a task").expect("a reset").wait;
+        assert_eq!((gone, database.rows().await), (Some(i64::from(to)), 0));
+    }
+}
+
+/// FAILS at 7fa14f6 (40001): the small call waits for the fuller row, finds it empty, and gives up.
+#[tokio::test]
+async fn under_read_committed_a_small_call_behind_a_large_one_is_decided() {
+    let database = Database::migrated().await;
+    bucket(&database, "a", &[99.0, 90.0]).await;
+    let mut large = session(&database, "READ COMMITTED").await;
+    let mut tx = large.begin().await.expect("begin");
+    assert!(run(&mut tx, &Ask::limit(&["a"], 110.0, 2, 200.0).group()).await.expect("a decision").ok);
+    let small = Ask::limit(&["a"], 1.0, 2, 200.0).group();
+    let small = spawn(session(&database, "READ COMMITTED").await, small);
+    until_waiting(&database, 1).await;
+    tx.commit().await.expect("commit");
+    assert!(small.await.expect("a task").expect("a decision").ok, "79 were left");
+    let left: f64 = balances(&database, "a").await.iter().sum();
+    assert!((left - 78.0).abs() < 1e-3, "{left}");
+}
+
+/// FAILS at 7fa14f6 (40001): what was gathered before the wait is taken for what is there after it.
+#[tokio::test]
+async fn under_read_committed_a_window_that_was_reset_meanwhile_is_full() {
+    let database = Database::migrated().await;
+    let mut conn = session(&database, "READ COMMITTED").await;
+    let ask = |count| Ask { kind: "fixed_window", ..Ask::limit(&["a"], count, 4, 12.0) }.group();
+    assert!(run(&mut conn, &ask(1.0)).await.expect("a decision").ok);
+    let mut resets = database.pool.begin().await.expect("begin");
+    sqlx::query("SELECT rate_limit_reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
+    let waits = spawn(session(&database, "READ COMMITTED").await, ask(5.0));
+    until_waiting(&database, 1).await;
+    resets.commit().await.expect("commit");
+    assert!(waits.await.expect("a task").expect("a decision").ok);
+    assert_eq!(balances(&database, "a").await.iter().sum::<f64>(), 7.0);
+    all_rows_or_none(&database).await;
+}
+
+/// FAILS at 7fa14f6: `a` is left with one row of four, and `b`, which was only checked, pays.
+#[tokio::test]
+async fn under_read_committed_nobody_pays_for_a_window_that_was_reset_meanwhile() {
+    let database = Database::migrated().await;
+    let mut conn = session(&database, "READ COMMITTED").await;
+    let both = Ask { kind: "fixed_window", ..Ask::limit(&["a", "b"], 1.0, 4, 12.0) }.group();
+    assert!(run(&mut conn, &both).await.expect("a decision").ok);
+    let mut resets = database.pool.begin().await.expect("begin");
+    sqlx::query("SELECT rate_limit_reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
+    let sql = "SELECT true AS ok, NULL::bigint AS wait, 0::float8 AS value
+        FROM rate_limit_decide('{fixed_window}', '{12}', '{3155760000000000}', NULL, NULL, '{0}', NULL, '{4}', '{n,n}', '{a,b}',
+          '{1,2}', NULL, '{5,5}', '{limit,check}', NULL, NULL, NULL, NULL)";
+    let waits = spawn(session(&database, "READ COMMITTED").await, sql.to_owned());
+    until_waiting(&database, 1).await;
+    resets.commit().await.expect("commit");
+    waits.await.expect("a task").expect("a decision");
+    all_rows_or_none(&database).await;
+    assert_eq!(balances(&database, "b").await.iter().sum::<f64>(), 11.0);
+    assert_eq!(balances(&database, "a").await.iter().sum::<f64>(), 7.0);
+}
+
+/// Rows that somebody deleted by hand count as full. FAILS at 7fa14f6: a bucket without some of its rows fills more slowly
+/// than is promised; and one without that of shard 0 is written by a check.
+#[tokio::test]
+async fn without_some_of_its_rows_a_bucket_keeps_its_promises() {
+    let database = Database::migrated().await;
+    for gone in ["shard IN (3, 4)", "shard = 2", "shard IN (0, 1)"] {
+        database.execute("DELETE FROM rate_limits").await;
+        let ask = |function: &str, count: u32, after: i64| {
+            format!(
+                "SELECT ok, (extract(epoch FROM retry_after) * 1000000)::bigint AS wait, value FROM {function}('n', 'k',
+                   kind => 'token_bucket', rate => 10, period => '10 s', shards => 5, count => {count},
+                   at => timestamptz '2026-01-01Z' + {after} * interval '1 microsecond')"
+            )
+        };
+        let mut conn = session(&database, "READ COMMITTED").await;
+        assert!(run(&mut conn, &ask("rate_limit", 10, 0)).await.expect("a decision").ok);
+        database.execute(&format!("DELETE FROM rate_limits WHERE {gone}")).await;
+        let rows = database.rows().await;
+        let said = run(&mut conn, &ask("rate_limit_check", 9, 0)).await.expect("a decision");
+        assert_eq!(database.rows().await, rows, "{gone}: a check has written");
+        let wait = said.wait.expect("a time to wait for");
+        assert!(!run(&mut conn, &ask("rate_limit_check", 9, wait - 1000)).await.expect("a decision").ok, "{gone}");
+        assert!(run(&mut conn, &ask("rate_limit", 9, wait)).await.expect("a decision").ok, "{gone}: {wait} was promised");
+        all_rows_or_none(&database).await;
+    }
+}
+
+/// Far from exhaustion a decision writes one row; near it, no more than it needs.
+#[tokio::test]
+async fn a_decision_writes_few_rows() {
+    let database = Database::migrated().await;
+    let mut conn = session(&database, "READ COMMITTED").await;
+    let first = Ask::limit(&["a", "b"], 1.0, 16, 1600.0).group();
+    assert!(run(&mut conn, &first).await.expect("a decision").ok);
+    let written = "SELECT count(*) FROM rate_limits WHERE xmin::text::bigint = txid_current() % 4294967296";
+    for level in LEVELS {
+        for (keys, count, most) in [(&["a"][..], 1.0, 1), (&["a", "b"], 3.0, 2), (&["a"], 250.0, 3)] {
+            let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+            let mut tx = conn.begin_with(begin).await.expect("begin");
+            let ask = Ask::limit(keys, count, 16, 1600.0).group();
+            assert!(run(&mut tx, &ask).await.expect("a decision").ok);
+            let rows: i64 = sqlx::query_scalar(written).fetch_one(&mut *tx).await.expect("statistics");
+            assert!((1..=most).contains(&rows), "{level}: {count} of {keys:?}: {rows} rows");
+            tx.rollback().await.expect("rollback");
+        }
+    }
+}
+
+/// Numbers that look random and are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 11) % sides).expect("small")
+    }
+}
+
+/// What a session has done: by key, and the SQLSTATEs that it met.
+#[derive(Default)]
+struct Done {
+    taken: [f64; 3],
+    met: Vec<String>,
+}
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+
+/// One session's work: everything that there is, kept, rolled back, or ended by the death of its backend.
+async fn work(url: String, level: &'static str, kind: &'static str, shards: i32, seed: u64, calls: usize) -> Done {
+    let settings = format!("SET default_transaction_isolation = '{level}'; SET deadlock_timeout = '100ms'");
+    let connect = async || {
+        let mut conn = PgConnection::connect(&url).await.expect("a connection");
+        sqlx::raw_sql(AssertSqlSafe(settings.clone())).execute(&mut conn).await.expect("settings");
+        conn
+    };
+    let mut conn = connect().await;
+    let (mut dice, mut done) = (Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1), Done::default());
+    for _ in 0..20 {
+        dice.roll(2);
+    }
+    for _ in 0..calls {
+        let count = [1.0, 1.0, 1.0, 2.0, 5.0, 30.0, 120.0][dice.roll(7)];
+        let (first, size) = (dice.roll(3), dice.roll(3) + 1);
+        let mut keys: Vec<&str> = (0..size).map(|nth| KEYS[(first + nth) % 3]).collect();
+        let reserves = kind != "sliding_window" && dice.roll(8) == 0;
+        let op = ["limit", "limit", "limit", "limit", "limit", "limit", "charge", "credit", "check"][dice.roll(9)];
+        if op == "credit" {
+            keys.truncate(1);
+        }
+        let max_reserved = (reserves && op == "limit").then_some(200.0);
+        let ask = Ask { kind, op, max_reserved, ..Ask::limit(&keys, count, shards, 1000.0) };
+        let result: Result<bool, String> = async {
+            let mut tx = conn.begin().await.map_err(|error| code(&error))?;
+            let said = run(&mut tx, &ask.group()).await?;
+            match dice.roll(12) {
+                0 => tx.rollback().await.map_err(|error| code(&error)).map(|()| false),
+                1 => {
+                    let died = tx.execute("SELECT pg_terminate_backend(pg_backend_pid())").await;
+                    Err(died.map_or_else(|error| code(&error), |_| "alive".to_owned()))
+                }
+                _ => tx.commit().await.map_err(|error| code(&error)).map(|()| said.ok && op != "check"),
+            }
+        }
+        .await;
+        match result {
+            Ok(false) => {}
+            Ok(true) => {
+                for key in keys {
+                    let place = KEYS.iter().position(|other| *other == key).expect("a key");
+                    done.taken[place] += if op == "credit" { -count } else { count };
+                }
+            }
+            Err(code) if code == "57P01" => conn = connect().await,
+            Err(code) => done.met.push(code),
+        }
+    }
+    done
+}
+
+/// All at once; what was taken and what is left are all there was. Returns the SQLSTATEs that were met.
+async fn conserved(level: &'static str, kind: &'static str, shards: [i32; 3], calls: usize) -> Vec<String> {
+    let database = Database::migrated().await;
+    let mut conn = session(&database, "READ COMMITTED").await;
+    let some = Ask { kind, op: "charge", ..Ask::limit(&KEYS, 700.0, shards[0], 1000.0) };
+    run(&mut conn, &some.group()).await.expect("a charge");
+    let tasks: Vec<_> = (0..9)
+        .map(|nth| tokio::spawn(work(database.url.clone(), level, kind, shards[nth % 3], nth as u64 + 1, calls)))
+        .collect();
+    let (mut taken, mut met) = ([700.0; 3], Vec::new());
+    for task in tasks {
+        let done = task.await.expect("a task");
+        taken.iter_mut().zip(done.taken).for_each(|(sum, more)| *sum += more);
+        met.extend(done.met);
+    }
+    for (key, taken) in KEYS.iter().zip(taken) {
+        let left = peek(&database, kind, key, shards[1], 1000.0).await;
+        assert!((1000.0 - taken - left).abs() < 1e-2, "{level}, {kind}, {shards:?}: {key}: {taken} taken, {left} left");
+        // And every one of them can be had.
+        if left >= 1.0 {
+            let keys = [*key];
+            let rest = Ask { kind, ..Ask::limit(&keys, left.floor(), shards[2], 1000.0) };
+            assert!(run(&mut conn, &rest.group()).await.expect("a decision").ok, "{left} were left");
+        }
+    }
+    all_rows_or_none(&database).await;
+    met
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_lost_or_found_whatever_is_rolled_back() {
+    for (level, kind, shards) in [
+        ("READ COMMITTED", "token_bucket", [8, 8, 8]),
+        ("READ COMMITTED", "fixed_window", [8, 1, 4]),
+        ("REPEATABLE READ", "token_bucket", [8, 4, 1]),
+        ("SERIALIZABLE", "fixed_window", [7, 7, 7]),
+        ("SERIALIZABLE", "sliding_window", [8, 4, 1]),
+    ] {
+        for code in conserved(level, kind, shards, 30).await {
+            // FAILS at 7fa14f6 now and then, if 40P01 were not let through here.
+            assert!(code == "40001" || code == "40P01", "{level}, {kind}: {code}");
+        }
+    }
+}
+
+/// FAILS at 7fa14f6 about every other time (40P01): of a bucket whose number of shards changes between the passes, the row
+/// that was drawn may be gone; then it is thought to have no rows, and is taken after those that have.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_read_committed_groups_whose_shards_change_never_deadlock() {
+    for code in conserved("READ COMMITTED", "sliding_window", [8, 4, 1], 150).await {
+        assert_ne!(code, "40P01");
+    }
+}
+
+/// Buckets that are full again at once, removed all the time by prunes and resets: all of their rows are there, or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn prunes_and_resets_leave_all_rows_or_none() {
+    for level in LEVELS {
+        let database = Database::migrated().await;
+        let tasks: Vec<_> = (0..6_u64)
+            .map(|nth| {
+                let url = database.url.clone();
+                tokio::spawn(async move {
+                    let mut conn = PgConnection::connect(&url).await.expect("a connection");
+                    let level = if nth < 4 { level } else { "READ COMMITTED" };
+                    let sql = format!("SET default_transaction_isolation = '{level}'; SET deadlock_timeout = '100ms'");
+                    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("settings");
+                    let (mut dice, mut met) = (Dice(nth * 7919 + 13), Vec::new());
+                    for _ in 0..120 {
+                        let count = [1, 1, 7, 40][dice.roll(4)];
+                        let shards = if nth == 3 { 2 } else { 4 };
+                        let sql = match nth {
+                            4 => "SELECT pruned FROM rate_limit_prune()".to_owned(),
+                            5 => format!("SELECT rate_limit_reset('n', '{}')", KEYS[dice.roll(3)]),
+                            _ => format!(
+                                "SELECT ok FROM rate_limit('n', '{}', kind => 'token_bucket', rate => 40, period => '1 ms',
+                                   count => {count}, shards => {shards})",
+                                KEYS[dice.roll(3)]
+                            ),
+                        };
+                        if let Err(error) = conn.execute(AssertSqlSafe(sql)).await {
+                            met.push(code(&error));
+                        }
+                    }
+                    met
+                })
+            })
+            .collect();
+        for task in tasks {
+            for code in task.await.expect("a task") {
+                assert_eq!(code, "40001", "{level}");
+            }
+        }
+        // FAILS at 7fa14f6 now and then: see the reset of a bucket that grows.
+        all_rows_or_none(&database).await;
+    }
+}
