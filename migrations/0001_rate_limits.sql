@@ -139,6 +139,7 @@ $function$;
 --   call_times  how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item,
 --               without a reservation: callers who ask the same are decided in one step
 --   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
+--   holds_rows  the caller has locked a row of a sharded bucket already, so that no other one may be waited for
 --   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
 --               where there is none; for an allowed call that of a reservation, for a refused one the time after which
 --               it would pass. item_refused; NULL: none. item_values: the balances after the call; of a sharded bucket
@@ -181,6 +182,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   call_sizes integer[],
   call_times integer[],
   call_ats bigint[],
+  holds_rows boolean DEFAULT false,
   OUT call_admitted integer[],
   OUT call_waits bigint[],
   OUT item_refused boolean[],
@@ -1564,6 +1566,7 @@ BEGIN
 
     IF pending AND locking IS NOT TRUE AND locks_first THEN
       locking := true;
+      hurried := holds_rows;
       pending := NULL;
       row_changed := NULL;
       in_hand := NULL;
@@ -1881,7 +1884,9 @@ DECLARE
   chosen integer := 0;
   held double precision; -- the chosen row
   of_both double precision; -- that and the other one drawn
-  locks_first boolean; -- as in rate_limit_decide
+  locks_first boolean := false; -- as in rate_limit_decide
+  draws integer := 0;
+  holds_row boolean := false; -- which has too little
   left_over double precision;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
@@ -1891,54 +1896,58 @@ BEGIN
     AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
   THEN
     IF shards > 1 THEN
-      SELECT p.*
-      INTO chosen, held, of_both
-      FROM (
-        SELECT
-          rate_limit_take.name AS name,
-          rate_limit_take.key AS key,
-          rate_limit_take.shards AS shards,
-          floor(random() * rate_limit_take.shards)::integer AS first,
-          1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
-        OFFSET 0
-      ) AS a
-      CROSS JOIN LATERAL (
-        -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
-        -- and what both hold.
-        SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
+      locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+      LOOP
+        SELECT p.*
+        INTO chosen, held, of_both
         FROM (
           SELECT
-            bucket.shard,
-            bucket.in_use,
-            least(
-              bucket.value +
-              greatest(now - bucket.ts, 0)::double precision * rate / period
-              , capacity) AS balance
-          FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
-          CROSS JOIN LATERAL (
-            SELECT (s.bucket).*, s.in_use
-            FROM public.rate_limits_seen AS s
-            WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
-            LIMIT 1
-          ) AS bucket
-          WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
-        ) AS f
-        ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
-        LIMIT 1
-      ) AS p;
-      locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-      -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards could not be
-      -- waited for without a circle. So nothing is waited for here.
-      IF locks_first THEN
+            rate_limit_take.name AS name,
+            rate_limit_take.key AS key,
+            rate_limit_take.shards AS shards,
+            floor(random() * rate_limit_take.shards)::integer AS first,
+            1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+          OFFSET 0
+        ) AS a
+        CROSS JOIN LATERAL (
+          -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
+          -- and what both hold.
+          SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
+          FROM (
+            SELECT
+              bucket.shard,
+              bucket.in_use,
+              least(
+                bucket.value +
+                greatest(now - bucket.ts, 0)::double precision * rate / period
+                , capacity) AS balance
+            FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
+            CROSS JOIN LATERAL (
+              SELECT (s.bucket).*, s.in_use
+              FROM public.rate_limits_seen AS s
+              WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+              LIMIT 1
+            ) AS bucket
+            WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
+          ) AS f
+          ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
+          LIMIT 1
+        ) AS p;
+        EXIT WHEN NOT locks_first OR chosen IS NULL;
+        -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
+        -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
         PERFORM
         FROM public.rate_limits AS bucket
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
           AND held >= 5 * amount
         FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-          chosen := NULL;
+        EXIT WHEN FOUND;
+        draws := draws + 1;
+        IF draws = 4 THEN
+          chosen := CASE WHEN held >= 33 * amount THEN chosen END;
+          EXIT;
         END IF;
-      END IF;
+      END LOOP;
     END IF;
     UPDATE public.rate_limits AS bucket
     SET
@@ -1987,18 +1996,15 @@ BEGIN
         END,
         waited
       ];
-    ELSIF locks_first AND chosen IS NOT NULL THEN
-      -- The other rows of the bucket cannot be waited for while this one is held.
-      RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
+    holds_row := locks_first AND chosen IS NOT NULL;
   END IF;
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
     ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
     NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
-    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
+    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL, holds_row
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
@@ -2364,7 +2370,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_validate(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[],
-  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
+  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
   text, text, double precision, double precision, double precision, double precision, integer, integer

@@ -14,6 +14,7 @@
 --   call_times  how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item,
 --               without a reservation: callers who ask the same are decided in one step
 --   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
+--   holds_rows  the caller has locked a row of a sharded bucket already, so that no other one may be waited for
 --   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
 --               where there is none; for an allowed call that of a reservation, for a refused one the time after which
 --               it would pass. item_refused; NULL: none. item_values: the balances after the call; of a sharded bucket
@@ -56,6 +57,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   call_sizes integer[],
   call_times integer[],
   call_ats bigint[],
+  holds_rows boolean DEFAULT false,
   OUT call_admitted integer[],
   OUT call_waits bigint[],
   OUT item_refused boolean[],
@@ -436,6 +438,7 @@ BEGIN
 
     IF pending AND locking IS NOT TRUE AND locks_first THEN
       locking := true;
+      hurried := holds_rows;
       pending := NULL;
       row_changed := NULL;
       in_hand := NULL;

@@ -7,7 +7,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_validate(
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[],
-  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[]
+  text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
   text, text, double precision, double precision, double precision, double precision, integer, integer

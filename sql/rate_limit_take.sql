@@ -29,7 +29,9 @@ DECLARE
   chosen integer := 0;
   held double precision; -- the chosen row
   of_both double precision; -- that and the other one drawn
-  locks_first boolean; -- as in rate_limit_decide
+  locks_first boolean := false; -- as in rate_limit_decide
+  draws integer := 0;
+  holds_row boolean := false; -- which has too little
   left_over double precision;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
@@ -38,33 +40,24 @@ BEGIN
     --@include plain_limit
   THEN
     IF shards > 1 THEN
-      SELECT p.*
-      INTO chosen, held, of_both
-      FROM (
-        SELECT
-          rate_limit_take.name AS name,
-          rate_limit_take.key AS key,
-          rate_limit_take.shards AS shards,
-          floor(random() * rate_limit_take.shards)::integer AS first,
-          1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
-        OFFSET 0
-      ) AS a
-      CROSS JOIN LATERAL (
-        --@include of_two
-      ) AS p;
       locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-      -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards could not be
-      -- waited for without a circle. So nothing is waited for here.
-      IF locks_first THEN
+      LOOP
+        --@include draw_and_choose
+        EXIT WHEN NOT locks_first OR chosen IS NULL;
+        -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
+        -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
         PERFORM
         FROM public.rate_limits AS bucket
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
           AND held >= 5 * amount
         FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-          chosen := NULL;
+        EXIT WHEN FOUND;
+        draws := draws + 1;
+        IF draws = 4 THEN
+          chosen := CASE WHEN held >= 33 * amount THEN chosen END;
+          EXIT;
         END IF;
-      END IF;
+      END LOOP;
     END IF;
     UPDATE public.rate_limits AS bucket
     SET
@@ -94,17 +87,32 @@ BEGIN
         END,
         waited
       ];
-    ELSIF locks_first AND chosen IS NOT NULL THEN
-      --@include out_of_order
     END IF;
+    holds_row := locks_first AND chosen IS NOT NULL;
   END IF;
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
     ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
     NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
-    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL
+    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL, holds_row
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
+
+--@ part draw_and_choose
+SELECT p.*
+INTO chosen, held, of_both
+FROM (
+  SELECT
+    rate_limit_take.name AS name,
+    rate_limit_take.key AS key,
+    rate_limit_take.shards AS shards,
+    floor(random() * rate_limit_take.shards)::integer AS first,
+    1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+  OFFSET 0
+) AS a
+CROSS JOIN LATERAL (
+  --@include of_two
+) AS p;

@@ -36,6 +36,11 @@ pub(crate) const WARM_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, t
 /// By the number of shards.
 pub(crate) const SHARDED: [(u32, &str); 3] =
     [(1, "pg-limiter, 1 shard"), (4, "pg-limiter, 4 shards"), (16, "pg-limiter, 16 shards")];
+pub(crate) const SHARDED_WITHIN: [(u32, &str); 3] = [
+    (1, "pg-limiter, caller's transaction, 1 shard"),
+    (4, "pg-limiter, caller's transaction, 4 shards"),
+    (16, "pg-limiter, caller's transaction, 16 shards"),
+];
 pub(crate) const SHARDED_WORK: [(u32, &str); 3] = [
     (1, "pg-limiter, unit of work, 1 shard"),
     (4, "pg-limiter, unit of work, 4 shards"),

@@ -17,7 +17,7 @@ use crate::cpu::Processes;
 use crate::keys::{Picks, key};
 use crate::limiters::{self, AMPLE};
 use crate::load::{self, Load, Tally};
-use crate::names::{OWN, PROCESSES, READ_COMMITTED, SHARDED, SHARDED_WORK, SHARDS};
+use crate::names::{OWN, PROCESSES, READ_COMMITTED, SHARDED, SHARDED_WITHIN, SHARDED_WORK, SHARDS};
 use crate::peer::{Means, Peer};
 use crate::stage::Stage;
 
@@ -26,7 +26,7 @@ const ORDER: &str = "PG_LIMITER_PEERS_ORDER";
 /// Processes, and callers in each.
 pub(crate) const ONE: (usize, usize) = (1, 256);
 pub(crate) const FOUR: (usize, usize) = (4, 64);
-/// The same for limits that are sharded: of the limiter's own transactions, and of units of work.
+/// The same for limits that are sharded: in the limiter's own transactions, and in those of callers.
 pub(crate) const EIGHT: (usize, usize) = (8, 32);
 pub(crate) const EIGHT_AT_WORK: (usize, usize) = (8, 4);
 
@@ -43,6 +43,7 @@ pub(crate) fn cases(stage: &Stage) -> Vec<Case> {
     }
     if stage.options.wants(SHARDS) {
         cases.extend(SHARDED.map(|(shards, peer)| case(SHARDS, peer, Way::Own, Some(shards), EIGHT)));
+        cases.extend(SHARDED_WITHIN.map(|(shards, peer)| case(SHARDS, peer, Way::Within, Some(shards), EIGHT_AT_WORK)));
         cases.extend(SHARDED_WORK.map(|(shards, peer)| case(SHARDS, peer, Way::Work, Some(shards), EIGHT_AT_WORK)));
     }
     cases
@@ -53,6 +54,7 @@ pub(crate) fn cases(stage: &Stage) -> Vec<Case> {
 pub(crate) enum Way {
     Own,
     ReadCommitted,
+    Within,
     Work,
 }
 
@@ -77,11 +79,12 @@ impl Order {
     async fn peer(&self, limit: &str) -> Result<Arc<Peer>, Failure> {
         let isolation = match self.way {
             Way::ReadCommitted => Isolation::ReadCommitted,
-            Way::Own | Way::Work => Isolation::Serializable,
+            Way::Own | Way::Within | Way::Work => Isolation::Serializable,
         };
         let limiter = limiters::connect(&self.url, isolation, None).await?;
         let means = match self.way {
             Way::Own | Way::ReadCommitted => Means::Limiter(limiter, limit.into()),
+            Way::Within => Means::Within(limiter, limit.into()),
             Way::Work => Means::Work(limiter, limit.into()),
         };
         Ok(Peer::new(OWN, Processes(None), means))

@@ -34,7 +34,8 @@ impl From<Measured> for Figures {
             p50_ms: tally.latencies.percentile_ms(0.5),
             p99_ms: tally.latencies.percentile_ms(0.99),
             retries: some(tally.retries as f64 / count),
-            cpu_us: cpu.and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
+            // With the emptying of a bucket, which is not among the decisions counted, it says nothing.
+            cpu_us: cpu.filter(|_| tally.emptied.is_none()).and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
             over_admissions: tally.emptied.map(|emptied| emptied.admitted.saturating_sub(FEW.into()) as f64),
             // A token that nobody got was refused to all.
             false_denials: tally

@@ -69,6 +69,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         processes,
     };
     let own = |nth| sharded(SHARDED, nth, processes::EIGHT);
+    let within = |nth| sharded(SHARDED_WITHIN, nth, processes::EIGHT_AT_WORK);
     let at_work = |nth| sharded(SHARDED_WORK, nth, processes::EIGHT_AT_WORK);
     let retries = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.retries);
     let slid = |peer| Id::of(SLIDING, peer, sliding::CALLERS[1]);
@@ -91,11 +92,11 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("processes_4_vs_1", better, At::Least, 0.5),
         Target::told("processes_4_vs_1_serializable", serializable),
         Target::told("processes_4_vs_1_read_committed", read_committed),
-        Target::new("shards_16_vs_1_retries", retries(at_work(2), at_work(0)), At::Most, 0.2),
-        Target::told("shards_4_vs_1_retries", retries(at_work(1), at_work(0))),
-        Target::told("shards_16_vs_1", speed(at_work(2), at_work(0))),
-        Target::told("shards_16_vs_1_retries_combined", retries(own(2), own(0))),
-        Target::told("shards_16_vs_1_combined", speed(own(2), own(0))),
+        Target::new("shards_16_vs_1_retries", retries(own(2), own(0)), At::Most, 0.2),
+        Target::told("shards_16_vs_1_retries_work", retries(at_work(2), at_work(0))),
+        Target::told("shards_16_vs_1", speed(own(2), own(0))),
+        Target::told("shards_16_vs_1_within", speed(within(2), within(0))),
+        Target::told("shards_16_vs_1_work", speed(at_work(2), at_work(0))),
         Target::new("shards_over_admissions", results.total(SHARDS, |f| f.over_admissions), At::Most, 0.0),
         Target::new("shards_false_denials", results.total(SHARDS, |f| f.false_denials), At::Most, 0.0),
         Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),

@@ -81,7 +81,8 @@ fn spawn(mut conn: PgConnection, sql: String) -> JoinHandle<Result<Said, String>
 
 /// A bucket of so many rows with these balances.
 async fn bucket(database: &Database, key: &str, balances: &[f64]) {
-    let values: Vec<String> = balances.iter().enumerate().map(|(shard, value)| format!("({shard},{value}::float8)")).collect();
+    let values: Vec<String> =
+        balances.iter().enumerate().map(|(shard, value)| format!("({shard},{value}::float8)")).collect();
     let sql = format!(
         "INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
          SELECT 'n', '{key}', shard, {}, value, rate_limit_clock(), 9e17 FROM (VALUES {}) AS v (shard, value)",
@@ -301,7 +302,10 @@ async fn without_some_of_its_rows_a_bucket_keeps_its_promises() {
         assert_eq!(database.rows().await, rows, "{gone}: a check has written");
         let wait = said.wait.expect("a time to wait for");
         assert!(!run(&mut conn, &ask("rate_limit_check", 9, wait - 1000)).await.expect("a decision").ok, "{gone}");
-        assert!(run(&mut conn, &ask("rate_limit", 9, wait)).await.expect("a decision").ok, "{gone}: {wait} was promised");
+        assert!(
+            run(&mut conn, &ask("rate_limit", 9, wait)).await.expect("a decision").ok,
+            "{gone}: {wait} was promised"
+        );
         all_rows_or_none(&database).await;
     }
 }
