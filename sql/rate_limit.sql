@@ -1,4 +1,5 @@
--- Takes `count` tokens, or says when they could be had. A denial writes nothing.
+-- Takes `count` tokens, or says when they could be had. A denial writes nothing. `value` is what is left; where there are
+-- more than two shards, an estimate, unless the call was refused.
 --   SELECT ok, retry_after, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
 CREATE OR REPLACE FUNCTION public.rate_limit(
   name text,

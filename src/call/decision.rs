@@ -28,7 +28,8 @@ pub enum Outcome {
 pub struct LimitState {
     /// The limit's name.
     pub limit: Arc<str>,
-    /// The balance after the decision, in tokens; negative while tokens are owed.
+    /// The balance after the decision, in tokens; negative while tokens are owed. Of a bucket with more than two
+    /// [shards](crate::Limit::recommended_shards) that was not denied: estimated from the rows looked at.
     pub remaining: f64,
     /// Whether this limit refused.
     pub refused: bool,
@@ -79,7 +80,8 @@ impl Decision {
         }
     }
 
-    /// What is left, in tokens: the smallest balance of the limits asked. Negative while tokens are owed.
+    /// What is left, in tokens: the smallest balance of the limits asked. Negative while tokens are owed. Estimated where a
+    /// limit has more than two shards, unless it refused; [`peek`](crate::Limiter::peek) is exact.
     pub fn remaining(&self) -> f64 {
         self.limits.iter().map(|state| state.remaining).fold(f64::INFINITY, f64::min)
     }

@@ -76,7 +76,7 @@ impl RateLimits {
 /// # In a transaction
 /// What is taken is taken when the caller commits; a rollback gives it back. Rows stay locked until then, so limit
 /// late in the transaction, and name all limits in one call: then two transactions never wait for each other in a
-/// circle. Outside of a transaction each call commits on its own.
+/// circle. (A second call may, for another key, or for another row of the same one if its limit has shards.) Outside of a transaction each call commits on its own.
 ///
 /// # Errors
 /// All methods: [`Error::Invalid`] before anything is sent; [`Error::Conflict`] if the whole transaction is worth

@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
 use pg_limiter::{Isolation, Item, Limit, Limiter, Limits};
 
-use crate::support::Database;
 use crate::support::gate::{CENTURY, limiter};
+use crate::support::{Database, Events};
 use crate::tool::run;
 
 const SHARDS: u32 = 8;
@@ -248,6 +248,17 @@ fn the_number_of_shards_is_recommended_and_warned_of() {
     );
     assert_eq!(limit(25.0, 5).expect("a limit").warnings(), []);
     assert_eq!(limit(0.5, 1).expect("a limit").warnings(), []);
+}
+
+#[tokio::test]
+async fn a_limiter_traces_its_warnings() {
+    let events = Events::default();
+    let _traced = tracing::subscriber::set_default(events.clone());
+    let database = Database::empty().await;
+    let _ = Limiter::new(database.pool.clone(), limits(80, SHARDS));
+    assert_eq!(events.told(), "");
+    let _ = Limiter::new(database.pool.clone(), limits(39, SHARDS));
+    assert_eq!(events.told().matches("39 tokens over 8 shards are 4.875 each").count(), 3, "{}", events.told());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pg_limiter::sqlx::{self, Connection};
 use pg_limiter::{Call, Error, Item, Limit, Limiter, LimiterConfig, Limits, Outcome, RateLimits, RetryPolicy};
 
-use crate::support::Database;
+use crate::support::{Database, Events};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -273,32 +273,6 @@ async fn the_limiters_own_calls_end_by_their_deadline() {
     near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 8.0);
 }
 
-/// Keeps the messages of all events.
-#[derive(Clone, Default)]
-struct Events(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
-
-impl tracing::field::Visit for Events {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().expect("the events").push(format!("{field}={value:?}"));
-    }
-}
-
-impl tracing::Subscriber for Events {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("pg_limiter")
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[tokio::test]
 async fn retries_exhausted_say_how_many_and_how_long() {
     let events = Events::default();
@@ -312,7 +286,7 @@ async fn retries_exhausted_say_how_many_and_how_long() {
     assert!(matches!(error, Error::RetriesExhausted { attempts: 3, .. }), "{error}");
     assert!(error.to_string().contains("after 3 attempts in"), "{error}");
     assert_eq!(limiter.retries(), 2);
-    let told = events.0.lock().expect("the events").join(" ");
+    let told = events.told();
     assert_eq!(told.matches("retrying a transaction").count(), 2, "{told}");
     assert!(told.contains("attempt=3") && !told.contains("u1"), "{told}");
     let error: AppError = limiter
