@@ -903,6 +903,7 @@ BEGIN
 
     -- Decide.
     FOR nth IN 1 .. calls LOOP
+      -- Decides the nth call.
       times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;
       first_item := last_item + 1;
       last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
