@@ -28,15 +28,15 @@ BEGIN
     CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
     CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
   );
-  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot: who has the choice takes another one.
-  -- YugabyteDB does not have the column.
+  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot (or has rolled back): who has the choice
+  -- takes another one. One that was locked before it was written keeps that of its writer. YugabyteDB has no such columns.
   EXECUTE pg_catalog.format(
     $ddl$
     CREATE OR REPLACE VIEW public.rate_limits_seen AS
     SELECT r.name, r.key, r.shard, r AS bucket, %s AS in_use
     FROM public.rate_limits AS r
     $ddl$,
-    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0' END
+    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0 AND r.xmax <> r.xmin' END
   );
 END
 $table$;
@@ -155,8 +155,8 @@ $function$;
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. New rows are put there first, then those that are there are taken, both in the order of (name, key, shard) by
--- bytes, so that two statements do not wait for each other in a circle: who waits for a new row has no other.
+-- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
+-- two statements do not wait for each other in a circle; where that order cannot be kept, nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
@@ -204,6 +204,7 @@ DECLARE
   locks_first boolean; -- READ COMMITTED
   locking boolean; -- the second pass of that
   hurried boolean; -- no other locks may be waited for any more
+  missing_ones boolean;
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
@@ -756,98 +757,124 @@ BEGIN
         END LOOP;
       END IF;
       row_exists := row_present;
+      IF is_anchored IS NOT NULL THEN -- What an earlier pass put there says nothing.
+        FOR i IN 1 .. buckets LOOP
+          row_present[i] := row_present[i] AND is_anchored[i] IS NOT TRUE;
+        END LOOP;
+      END IF;
 
       IF locking THEN
-        -- In the order in which others write: first the rows that are not there. These cannot be locked: put one there, or wait
-        -- for the one who does. Then those that are.
-        FOR i IN 1 .. buckets LOOP
-          b := sorted[i];
-          IF NOT row_exists[b] AND hurried IS NOT TRUE AND is_settled[b] IS NOT TRUE AND (chosen_shards[b] IS NULL OR looks_at_all[b]) THEN
-            INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
-            VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
-            ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-            row_exists[b] := FOUND;
-            is_anchored[b] := FOUND;
-          END IF;
-        END LOOP;
-        FOR i IN 1 .. buckets LOOP
-          b := sorted[i];
-          CONTINUE WHEN is_settled[b] OR is_anchored[b];
-          IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
-            -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
-            -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
-            bucket := NULL;
-            IF spare_balances[b] >= 4 * asked_counts[b] THEN
-              SELECT r.*
-              INTO bucket
-              FROM public.rate_limits AS r
-              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-              FOR NO KEY UPDATE SKIP LOCKED;
-              IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] AND hurried IS NOT TRUE THEN
+        -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
+        -- one there, or wait for the one who does.
+        FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
+          <<each_bucket>>
+          FOR i IN 1 .. buckets LOOP
+            b := sorted[i];
+            IF is_settled[b] OR is_anchored[b] THEN
+              CONTINUE;
+            ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+              CONTINUE WHEN missing_ones;
+              -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
+              -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
+              bucket := NULL;
+              IF spare_balances[b] >= 4 * asked_counts[b] THEN
                 SELECT r.*
                 INTO bucket
                 FROM public.rate_limits AS r
                 WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
-                FOR NO KEY UPDATE;
+                FOR NO KEY UPDATE SKIP LOCKED;
+                IF NOT FOUND AND spare_balances[b] >= 32 * asked_counts[b] AND hurried IS NOT TRUE THEN
+                  SELECT r.*
+                  INTO bucket
+                  FROM public.rate_limits AS r
+                  WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = chosen_shards[b]
+                  FOR NO KEY UPDATE;
+                END IF;
               END IF;
+              IF bucket.shard IS NOT NULL THEN
+                rows[b] := bucket;
+                row_present[b] := true;
+                row_exists[b] := true;
+                is_gathered[b] := true;
+                CONTINUE;
+              END IF;
+              looks_at_all[b] := true;
+            ELSE
+              CONTINUE WHEN row_exists[b] = missing_ones;
             END IF;
-            IF bucket.shard IS NOT NULL THEN
-              rows[b] := bucket;
-              row_present[b] := true;
+            IF hurried THEN
+              nth_shard := 0;
+              LOOP
+                SELECT r.*
+                INTO bucket
+                FROM public.rate_limits AS r
+                WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+                FOR NO KEY UPDATE SKIP LOCKED;
+                IF NOT FOUND THEN
+                  -- The other rows of the bucket cannot be waited for while this one is held.
+                  RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                    USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+                END IF;
+                rows[b] := bucket;
+                looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
+                nth_shard := nth_shard + 1;
+                EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
+              END LOOP;
               row_exists[b] := true;
-              is_gathered[b] := true;
+              row_present[b] := true;
               CONTINUE;
             END IF;
-            looks_at_all[b] := true;
-          END IF;
-          IF hurried THEN
-            nth_shard := 0;
             LOOP
+              IF missing_ones THEN
+                INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+                VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
+                ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+                row_exists[b] := FOUND;
+                is_anchored[b] := FOUND;
+                CONTINUE each_bucket WHEN FOUND;
+                IF buckets > 1 THEN -- It is there since, and not in its turn any more.
+                  nth_shard := 0;
+                  LOOP
+                    SELECT r.*
+                    INTO bucket
+                    FROM public.rate_limits AS r
+                    WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+                    FOR NO KEY UPDATE SKIP LOCKED;
+                    IF NOT FOUND THEN
+                      -- The other rows of the bucket cannot be waited for while this one is held.
+                      RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+                    END IF;
+                    rows[b] := bucket;
+                    looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
+                    nth_shard := nth_shard + 1;
+                    EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
+                  END LOOP;
+                  row_exists[b] := true;
+                  row_present[b] := true;
+                  CONTINUE each_bucket;
+                END IF;
+              END IF;
               SELECT r.*
               INTO bucket
               FROM public.rate_limits AS r
-              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
-              FOR NO KEY UPDATE SKIP LOCKED;
-              IF NOT FOUND THEN
-                -- The other rows of the bucket cannot be waited for while this one is held.
-                RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-                  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-              END IF;
-              rows[b] := bucket;
-              looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
-              nth_shard := nth_shard + 1;
-              EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
-            END LOOP;
-            row_exists[b] := true;
-            row_present[b] := true;
-            CONTINUE;
-          END IF;
-          LOOP
-            SELECT r.*
-            INTO bucket
-            FROM public.rate_limits AS r
-            WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-            FOR NO KEY UPDATE;
-            row_exists[b] := FOUND;
-            row_present[b] := FOUND;
-            EXIT WHEN FOUND;
-            INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
-            VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
-            ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-            row_exists[b] := FOUND;
-            is_anchored[b] := FOUND;
-            EXIT WHEN is_anchored[b];
-          END LOOP;
-          rows[b] := bucket;
-          IF is_anchored[b] IS NOT TRUE AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
-            looks_at_all[b] := true;
-            FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
-              PERFORM
-              FROM public.rate_limits AS r
-              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+              WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
               FOR NO KEY UPDATE;
+              rows[b] := bucket;
+              row_exists[b] := FOUND;
+              row_present[b] := FOUND;
+              EXIT WHEN FOUND OR NOT missing_ones;
             END LOOP;
-          END IF;
+            IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+              looks_at_all[b] := true;
+              FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
+                PERFORM
+                FROM public.rate_limits AS r
+                WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
+                FOR NO KEY UPDATE;
+              END LOOP;
+            END IF;
+          END LOOP;
         END LOOP;
       END IF;
 
@@ -1575,7 +1602,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    -- Writes what has changed, in the global order: new rows, those that are there, then those that go.
+    -- Writes what has changed, in the global order: rows that are there, new ones, then those that go.
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF share_counts[b] IS NOT NULL THEN
@@ -1792,15 +1819,7 @@ BEGIN
         to_delete := to_delete || bucket;
       END IF;
     END LOOP;
-    IF to_insert IS NOT NULL THEN
-      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
-      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
-      FROM unnest((SELECT to_insert)) AS w
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      GET DIAGNOSTICS written = ROW_COUNT;
-      missed := cardinality(to_insert) - written;
-    END IF;
-    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Two statements, but the locks in one order.
+    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
       FOR bucket IN
         SELECT u.*
         FROM unnest(to_update || to_delete) AS u
@@ -1823,7 +1842,15 @@ BEGIN
       FROM unnest((SELECT to_update)) AS w
       WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
       GET DIAGNOSTICS written = ROW_COUNT;
-      missed := missed + cardinality(to_update) - written;
+      missed := cardinality(to_update) - written;
+    END IF;
+    IF to_insert IS NOT NULL THEN
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+      FROM unnest((SELECT to_insert)) AS w
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      GET DIAGNOSTICS written = ROW_COUNT;
+      missed := missed + cardinality(to_insert) - written;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
       bucket := to_delete[i];
@@ -1856,7 +1883,7 @@ $function$;
 
 -- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
 -- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}, and for how many microseconds
--- it waited for the row; one array, because that is quicker than a row.
+-- it waited for the row, if the UPDATE decided; one array, because that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -1935,12 +1962,15 @@ BEGIN
           LIMIT 1
         ) AS p;
         EXIT WHEN NOT locks_first OR chosen IS NULL;
+        IF held < 5 * amount THEN
+          chosen := NULL;
+          EXIT;
+        END IF;
         -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
         -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
         PERFORM
         FROM public.rate_limits AS bucket
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-          AND held >= 5 * amount
         FOR NO KEY UPDATE SKIP LOCKED;
         EXIT WHEN FOUND;
         draws := draws + 1;
@@ -2214,13 +2244,21 @@ BEGIN
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
   -- While this waited for the row of shard 0, the bucket may have got more of them.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
+      AND NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS z
+        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+      )
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
   DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
-    AND NOT EXISTS (
-      SELECT
-      FROM public.rate_limits AS z
-      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-    );
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS left_over = ROW_COUNT;
   RETURN gone + left_over;
 END
@@ -2252,13 +2290,21 @@ BEGIN
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
   -- While this waited for the row of shard 0, the bucket may have got more of them.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.shard > 0
+      AND NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS z
+        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+      )
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
   DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_reset.name AND r.shard > 0
-    AND NOT EXISTS (
-      SELECT
-      FROM public.rate_limits AS z
-      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-    );
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS left_over = ROW_COUNT;
   RETURN gone + left_over;
 END

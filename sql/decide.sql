@@ -30,8 +30,8 @@
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. New rows are put there first, then those that are there are taken, both in the order of (name, key, shard) by
--- bytes, so that two statements do not wait for each other in a circle: who waits for a new row has no other.
+-- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
+-- two statements do not wait for each other in a circle; where that order cannot be kept, nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
@@ -79,6 +79,7 @@ DECLARE
   locks_first boolean; -- READ COMMITTED
   locking boolean; -- the second pass of that
   hurried boolean; -- no other locks may be waited for any more
+  missing_ones boolean;
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;

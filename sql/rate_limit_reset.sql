@@ -26,13 +26,21 @@ BEGIN
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
   -- While this waited for the row of shard 0, the bucket may have got more of them.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
+      AND NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS z
+        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+      )
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
   DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
-    AND NOT EXISTS (
-      SELECT
-      FROM public.rate_limits AS z
-      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-    );
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS left_over = ROW_COUNT;
   RETURN gone + left_over;
 END
@@ -64,13 +72,21 @@ BEGIN
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
   -- While this waited for the row of shard 0, the bucket may have got more of them.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.shard > 0
+      AND NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS z
+        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+      )
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
   DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_reset.name AND r.shard > 0
-    AND NOT EXISTS (
-      SELECT
-      FROM public.rate_limits AS z
-      WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-    );
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS left_over = ROW_COUNT;
   RETURN gone + left_over;
 END

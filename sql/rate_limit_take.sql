@@ -1,6 +1,6 @@
 -- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
 -- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}, and for how many microseconds
--- it waited for the row; one array, because that is quicker than a row.
+-- it waited for the row, if the UPDATE decided; one array, because that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -44,12 +44,15 @@ BEGIN
       LOOP
         --@include draw_and_choose
         EXIT WHEN NOT locks_first OR chosen IS NULL;
+        IF held < 5 * amount THEN
+          chosen := NULL;
+          EXIT;
+        END IF;
         -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
         -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
         PERFORM
         FROM public.rate_limits AS bucket
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-          AND held >= 5 * amount
         FOR NO KEY UPDATE SKIP LOCKED;
         EXIT WHEN FOUND;
         draws := draws + 1;

@@ -24,15 +24,15 @@ BEGIN
     CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
     CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
   );
-  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot: who has the choice takes another one.
-  -- YugabyteDB does not have the column.
+  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot (or has rolled back): who has the choice
+  -- takes another one. One that was locked before it was written keeps that of its writer. YugabyteDB has no such columns.
   EXECUTE pg_catalog.format(
     $ddl$
     CREATE OR REPLACE VIEW public.rate_limits_seen AS
     SELECT r.name, r.key, r.shard, r AS bucket, %s AS in_use
     FROM public.rate_limits AS r
     $ddl$,
-    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0' END
+    CASE WHEN yugabyte THEN 'false' ELSE 'r.xmax <> 0 AND r.xmax <> r.xmin' END
   );
 END
 $table$;

@@ -30,42 +30,58 @@ ELSE
   END LOOP;
 END IF;
 row_exists := row_present;
+IF is_anchored IS NOT NULL THEN -- What an earlier pass put there says nothing.
+  FOR i IN 1 .. buckets LOOP
+    row_present[i] := row_present[i] AND is_anchored[i] IS NOT TRUE;
+  END LOOP;
+END IF;
 
 IF locking THEN
-  -- In the order in which others write: first the rows that are not there. These cannot be locked: put one there, or wait
-  -- for the one who does. Then those that are.
-  FOR i IN 1 .. buckets LOOP
-    b := sorted[i];
-    IF NOT row_exists[b] AND hurried IS NOT TRUE AND is_settled[b] IS NOT TRUE AND (chosen_shards[b] IS NULL OR looks_at_all[b]) THEN
-      --@include anchor
-    END IF;
-  END LOOP;
-  FOR i IN 1 .. buckets LOOP
-    b := sorted[i];
-    CONTINUE WHEN is_settled[b] OR is_anchored[b];
-    IF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
-      --@include lock_chosen
-    END IF;
-    IF hurried THEN
-      --@include lock_free
-      CONTINUE;
-    END IF;
-    LOOP
-      SELECT r.*
-      INTO bucket
-      FROM public.rate_limits AS r
-      WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
-      FOR NO KEY UPDATE;
-      row_exists[b] := FOUND;
-      row_present[b] := FOUND;
-      EXIT WHEN FOUND;
-      --@include anchor
-      EXIT WHEN is_anchored[b];
+  -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
+  -- one there, or wait for the one who does.
+  FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
+    <<each_bucket>>
+    FOR i IN 1 .. buckets LOOP
+      b := sorted[i];
+      IF is_settled[b] OR is_anchored[b] THEN
+        CONTINUE;
+      ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
+        CONTINUE WHEN missing_ones;
+        --@include lock_chosen
+      ELSE
+        CONTINUE WHEN row_exists[b] = missing_ones;
+      END IF;
+      IF hurried THEN
+        --@include lock_free
+        CONTINUE;
+      END IF;
+      LOOP
+        IF missing_ones THEN
+          INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
+          VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
+          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+          row_exists[b] := FOUND;
+          is_anchored[b] := FOUND;
+          CONTINUE each_bucket WHEN FOUND;
+          IF buckets > 1 THEN -- It is there since, and not in its turn any more.
+            --@include lock_free
+            CONTINUE each_bucket;
+          END IF;
+        END IF;
+        SELECT r.*
+        INTO bucket
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = 0
+        FOR NO KEY UPDATE;
+        rows[b] := bucket;
+        row_exists[b] := FOUND;
+        row_present[b] := FOUND;
+        EXIT WHEN FOUND OR NOT missing_ones;
+      END LOOP;
+      IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
+        --@include lock_others
+      END IF;
     END LOOP;
-    rows[b] := bucket;
-    IF is_anchored[b] IS NOT TRUE AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
-      --@include lock_others
-    END IF;
   END LOOP;
 END IF;
 
@@ -100,13 +116,6 @@ others[b] := rows_found[2];
 row_present[b] := (rows[b]).shard IS NOT NULL;
 row_exists[b] := row_present[b];
 
---@ part anchor: a row of the bucket, for others to wait for
-INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
-VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
-ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-row_exists[b] := FOUND;
-is_anchored[b] := FOUND;
-
 --@ part lock_chosen: the row that was decided on
 -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
 -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
@@ -134,7 +143,7 @@ IF bucket.shard IS NOT NULL THEN
 END IF;
 looks_at_all[b] := true;
 
---@ part lock_others: the rows of the other shards; nobody adds or removes them who does not hold that of shard 0
+--@ part lock_others: the rows of the other shards; nobody divides the bucket anew who does not hold that of shard 0
 looks_at_all[b] := true;
 FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
   PERFORM

@@ -34,7 +34,7 @@ impl fmt::Display for LimitWarning {
         write!(
             f,
             "{capacity} tokens over {shards} shards are {each} each, and with fewer than {FEWEST_TOKENS} many calls look at \
-             all shards; {} would have {FEWEST_TOKENS}",
+             all shards; take at most {}",
             (capacity / FEWEST_TOKENS).floor().max(1.0)
         )
     }

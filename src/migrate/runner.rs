@@ -195,15 +195,15 @@ impl Migrator {
     /// A table `rate_limits` may be there already, if the SQL was printed and run by another tool: then it is taken over.
     async fn check_vacant(&self, conn: &mut PgConnection) -> Result<(), Failure> {
         let columns: Option<i64> = sqlx::query_scalar(
-            "SELECT count(*) FILTER (WHERE c.relkind = 'r' AND a.attname IN ('name', 'key', 'shard', 'value', 'ts', \
-             'idle_at', 'earlier_counts')) \
+            "SELECT count(*) FILTER (WHERE c.relkind = 'r' AND a.attname IN ('name', 'key', 'shard', 'shards', \
+             'value', 'ts', 'idle_at', 'earlier_counts')) \
              FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid \
              WHERE c.oid = pg_catalog.to_regclass($1) GROUP BY c.oid",
         )
         .bind(format!("{}.rate_limits", self.schema.quoted()))
         .fetch_optional(conn)
         .await?;
-        if columns.is_some_and(|columns| columns != 7) { Err(Failure::Occupied) } else { Ok(()) }
+        if columns.is_some_and(|columns| columns != 8) { Err(Failure::Occupied) } else { Ok(()) }
     }
 
     fn told(&self, failure: Failure) -> MigrateError {

@@ -246,7 +246,7 @@ fn the_number_of_shards_is_recommended_and_warned_of() {
     assert_eq!(limit(10.0, 10).expect("a limit").warnings().len(), 1);
     let warning = limit(24.0, 5).expect("a limit").warnings()[0].to_string();
     assert!(
-        warning.contains("24 tokens over 5 shards are 4.8 each") && warning.contains("; 4 would have 5"),
+        warning.contains("24 tokens over 5 shards are 4.8 each") && warning.contains("; take at most 4"),
         "{warning}"
     );
     assert_eq!(limit(25.0, 5).expect("a limit").warnings(), []);

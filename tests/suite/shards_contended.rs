@@ -240,6 +240,30 @@ async fn under_read_committed_a_small_call_behind_a_large_one_is_decided() {
     assert!((left - 78.0).abs() < 1e-3, "{left}");
 }
 
+/// A new bucket beside a sharded one whose drawn row is empty once it is had: what was put there to be locked is no row.
+#[tokio::test]
+async fn under_read_committed_a_new_bucket_is_full_however_often_rows_are_read() {
+    let database = Database::migrated().await;
+    for _ in 0..4 {
+        database.execute("DELETE FROM rate_limits").await;
+        bucket(&database, "b", &[50.0; 2]).await;
+        let mut other = database.pool.begin().await.expect("begin");
+        let taken =
+            "UPDATE rate_limits SET value = 0 WHERE shard = 0; SELECT FROM rate_limits WHERE shard = 1 FOR UPDATE";
+        sqlx::raw_sql(taken).execute(&mut *other).await.expect("both rows");
+        let group = "SELECT coalesce(call_admitted[1], 1) = 1 AS ok, call_waits[1] AS wait, item_values[1] AS value
+            FROM rate_limit_decide('{token_bucket,token_bucket}', '{1,100}', '{3153600000000000,3153600000000000}',
+              '{100,100}', NULL, NULL, NULL, '{NULL,2}', '{n,n}', '{a,b}', NULL, '{1,2}', '{1,1}', NULL, NULL, '{2}', NULL,
+              NULL)";
+        let group = spawn(session(&database, "READ COMMITTED").await, group.to_owned());
+        until_waiting(&database, 1).await;
+        other.commit().await.expect("commit");
+        let said = group.await.expect("a task").expect("a decision");
+        assert!(said.ok && said.value == 99.0, "{said:?}");
+        assert_eq!(balances(&database, "a").await, [99.0]);
+    }
+}
+
 /// What was gathered before the wait is not taken for what is there after it.
 #[tokio::test]
 async fn under_read_committed_a_window_that_was_reset_meanwhile_is_full() {
