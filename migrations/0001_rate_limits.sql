@@ -353,8 +353,9 @@ BEGIN
         FROM (
           SELECT
             a.*,
-            floor(random() * a.shards)::integer AS first,
-            1 + floor(random() * (a.shards - 1))::integer AS step
+            -- One of the `shards` rows, and how much further another one is.
+            floor(random() * shards)::integer AS first,
+            1 + floor(random() * (shards - 1))::integer AS step
           FROM (
             SELECT
               a.*,
@@ -1933,8 +1934,9 @@ BEGIN
             rate_limit_take.name AS name,
             rate_limit_take.key AS key,
             rate_limit_take.shards AS shards,
-            floor(random() * rate_limit_take.shards)::integer AS first,
-            1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+            -- One of the `shards` rows, and how much further another one is.
+            floor(random() * shards)::integer AS first,
+            1 + floor(random() * (shards - 1))::integer AS step
           OFFSET 0
         ) AS a
         CROSS JOIN LATERAL (

@@ -112,8 +112,7 @@ FROM (
     rate_limit_take.name AS name,
     rate_limit_take.key AS key,
     rate_limit_take.shards AS shards,
-    floor(random() * rate_limit_take.shards)::integer AS first,
-    1 + floor(random() * (rate_limit_take.shards - 1))::integer AS step
+    --@include drawn
   OFFSET 0
 ) AS a
 CROSS JOIN LATERAL (

@@ -106,8 +106,7 @@ FROM (
   FROM (
     SELECT
       a.*,
-      floor(random() * a.shards)::integer AS first,
-      1 + floor(random() * (a.shards - 1))::integer AS step
+      --@include drawn
     FROM (
       --@include asked
     ) AS a

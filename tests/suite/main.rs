@@ -21,6 +21,7 @@ mod scenarios;
 mod sharded_calls;
 mod shards;
 mod shards_contended;
+mod shards_under_load;
 mod sql_sources;
 mod support;
 mod surface;
