@@ -68,6 +68,15 @@ AS $function$
   SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint
 $function$;
 
+-- Where the grid of a fixed window without a start begins: somewhere, but the same for a bucket in every process.
+CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text)
+RETURNS bigint
+LANGUAGE sql STABLE
+AS $function$
+  SELECT ('x' || pg_catalog.substr(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+    bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint
+$function$;
+
 -- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   kind text,
@@ -212,6 +221,7 @@ DECLARE
   -- Plain calls, which the UPDATE decides.
   settled integer[];
   settled_values double precision[];
+  settled_waits bigint[];
   is_settled boolean[];
   item_calls integer[]; -- the call that an item is part of
   first_short_name text; -- of the first bucket in the global order that has to be gathered
@@ -334,9 +344,12 @@ BEGIN
   END IF;
 
   locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-  -- Plain calls: one token bucket each, no reservation, the database's clock. The UPDATE that takes the tokens decides; it
-  -- leaves alone what has too few of them, what has no row, and what is not valid: the rest of the function looks at that.
-  IF item_buckets IS NULL AND call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL THEN
+  -- Plain calls: one token bucket each, the database's clock. The UPDATE that takes the tokens decides; it leaves alone what
+  -- has too few of them, what has no row, and what is not valid: the rest of the function looks at that. Reservations go the
+  -- same way, if they are of one row.
+  IF item_buckets IS NULL AND call_ops IS NULL AND call_ats IS NULL
+    AND (call_reserves IS NULL OR (call_sizes IS NULL AND call_times IS NULL AND limit_shards IS NULL))
+  THEN
     now := public.rate_limit_clock();
     IF limit_shards IS NOT NULL THEN
       -- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
@@ -363,6 +376,7 @@ BEGIN
               AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
               rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
               AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+              AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
               AS is_plain
             FROM (
               SELECT
@@ -370,7 +384,15 @@ BEGIN
                 -- Not a constant, which would be looked up on its own.
                 CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
                 1e-9 + 1e-14 * l.capacity AS tolerance,
-                l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+                CASE
+                  WHEN l.reserves
+                  THEN
+                    -- As far down as it may go, and as the time until it is full again can be told.
+                    greatest(
+                      amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                      capacity + amount - 1e18 * rate / period)
+                  ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+                END AS needed
               FROM (
                 SELECT
                   i.nth::integer AS nth,
@@ -382,7 +404,9 @@ BEGIN
                   coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
                   i.shards,
                   i.times,
-                  i.count * i.times AS amount
+                  i.count * i.times AS amount,
+                  i.reserves,
+                  CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
                 FROM (
                   SELECT
                     u.nth,
@@ -391,10 +415,11 @@ BEGIN
                     n.nth_limit,
                     CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                     CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                    CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                    CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                    coalesce(u.reserves, false) AS reserves
                   -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                  FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
-                    WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                  FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                    WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
                   CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
                   OFFSET 0 -- Nothing is to be worked out twice.
                 ) AS i
@@ -439,6 +464,7 @@ BEGIN
           AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
           AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
           AS is_plain
         FROM (
           SELECT
@@ -446,7 +472,15 @@ BEGIN
             -- Not a constant, which would be looked up on its own.
             CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
-            l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+            CASE
+              WHEN l.reserves
+              THEN
+                -- As far down as it may go, and as the time until it is full again can be told.
+                greatest(
+                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                  capacity + amount - 1e18 * rate / period)
+              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+            END AS needed
           FROM (
             SELECT
               i.nth::integer AS nth,
@@ -458,7 +492,9 @@ BEGIN
               coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
               i.shards,
               i.times,
-              i.count * i.times AS amount
+              i.count * i.times AS amount,
+              i.reserves,
+              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
             FROM (
               SELECT
                 u.nth,
@@ -467,10 +503,11 @@ BEGIN
                 n.nth_limit,
                 CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                coalesce(u.reserves, false) AS reserves
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
               CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
               OFFSET 0 -- Nothing is to be worked out twice.
             ) AS i
@@ -506,9 +543,23 @@ BEGIN
             WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
             WHEN abs(bucket.value) <= asked.tolerance THEN 0
             ELSE bucket.value
-          END AS left_over
+          END AS left_over,
+          CASE
+            WHEN asked.reserves AND bucket.value < - asked.tolerance
+            THEN (
+              SELECT
+                least(
+                  ceil(
+                    - left_over * period / rate
+                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+                  1e18
+                )::bigint + (left_at - now)
+              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
+            )
+          END AS wait
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
+      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      FROM updated AS u;
     ELSIF call_times IS NULL AND NOT locks_first THEN
       -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
       FOR nth IN 1 .. calls LOOP
@@ -524,6 +575,7 @@ BEGIN
           AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
           rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
           AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
           AS is_plain
         FROM (
           SELECT
@@ -531,7 +583,15 @@ BEGIN
             -- Not a constant, which would be looked up on its own.
             CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
-            l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+            CASE
+              WHEN l.reserves
+              THEN
+                -- As far down as it may go, and as the time until it is full again can be told.
+                greatest(
+                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                  capacity + amount - 1e18 * rate / period)
+              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+            END AS needed
           FROM (
             SELECT
               i.nth::integer AS nth,
@@ -543,7 +603,9 @@ BEGIN
               coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
               i.shards,
               i.times,
-              i.count * i.times AS amount
+              i.count * i.times AS amount,
+              i.reserves,
+              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
             FROM (
               SELECT
                 u.nth,
@@ -552,10 +614,11 @@ BEGIN
                 n.nth_limit,
                 CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                coalesce(u.reserves, false) AS reserves
               -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
               CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
               OFFSET 0 -- Nothing is to be worked out twice.
             ) AS i
@@ -607,9 +670,23 @@ BEGIN
             WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
             WHEN abs(bucket.value) <= asked.tolerance THEN 0
             ELSE bucket.value
-          END AS left_over
+          END AS left_over,
+          CASE
+            WHEN asked.reserves AND bucket.value < - asked.tolerance
+            THEN (
+              SELECT
+                least(
+                  ceil(
+                    - left_over * period / rate
+                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+                  1e18
+                )::bigint + (left_at - now)
+              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
+            )
+          END AS wait
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
+      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      FROM updated AS u;
     END IF;
     -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
     -- flowed in while the bucket was full would be had twice.
@@ -634,6 +711,7 @@ BEGIN
             AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
             rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
             AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
             AS is_plain
           FROM (
             SELECT
@@ -641,7 +719,15 @@ BEGIN
               -- Not a constant, which would be looked up on its own.
               CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
               1e-9 + 1e-14 * l.capacity AS tolerance,
-              l.amount - (1e-9 + 1e-14 * l.capacity) AS needed
+              CASE
+                WHEN l.reserves
+                THEN
+                  -- As far down as it may go, and as the time until it is full again can be told.
+                  greatest(
+                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                    capacity + amount - 1e18 * rate / period)
+                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+              END AS needed
             FROM (
               SELECT
                 i.nth::integer AS nth,
@@ -653,7 +739,9 @@ BEGIN
                 coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
                 i.shards,
                 i.times,
-                i.count * i.times AS amount
+                i.count * i.times AS amount,
+                i.reserves,
+                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
               FROM (
                 SELECT
                   u.nth,
@@ -662,10 +750,11 @@ BEGIN
                   n.nth_limit,
                   CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
                   CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times
+                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                  coalesce(u.reserves, false) AS reserves
                 -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, nth)
+                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
                 CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
                 OFFSET 0 -- Nothing is to be worked out twice.
               ) AS i
@@ -682,15 +771,35 @@ BEGIN
             WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
             WHEN abs(bucket.value) <= asked.tolerance THEN 0
             ELSE bucket.value
-          END AS left_over
+          END AS left_over,
+          CASE
+            WHEN asked.reserves AND bucket.value < - asked.tolerance
+            THEN (
+              SELECT
+                least(
+                  ceil(
+                    - left_over * period / rate
+                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+                  1e18
+                )::bigint + (left_at - now)
+              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
+            )
+          END AS wait
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over) INTO settled, settled_values FROM updated AS u;
+      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      FROM updated AS u;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
       item_values[settled[i]] := settled_values[i];
       is_settled[settled[i]] := true;
+      IF call_reserves IS NOT NULL THEN
+        call_waits[settled[i]] := settled_waits[i];
+      END IF;
     END LOOP;
     IF cardinality(settled) = buckets THEN
+      IF call_reserves IS NOT NULL THEN
+        call_waits[buckets] := call_waits[buckets]; -- One for each, whatever the order they came in.
+      END IF;
       RETURN;
     END IF;
     chosen_shards := NULL;
@@ -937,7 +1046,9 @@ BEGIN
       last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
       IF is_settled[first_item] THEN
         call_admitted[nth] := times;
-        call_waits[nth] := NULL;
+        IF call_reserves IS NULL THEN
+          call_waits[nth] := NULL;
+        END IF;
         FOR item IN first_item .. last_item LOOP
           item_refused[item] := false;
         END LOOP;
@@ -1154,8 +1265,7 @@ BEGIN
                   opened_before bigint;
                 BEGIN
                   IF phase IS NULL THEN
-                    phase := ('x' || substr(encode(sha256(convert_to(
-                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                    phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
                   END IF;
                   IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
                     FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
@@ -1661,8 +1771,7 @@ BEGIN
                   opened_before bigint;
                 BEGIN
                   IF phase IS NULL THEN
-                    phase := ('x' || substr(encode(sha256(convert_to(
-                      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+                    phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
                   END IF;
                   IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
                     FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
@@ -1882,9 +1991,10 @@ BEGIN
 END
 $function$;
 
--- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
--- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}, and for how many microseconds
--- it waited for the row, if the UPDATE decided; one array, because that is quicker than a row.
+-- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
+-- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
+-- {admitted, wait, value}, and for how many microseconds it waited for the row, if the UPDATE decided; one array, because
+-- that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -1893,7 +2003,9 @@ CREATE OR REPLACE FUNCTION public.rate_limit_take(
   capacity double precision,
   count double precision,
   times integer,
-  shards integer
+  shards integer,
+  reserves boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL
 )
 RETURNS double precision[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -1909,7 +2021,16 @@ DECLARE
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
   amount CONSTANT double precision := count * times;
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
-  needed CONSTANT double precision := amount - tolerance;
+  needed CONSTANT double precision :=
+    CASE
+      WHEN reserves
+      THEN
+        -- As far down as it may go, and as the time until it is full again can be told.
+        greatest(
+          amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+          capacity + amount - 1e18 * rate / period)
+      ELSE amount - tolerance
+    END;
   chosen integer := 0;
   held double precision; -- the chosen row
   of_both double precision; -- that and the other one drawn
@@ -1917,10 +2038,12 @@ DECLARE
   draws integer := 0;
   holds_row boolean := false; -- which has too little
   left_over double precision;
+  left_at bigint;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
 BEGIN
-  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND
+  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND (NOT reserves OR (times = 1 AND shards = 1))
+    AND coalesce(max_reserved BETWEEN 0 AND 1e100, true) AND
     rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
     AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
   THEN
@@ -1999,7 +2122,7 @@ BEGIN
       bucket.value +
       greatest(now - bucket.ts, 0)::double precision * rate / period
       >= needed
-    RETURNING bucket.value INTO left_over;
+    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
     IF FOUND THEN
       -- Somebody had the row: see rate_limit_decide.
       waited := public.rate_limit_clock() - now;
@@ -2017,11 +2140,20 @@ BEGIN
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-        RETURNING bucket.value INTO left_over;
+        RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       END IF;
       RETURN ARRAY[
         times,
-        NULL,
+        CASE
+          WHEN left_over < - tolerance
+          THEN
+            least(
+              ceil(
+                - left_over * period / rate
+                - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+              1e18
+            )::bigint + (left_at - now)
+        END,
         CASE
           WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
           WHEN abs(left_over) <= tolerance THEN 0
@@ -2035,9 +2167,10 @@ BEGIN
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
-    NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
-    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL, holds_row
+    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
+    ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
+    ARRAY[times], NULL, holds_row
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
@@ -2227,46 +2360,29 @@ SET enable_seqscan = off
 AS $function$
 DECLARE
   gone bigint;
-  left_over bigint;
+  shards integer;
 BEGIN
   IF name IS NULL OR key IS NULL THEN
     RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to forget every key of a limit.';
   END IF;
-  -- Locked in the order in which decisions take rows.
-  WITH doomed AS (
-    SELECT r.name, r.key, r.shard
-    FROM public.rate_limits AS r
-    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key
-    ORDER BY r.name, r.key, r.shard
-    FOR UPDATE
-  )
+  -- One by one, by the whole primary key and in the order in which decisions take rows. How many there are says the row of
+  -- shard 0, once it is locked: nobody divides the bucket anew who does not hold it.
   DELETE FROM public.rate_limits AS r
-  USING doomed AS d
-  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
-  GET DIAGNOSTICS gone = ROW_COUNT;
-  -- While this waited for the row of shard 0, the bucket may have got more of them.
-  WITH doomed AS (
-    SELECT r.name, r.key, r.shard
-    FROM public.rate_limits AS r
-    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard > 0
-      AND NOT EXISTS (
-        SELECT
-        FROM public.rate_limits AS z
-        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-      )
-    ORDER BY r.name, r.key, r.shard
-    FOR UPDATE
-  )
-  DELETE FROM public.rate_limits AS r
-  USING doomed AS d
-  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
-  GET DIAGNOSTICS left_over = ROW_COUNT;
-  RETURN gone + left_over;
+  WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = 0
+  RETURNING r.shards INTO shards;
+  gone := FOUND::integer;
+  FOR nth_shard IN 1 .. coalesce(shards, 1) - 1 LOOP
+    DELETE FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = nth_shard;
+    gone := gone + FOUND::integer;
+  END LOOP;
+  RETURN gone;
 END
 $function$;
 
--- Forgets every key of a limit. Returns the number of rows that are gone.
+-- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
+-- COMMITTED, since a SERIALIZABLE scan would lock the table.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2415,6 +2531,7 @@ $function$;
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
 REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_phase(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;
@@ -2423,7 +2540,8 @@ REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
-  text, text, double precision, double precision, double precision, double precision, integer, integer
+  text, text, double precision, double precision, double precision, double precision, integer, integer, boolean,
+  double precision
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

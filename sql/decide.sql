@@ -87,6 +87,7 @@ DECLARE
   -- Plain calls, which the UPDATE decides.
   settled integer[];
   settled_values double precision[];
+  settled_waits bigint[];
   is_settled boolean[];
   item_calls integer[]; -- the call that an item is part of
   first_short_name text; -- of the first bucket in the global order that has to be gathered

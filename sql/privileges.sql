@@ -2,6 +2,7 @@
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
 REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_phase(text, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;
@@ -10,7 +11,8 @@ REVOKE ALL ON FUNCTION public.rate_limit_decide(
   text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_take(
-  text, text, double precision, double precision, double precision, double precision, integer, integer
+  text, text, double precision, double precision, double precision, double precision, integer, integer, boolean,
+  double precision
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,

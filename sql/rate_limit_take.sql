@@ -1,6 +1,7 @@
--- One plain call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket. What the
--- UPDATE cannot decide goes to rate_limit_decide. Results as there: {admitted, wait, value}, and for how many microseconds
--- it waited for the row, if the UPDATE decided; one array, because that is quicker than a row.
+-- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
+-- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
+-- {admitted, wait, value}, and for how many microseconds it waited for the row, if the UPDATE decided; one array, because
+-- that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -9,7 +10,9 @@ CREATE OR REPLACE FUNCTION public.rate_limit_take(
   capacity double precision,
   count double precision,
   times integer,
-  shards integer
+  shards integer,
+  reserves boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL
 )
 RETURNS double precision[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -25,7 +28,13 @@ DECLARE
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
   amount CONSTANT double precision := count * times;
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
-  needed CONSTANT double precision := amount - tolerance;
+  needed CONSTANT double precision :=
+    CASE
+      WHEN reserves
+      THEN
+        --@include needed_to_reserve
+      ELSE amount - tolerance
+    END;
   chosen integer := 0;
   held double precision; -- the chosen row
   of_both double precision; -- that and the other one drawn
@@ -33,10 +42,12 @@ DECLARE
   draws integer := 0;
   holds_row boolean := false; -- which has too little
   left_over double precision;
+  left_at bigint;
   waited bigint; -- with the time of the UPDATE itself
   decided record;
 BEGIN
-  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND
+  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND (NOT reserves OR (times = 1 AND shards = 1))
+    AND coalesce(max_reserved BETWEEN 0 AND 1e100, true) AND
     --@include plain_limit
   THEN
     IF shards > 1 THEN
@@ -68,7 +79,7 @@ BEGIN
     WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
       AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
       --@include token_bucket.enough
-    RETURNING bucket.value INTO left_over;
+    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
     IF FOUND THEN
       -- Somebody had the row: see rate_limit_decide.
       waited := public.rate_limit_clock() - now;
@@ -78,11 +89,15 @@ BEGIN
         SET
           --@include token_bucket.kept_waiting
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-        RETURNING bucket.value INTO left_over;
+        RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       END IF;
       RETURN ARRAY[
         times,
-        NULL,
+        CASE
+          WHEN left_over < - tolerance
+          THEN
+            --@include token_bucket.reserved_wait
+        END,
         CASE
           WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
           WHEN abs(left_over) <= tolerance THEN 0
@@ -96,9 +111,10 @@ BEGIN
   SELECT d.*
   INTO decided
   FROM public.rate_limit_decide(
-    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity], NULL, NULL,
-    NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
-    ARRAY[1], NULL, ARRAY[count], NULL, NULL, NULL, ARRAY[times], NULL, holds_row
+    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
+    ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
+    ARRAY[times], NULL, holds_row
   ) AS d;
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END

@@ -17,8 +17,7 @@ DECLARE
   opened_before bigint;
 BEGIN
   IF phase IS NULL THEN
-    phase := ('x' || substr(encode(sha256(convert_to(
-      bucket_names[in_hand] || ':' || bucket_keys[in_hand], 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint;
+    phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
   END IF;
   --@include balance_of_counts
   -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.

@@ -59,6 +59,14 @@ idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
   --@include token_bucket.flow
   , capacity - amount)) * period / rate)::bigint
 
+--@ reserved_wait: microseconds from `now` until the balance `left_over` at `left_at`, brought below 0 by `amount`, is there
+least(
+  ceil(
+    - left_over * period / rate
+    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+  1e18
+)::bigint + (left_at - now)
+
 --@ validate: sets `reason` if an option does not apply
 IF start IS NOT NULL OR resolution IS NOT NULL THEN
   reason := 'start and resolution do not apply to a token bucket';

@@ -4,7 +4,9 @@ first_item := last_item + 1;
 last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
 IF is_settled[first_item] THEN
   call_admitted[nth] := times;
-  call_waits[nth] := NULL;
+  IF call_reserves IS NULL THEN
+    call_waits[nth] := NULL;
+  END IF;
   FOR item IN first_item .. last_item LOOP
     item_refused[item] := false;
   END LOOP;
