@@ -1,0 +1,127 @@
+-- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
+-- without a bound: what it took before is spent.
+--
+--   reason   failed: again after the delay, varied by up to a half of itself; lapsed: the lease has run out; given_up: dead at
+--            once; held: the group waits for the delay, the job first in its line; released: the worker stops; unstarted:
+--            it was claimed and nothing was done, so it stands in line with the reservation it has. (What it paid for its
+--            start is lost: given back, it could be in a later window.) The last three are no failures
+--   delay    in microseconds
+--   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
+CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
+  job_ids bigint[],
+  job_starts integer[],
+  reason text,
+  delay bigint,
+  error text,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[],
+  OUT job_states text[]
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $function$
+DECLARE
+  job public.rate_limit_jobs;
+  clock bigint;
+  ready bigint;
+BEGIN
+  FOR nth IN 1 .. coalesce(cardinality(job_ids), 0) LOOP
+    SELECT j.* INTO job
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
+    FOR UPDATE;
+    job_states[nth] := NULL;
+    CONTINUE WHEN NOT FOUND;
+    IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN
+      CONTINUE; -- It was extended after all.
+    END IF;
+    IF reason NOT IN ('held', 'released', 'unstarted') THEN
+      job.failures := job.failures + 1;
+      job.last_error := error;
+    END IF;
+    IF reason = 'given_up' OR job.failures >= job.max_attempts THEN
+      job.state := 'dead';
+      job.finished_at := public.rate_limit_clock();
+    ELSIF reason = 'unstarted' THEN
+      job.state := 'available';
+      clock := public.rate_limit_clock();
+      INSERT INTO public.rate_limit_groups AS g (queue, key, has_line)
+      VALUES (job.queue, job.key, true)
+      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      SET has_line = true;
+    ELSE
+      ready := public.rate_limit_again(
+        job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
+      job.used_counts := NULL; -- That was of the reservation before.
+      clock := public.rate_limit_clock();
+      IF reason = 'held' THEN
+        job.state := 'available';
+        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, has_line, lag)
+        VALUES (job.queue, job.key, clock + delay, true, clock + delay - job.run_at)
+        ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+        SET
+          not_before = greatest(g.not_before, excluded.not_before),
+          has_line = true,
+          lag = greatest(g.not_before, excluded.not_before) - job.run_at;
+      ELSE
+        job.state := 'scheduled';
+        job.run_at := greatest(ready, clock + (delay * CASE WHEN reason = 'failed' THEN 0.5 + random() ELSE 1 END)::bigint);
+      END IF;
+    END IF;
+    UPDATE public.rate_limit_jobs AS j
+    SET
+      state = job.state,
+      run_at = job.run_at,
+      failures = job.failures,
+      last_error = job.last_error,
+      finished_at = job.finished_at,
+      used_counts = job.used_counts,
+      worker = NULL,
+      lease_until = NULL
+    WHERE j.id = job.id;
+    job_states[nth] := job.state;
+    IF job.state <> 'dead' THEN
+      PERFORM public.rate_limit_ring(job.queue, CASE WHEN reason IN ('held', 'unstarted') THEN clock + delay ELSE job.run_at END);
+    END IF;
+  END LOOP;
+END
+$function$;
+
+-- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
+-- out.
+CREATE OR REPLACE FUNCTION public.rate_limit_again(
+  job public.rate_limit_jobs,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[]
+)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  waits bigint[];
+BEGIN
+  SELECT d.call_waits INTO waits
+  FROM (
+    SELECT array_agg(u.name) AS names, array_agg(u.key) AS keys, array_agg(u.count) AS counts, array_agg(l.nth) AS limits
+    FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
+    JOIN LATERAL (SELECT array_position(limit_names, u.name) AS nth) AS l ON l.nth IS NOT NULL
+  ) AS i
+  CROSS JOIN LATERAL public.rate_limit_decide(
+    limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, NULL, limit_shards, i.names, i.keys,
+    NULL, i.limits, i.counts, NULL, ARRAY[true], ARRAY[cardinality(i.names)], NULL, NULL
+  ) AS d
+  WHERE i.names IS NOT NULL;
+  RETURN public.rate_limit_clock() + coalesce(waits[1], 0);
+END
+$function$;
