@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::call::Denied;
 use crate::error::classify::{Cause, Phase, classify};
-use crate::error::{InvalidCall, InvalidLimit};
+use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// What the database says, without the line of its own source code that the driver appends.
 pub(crate) fn told(error: &sqlx::Error) -> String {
@@ -15,6 +15,11 @@ pub(crate) fn told(error: &sqlx::Error) -> String {
 /// Why a call has no decision. Fail closed: none of these is a permit.
 ///
 /// A denial is not among them, unless it was turned into one with [`Decision::enforce`](crate::Decision::enforce).
+///
+/// # Keys
+/// They are personal data more often than not, and none of these shows one: not as text, not with `{:?}`, and not in its
+/// sources. So a `source` that the database sent has its message, SQLSTATE, table and constraint; not its DETAIL, where
+/// PostgreSQL puts the values of a row. The traces of this crate (target `pg_limiter`) keep to the same.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,6 +29,9 @@ pub enum Error {
     /// A limit that cannot be.
     #[error(transparent)]
     InvalidLimit(#[from] InvalidLimit),
+    /// A job or a worker that cannot be.
+    #[error(transparent)]
+    InvalidJob(#[from] InvalidJob),
     /// The call was denied, and [`enforce`](crate::Decision::enforce) made that an error.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -47,11 +55,16 @@ pub enum Error {
         /// The last failure. Not a source: retrying the whole is not what this error asks for.
         last: sqlx::Error,
     },
-    /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent.
-    #[error("the outcome of a commit is unknown: {}; count the tokens as spent", told(.source))]
+    /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent, or make the
+    /// call with an [idempotency key](crate::Call::idempotency_key), which may be repeated.
+    #[error(
+        "the outcome of a commit is unknown: {}; count the tokens as spent, or repeat calls that have an idempotency key",
+        told(.last)
+    )]
     OutcomeUnknown {
-        /// What the driver says.
-        source: sqlx::Error,
+        /// What the driver says. Not a source: a unit of work that finds a lost connection among the sources of an error
+        /// is run again, and what may have been taken must not be taken once more.
+        last: sqlx::Error,
     },
     /// Too many calls wait for the database already. Nothing was sent.
     #[error("{waiting} calls wait for the database already; ask later, or raise max_waiting")]
@@ -84,6 +97,16 @@ pub enum Error {
         /// What the driver says.
         source: sqlx::Error,
     },
+    /// A prepared statement was not where the driver looked for it: a pooler shares out its connections, and does not know of
+    /// them. Nothing was decided.
+    #[error(
+        "a prepared statement was lost: {}; behind a pooler in transaction mode set named_statements to false, or let the pooler keep track of prepared statements",
+        told(.source)
+    )]
+    Pooler {
+        /// What the driver says.
+        source: sqlx::Error,
+    },
     /// The unit of work returned `Ok`, but a statement in it had failed: nothing was committed.
     #[error(
         "the transaction had failed and was rolled back, although the work reported success; return the first error instead of dropping it"
@@ -92,9 +115,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the whole transaction, run again from the start, may well succeed.
+    /// Whether the whole transaction, run again from the start, may well succeed: after a conflict, and on another
+    /// connection if this one was lost before it was asked to commit.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Conflict { .. })
+        match self {
+            Self::Conflict { .. } => true,
+            Self::Unavailable { source } => matches!(classify(source, Phase::Statement, None), Cause::Connection),
+            _ => false,
+        }
     }
 
     /// The denial, if it is one.
@@ -105,18 +133,34 @@ impl Error {
         }
     }
 
+    /// The failure of a later attempt, when it is not known what an earlier one came to.
+    pub(crate) fn of_unknown_outcome(self) -> Self {
+        match self {
+            Self::Unavailable { source }
+            | Self::RetriesExhausted { last: source, .. }
+            | Self::Conflict { source }
+            | Self::Database { source }
+            | Self::Pooler { source }
+            | Self::SchemaMissing { source, .. } => Self::OutcomeUnknown { last: source },
+            other => other,
+        }
+    }
+
     /// A failure of a statement within the caller's transaction.
     pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
-        Self::of_attempt(source, Phase::Statement, schema)
+        Self::of_attempt(source, Phase::Statement, None, schema)
     }
 
     /// A failure that is not tried again.
-    pub(crate) fn of_attempt(source: sqlx::Error, phase: Phase, schema: &str) -> Self {
-        match classify(&source, phase) {
+    pub(crate) fn of_attempt(source: sqlx::Error, phase: Phase, engine: Option<Engine>, schema: &str) -> Self {
+        let cause = classify(&source, phase, engine);
+        let source = without_keys(source);
+        match cause {
             Cause::Conflict => Self::Conflict { source },
-            Cause::Connection | Cause::Busy => Self::Unavailable { source },
+            Cause::Connection | Cause::Busy | Cause::Settings => Self::Unavailable { source },
+            Cause::Pooler => Self::Pooler { source },
             Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },
-            Cause::Unknown => Self::OutcomeUnknown { source },
+            Cause::Unknown => Self::OutcomeUnknown { last: source },
             Cause::Closed => Self::Closed,
             Cause::Refused | Cause::Data => Self::Database { source },
         }

@@ -103,6 +103,18 @@ pub enum InvalidCall {
         /// The limit's name.
         limit: String,
     },
+    /// The idempotency key is empty, longer than 255 bytes, or holds a NUL.
+    #[error("an idempotency key has 1 to 255 bytes and no NUL, not {bytes} bytes; hash it")]
+    IdempotencyKey {
+        /// The length of the key.
+        bytes: usize,
+    },
+    /// The idempotency key was used for another call before: another limit, key or count. Nothing was taken.
+    #[error("the idempotency key was used for another call before; give each request a key of its own")]
+    IdempotencyKeyReused,
+    /// What changes nothing, or the same however often, takes no idempotency key; and a job has a unique id instead.
+    #[error("an idempotency key is for limit, credit and charge; leave it out, and give a job a unique id instead")]
+    IdempotencyKeyUnsupported,
     /// A call without items decides nothing.
     #[error("the call names no limit; name at least one")]
     Empty,
@@ -110,7 +122,7 @@ pub enum InvalidCall {
 
 impl InvalidCall {
     /// A stable name: `count_exceeds_capacity`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
-    /// `invalid_name`, `invalid_key`, `invalid_call`.
+    /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
@@ -119,7 +131,97 @@ impl InvalidCall {
             Self::ReserveUnsupported { .. } => "reserve_unsupported",
             Self::Name { .. } => "invalid_name",
             Self::Key { .. } => "invalid_key",
+            Self::IdempotencyKey { .. } | Self::IdempotencyKeyReused | Self::IdempotencyKeyUnsupported => {
+                "invalid_idempotency_key"
+            }
             Self::Contradiction { .. } | Self::Empty => "invalid_call",
         }
     }
+}
+
+/// A job or a worker that could never be. Found before anything is sent, but for a time that has gone by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidJob {
+    /// The name of a queue is empty, longer than 255 bytes, or holds a NUL.
+    #[error("a queue's name has 1 to 255 bytes and no NUL, not {bytes} bytes; give the queue a short name")]
+    Queue {
+        /// The length of the name.
+        bytes: usize,
+    },
+    /// The payload cannot be written as JSON that PostgreSQL stores.
+    #[error("the payload cannot be stored as JSON: {reason}")]
+    Payload {
+        /// Why.
+        reason: String,
+    },
+    /// The payload is too large.
+    #[error(
+        "the payload has {bytes} bytes, and {most} are allowed; store it elsewhere and enqueue where it is, or raise max_payload"
+    )]
+    PayloadTooLarge {
+        /// Its length as JSON.
+        bytes: usize,
+        /// What the queue's configuration allows.
+        most: usize,
+    },
+    /// A unique id is empty, longer than 255 bytes, or holds a NUL.
+    #[error("a unique id has 1 to 255 bytes and no NUL, not {bytes} bytes; hash it")]
+    UniqueId {
+        /// The length of the id.
+        bytes: usize,
+    },
+    /// The job is not to run before a time that has gone by. Nothing was enqueued, and no token taken.
+    #[error("the job is to run at a time that has gone by; leave run_at out to run it as soon as the limits allow")]
+    RunAtPast,
+    /// A time or a length that cannot be counted in microseconds.
+    #[error("{what} is out of range; stay within 36,525 days")]
+    Time {
+        /// Which one.
+        what: &'static str,
+    },
+    /// The limits of jobs are known to workers by their names only.
+    #[error("the limit \"{limit}\" is given with the job; define it by name, because workers have to know it, too")]
+    InlineLimit {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A name that leaves no room for that of the bucket of what was started.
+    #[error("the limit's name has {bytes} bytes, and that of a job's limit has at most 247; give it a shorter one")]
+    LimitName {
+        /// The length of the name.
+        bytes: usize,
+    },
+    /// A number that has to be 1 or more, or cannot be as large.
+    #[error("{what} is {value}; {remedy}")]
+    Config {
+        /// Which one.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it could be.
+        remedy: &'static str,
+    },
+    /// There is no job of that id in the queue.
+    #[error("there is no job {id} in the queue \"{queue}\"; it may have been pruned")]
+    UnknownJob {
+        /// The id.
+        id: i64,
+        /// The queue.
+        queue: String,
+    },
+    /// The job reserved nothing from that limit and key.
+    #[error("job {id} reserved nothing of the limit \"{limit}\" for that key; settle what it reserved")]
+    NotReserved {
+        /// The id.
+        id: i64,
+        /// The limit's name.
+        limit: String,
+    },
+    /// The job has not started, or was cancelled: there is nothing to settle.
+    #[error("job {id} has used nothing; settle it once it has started, or cancel it")]
+    NotStarted {
+        /// The id.
+        id: i64,
+    },
 }

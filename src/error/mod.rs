@@ -1,17 +1,19 @@
 //! What can go wrong, and what to do then.
 
 mod classify;
+mod engine;
 mod error;
 mod invalid;
 mod share;
 
+pub use engine::Engine;
 pub use error::Error;
-pub use invalid::{InvalidCall, InvalidLimit, LimitsFileError};
+pub use invalid::{InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 
 pub(crate) use error::told;
 
 pub(crate) use classify::{
-    Cause, MigrationCause, Phase, classify, classify_migration, is_in_failed_transaction, is_transient_chain,
-    refuses_settings,
+    Cause, MigrationCause, Phase, SettingsIgnored, classify, classify_migration, is_in_failed_transaction,
+    refuses_settings, transient_in_chain,
 };
-pub(crate) use share::share;
+pub(crate) use share::{share, without_keys};

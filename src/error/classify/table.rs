@@ -1,0 +1,133 @@
+//! The table of failures: SQLSTATE, engine and, where the SQLSTATE is a catch-all, the words, by what was under way.
+//!
+//! Sources: PostgreSQL's documentation, Appendix A and section 13.5 (Serialization Failure Handling); YugabyteDB's
+//! documentation, "Transaction retries in YSQL", and its source: `ybc_util.cc`, `pg_yb_utils.c`, and `client/transaction.cc`
+//! for a COMMIT that is answered "expired" although it happened. The words have changed between its releases, and more
+//! may follow them, so they are looked for anywhere in the message, the detail and the context.
+
+use super::Cause::{self, Busy, Closed, Conflict, Connection, Data, Pooler, Refused, SchemaMissing, Settings, Unknown};
+use super::classify::SettingsIgnored;
+use crate::error::Engine;
+
+/// One kind of failure, and what it means.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// The SQLSTATE or its beginning; empty for any.
+    pub(super) state: &'static str,
+    /// The engine that this is so on; both if there is none.
+    pub(super) engine: Option<Engine>,
+    /// One of these words is in it; none are needed if there are none.
+    pub(super) words: &'static [&'static str],
+    /// When a connection was being made, and in BEGIN.
+    pub(super) connect: Cause,
+    /// In a statement of a transaction that was not asked to commit.
+    pub(super) statement: Cause,
+    /// Once COMMIT was sent.
+    pub(super) commit: Cause,
+}
+
+const fn on(
+    engine: Option<Engine>,
+    state: &'static str,
+    words: &'static [&'static str],
+    [connect, statement, commit]: [Cause; 3],
+) -> Row {
+    Row { state, engine, words, connect, statement, commit }
+}
+
+/// On both engines.
+const fn any(state: &'static str, causes: [Cause; 3]) -> Row {
+    on(None, state, &[], causes)
+}
+
+/// On YugabyteDB, or as long as the engine is not known.
+const fn yb(state: &'static str, words: &'static [&'static str], causes: [Cause; 3]) -> Row {
+    on(Some(Engine::Yugabyte), state, words, causes)
+}
+
+/// A transaction that was given up, or whose record is gone, which it also is once it has committed.
+const GONE: &[&str] = &["expired", "aborted", "kAborted", "Unknown transaction", "Transaction metadata missing"];
+
+/// Conflicts found before anything was committed.
+const CONFLICTS: &[&str] = &[
+    "could not serialize access",
+    "onflicts with",
+    "Restart read required",
+    "Value write after transaction start",
+    "restart transaction",
+];
+
+/// A part of the cluster that was away or slow, or a schema that has just changed.
+const PASSING: &[&str] = &[
+    "Timed out",
+    "timed out after deadline",
+    "Network error",
+    "Service unavailable",
+    "Not the leader",
+    "valid lease",
+    "Try again",
+    "schema version mismatch",
+    "was aborted while waiting for locks",
+    "atalog version",
+    "atalog snapshot",
+    "Soft memory limit exceeded",
+    "Object Lock Manager Shutdown",
+];
+
+/// A server that only reads, asked for a SERIALIZABLE transaction.
+const STANDBY: &[&str] = &["hot standby"];
+
+/// The first row that fits counts.
+#[rustfmt::skip]
+pub(super) const TABLE: &[Row] = &[
+    //                                                       connect     statement      commit
+    yb("", &["Catalog Version Mismatch"],                   [Connection, Conflict,      Unknown]),
+    yb("40001", GONE,                                       [Connection, Conflict,      Unknown]),
+    yb("40001", CONFLICTS,                                  [Connection, Conflict,      Conflict]),
+    yb("YB", &[],                                           [Connection, Conflict,      Unknown]),  // codes of its own that leak
+    yb("XX000", PASSING,                                    [Connection, Conflict,      Unknown]),  // internal_error, a catch-all
+    on(Some(Engine::Yugabyte), "XX000", &[],                [Connection, Refused,       Unknown]),
+    on(Some(Engine::Yugabyte), "40001", &[],                [Connection, Conflict,      Unknown]),
+    any("40001",                                            [Connection, Conflict,      Conflict]), // serialization_failure
+    any("40P01",                                            [Connection, Conflict,      Conflict]), // deadlock_detected
+    any("72000",                                            [Connection, Conflict,      Conflict]), // snapshot_too_old
+    any("55P03",                                            [Connection, Conflict,      Conflict]), // lock_not_available
+    any("40003",                                            [Connection, Unknown,       Unknown]),  // statement_completion_unknown
+    any("08007",                                            [Connection, Unknown,       Unknown]),  // transaction_resolution_unknown
+    any("08P01",                                            [Settings,   Connection,    Unknown]),  // protocol_violation: poolers refuse settings so
+    any("08",                                               [Connection, Connection,    Unknown]),  // connection exceptions
+    any("57P01",                                            [Connection, Connection,    Unknown]),  // admin_shutdown
+    any("57P02",                                            [Connection, Connection,    Unknown]),  // crash_shutdown
+    any("57P03",                                            [Connection, Connection,    Unknown]),  // cannot_connect_now
+    any("57P05",                                            [Connection, Connection,    Unknown]),  // idle_session_timeout
+    any("25P03",                                            [Connection, Connection,    Unknown]),  // idle_in_transaction_session_timeout
+    any("25P04",                                            [Connection, Connection,    Unknown]),  // transaction_timeout
+    any("53300",                                            [Connection, Connection,    Unknown]),  // too_many_connections
+    any("25006",                                            [Connection, Connection,    Refused]),  // read_only_sql_transaction: after a failover, the wrong node
+    on(None, "0A000", STANDBY,                              [Connection, Connection,    Refused]),  // feature_not_supported, a catch-all: as 25006
+    any("57014",                                            [Connection, Busy,          Busy]),     // query_canceled: statement_timeout
+    any("53200",                                            [Connection, Busy,          Busy]),     // out_of_memory: of its lock tables, too
+    any("26000",                                            [Refused,    Pooler,        Refused]),  // invalid_sql_statement_name: it is on another connection
+    any("42P05",                                            [Refused,    Pooler,        Refused]),  // duplicate_prepared_statement: it was left by another client
+    any("34000",                                            [Refused,    Pooler,        Refused]),  // invalid_cursor_name: a portal's
+    any("42883",                                            [Refused,    SchemaMissing, Refused]),  // undefined_function
+    any("42P01",                                            [Refused,    SchemaMissing, Refused]),  // undefined_table
+    any("3F000",                                            [Refused,    SchemaMissing, Refused]),  // invalid_schema_name
+    any("22",                                               [Refused,    Data,          Data]),     // data exceptions, invalid_parameter_value among them
+    any("",                                                 [Refused,    Refused,       Refused]),  // the database has told, and nothing was committed
+];
+
+/// What the driver itself says.
+pub(super) fn of_driver(error: &sqlx::Error) -> [Cause; 3] {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::WorkerCrashed => [Connection, Connection, Unknown],
+        sqlx::Error::BeginFailed => [Connection, Connection, Refused],
+        sqlx::Error::PoolClosed => [Closed, Closed, Closed],
+        sqlx::Error::Configuration(source) if source.is::<SettingsIgnored>() => [Settings, Refused, Refused],
+        _ => [Refused, Refused, Refused],
+    }
+}
