@@ -12,7 +12,11 @@ pub struct Migration {
     pub sql: String,
 }
 
-const ALL: [(i32, &str, &str); 1] = [(1, "rate_limits", include_str!("../../migrations/0001_rate_limits.sql"))];
+const ALL: [(i32, &str, &str); 3] = [
+    (1, "rate_limits", include_str!("../../migrations/0001_rate_limits.sql")),
+    (2, "queue", include_str!("../../migrations/0002_queue.sql")),
+    (3, "answers", include_str!("../../migrations/0003_answers.sql")),
+];
 
 /// The newest version.
 pub(crate) const NEWEST: i32 = ALL[ALL.len() - 1].0;

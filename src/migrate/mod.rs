@@ -19,7 +19,11 @@
 mod error;
 mod migrations;
 mod runner;
+mod statements;
+mod stepwise;
 
 pub use error::MigrateError;
+#[cfg(feature = "cli")]
+pub(crate) use migrations::NEWEST;
 pub use migrations::{Migration, migrations, uninstall};
 pub use runner::{MigrateReport, Migrator, migrate, migrate_on};

@@ -1,12 +1,13 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
-use crate::error::{MigrationCause, classify_migration};
+use crate::error::{Engine, MigrationCause, classify_migration, without_keys};
 use crate::migrate::MigrateError;
 use crate::migrate::migrations::{Migration, NEWEST, migrations};
 use crate::retry::{Attempts, RetryPolicy};
-use crate::sql::Schema;
+use crate::sql::{Names, Schema, Sql, detect};
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
@@ -54,16 +55,27 @@ pub struct MigrateReport {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Migrator {
-    schema: Schema,
+    pub(super) schema: Schema,
+    engine: Option<Engine>,
 }
 
 impl Migrator {
     /// For this schema, which is created if it is not there.
     pub const fn new(schema: Schema) -> Self {
-        Self { schema }
+        Self { schema, engine: None }
     }
 
-    /// Brings the schema up to date in a transaction of its own, and waits for other migrators.
+    /// On this engine; it is asked of the database otherwise. On [`Engine::Yugabyte`], whose schema changes are not
+    /// transactional, [`run`](Self::run) goes statement by statement, each of which may be run again.
+    #[must_use]
+    pub const fn on(mut self, engine: Engine) -> Self {
+        self.engine = Some(engine);
+        self
+    }
+
+    /// Brings the schema up to date in a transaction of its own, and waits for other migrators. On YugabyteDB, where that
+    /// is not to be had, over two connections of its own, one of which holds a row locked for as long as the other one works:
+    /// what fails half-way is finished by the next run.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -71,16 +83,28 @@ impl Migrator {
     /// # Cancel safety
     /// Dropping the future rolls back.
     pub async fn run(&self, pool: &PgPool) -> Result<MigrateReport, MigrateError> {
-        let mut attempts = Attempts::new(&RetryPolicy {
+        let mut policy = RetryPolicy {
             max_attempts: 100,
             initial: Duration::from_millis(10),
             max: Duration::from_millis(250),
             deadline: Duration::from_secs(60),
             ..RetryPolicy::default()
-        });
+        };
+        let engine = match self.engine {
+            Some(engine) => engine,
+            None => self.detect(pool).await.map_err(|failure| self.told(failure))?,
+        };
+        if engine == Engine::Yugabyte {
+            policy.deadline = Duration::from_secs(900); // Each change of the schema takes about a second there.
+        }
+        let mut attempts = Attempts::new(&policy);
         let mut locking = true;
         loop {
-            let failure = match self.attempt(pool, locking).await {
+            let attempt = match engine {
+                Engine::Yugabyte => self.stepwise(pool).await,
+                Engine::PostgreSql => self.attempt(pool, locking).await,
+            };
+            let failure = match attempt {
                 Ok(report) => return Ok(report),
                 Err(failure) => failure,
             };
@@ -110,6 +134,11 @@ impl Migrator {
     /// What was migrated is there when the caller commits. An advisory lock is held until then.
     pub async fn run_on(&self, connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
         self.nested(connection).await.map_err(|failure| self.told(failure))
+    }
+
+    async fn detect(&self, pool: &PgPool) -> Result<Engine, Failure> {
+        let mut connection = pool.acquire().await?;
+        Ok(detect(&mut connection).await?)
     }
 
     async fn nested(&self, connection: &mut PgConnection) -> Result<MigrateReport, Failure> {
@@ -145,18 +174,38 @@ impl Migrator {
     /// without advisory locks a second migrator waits for it.
     async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
         if locking {
-            sqlx::query("SELECT pg_catalog.pg_advisory_xact_lock($1)").bind(LOCK_KEY).execute(&mut *conn).await?;
+            once("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
         }
+        self.prepare(conn).await?;
+        let found = self.found(conn).await?;
+        let quoted = self.schema.quoted();
+        let mut applied = Vec::new();
+        for Migration { version, name, sql } in migrations(&self.schema) {
+            if version <= found {
+                continue;
+            }
+            let row = format!("INSERT INTO {quoted}.rate_limits_migrations (version, name) VALUES ($1, $2)");
+            once(row).query().bind(version).bind(name).execute(&mut *conn).await?;
+            execute(conn, sql).await?;
+            applied.push(version);
+        }
+        Ok(MigrateReport { version: NEWEST, applied })
+    }
+
+    /// The schema and the table of what was applied, if they are not there.
+    pub(super) async fn prepare(&self, conn: &mut PgConnection) -> Result<(), Failure> {
         let quoted = self.schema.quoted();
         // Asked first: CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
-        let there: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
+        let there: bool = once("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
+            .scalar()
             .bind(self.schema.name())
             .fetch_one(&mut *conn)
             .await?;
         if !there {
             execute(conn, format!("CREATE SCHEMA {quoted}")).await?;
         }
-        let history: Option<String> = sqlx::query_scalar("SELECT pg_catalog.to_regclass($1)::text")
+        let history: Option<String> = once("SELECT pg_catalog.to_regclass($1)::text")
+            .scalar()
             .bind(format!("{quoted}.rate_limits_migrations"))
             .fetch_one(&mut *conn)
             .await?;
@@ -168,38 +217,35 @@ impl Migrator {
                     "CREATE TABLE {quoted}.rate_limits_migrations (\
                        version integer PRIMARY KEY, \
                        name text NOT NULL, \
-                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now()); \
-                     GRANT SELECT ON {quoted}.rate_limits_migrations TO PUBLIC"
+                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now())"
                 ),
             )
             .await?;
+            execute(conn, format!("GRANT SELECT ON {quoted}.rate_limits_migrations TO PUBLIC")).await?;
         }
+        Ok(())
+    }
+
+    /// The version that was found.
+    pub(super) async fn found(&self, conn: &mut PgConnection) -> Result<i32, Failure> {
+        let quoted = self.schema.quoted();
         let latest = format!("SELECT coalesce(max(version), 0) FROM {quoted}.rate_limits_migrations");
-        let found: i32 = sqlx::query_scalar(AssertSqlSafe(latest)).fetch_one(&mut *conn).await?;
+        let found: i32 = once(latest).scalar().fetch_one(&mut *conn).await?;
         if found > NEWEST {
             return Err(Failure::TooNew(found));
         }
-        let mut applied = Vec::new();
-        for Migration { version, name, sql } in migrations(&self.schema) {
-            if version <= found {
-                continue;
-            }
-            let row = format!("INSERT INTO {quoted}.rate_limits_migrations (version, name) VALUES ($1, $2)");
-            sqlx::query(AssertSqlSafe(row)).bind(version).bind(name).execute(&mut *conn).await?;
-            execute(conn, sql).await?;
-            applied.push(version);
-        }
-        Ok(MigrateReport { version: NEWEST, applied })
+        Ok(found)
     }
 
     /// A table `rate_limits` may be there already, if the SQL was printed and run by another tool: then it is taken over.
     async fn check_vacant(&self, conn: &mut PgConnection) -> Result<(), Failure> {
-        let columns: Option<i64> = sqlx::query_scalar(
+        let columns: Option<i64> = once(
             "SELECT count(*) FILTER (WHERE c.relkind = 'r' AND a.attname IN ('name', 'key', 'shard', 'shards', \
              'value', 'ts', 'idle_at', 'earlier_counts')) \
              FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid \
              WHERE c.oid = pg_catalog.to_regclass($1) GROUP BY c.oid",
         )
+        .scalar()
         .bind(format!("{}.rate_limits", self.schema.quoted()))
         .fetch_optional(conn)
         .await?;
@@ -209,6 +255,11 @@ impl Migrator {
     fn told(&self, failure: Failure) -> MigrateError {
         let schema = self.schema.to_string();
         let cause = failure.cause();
+        // A statement that cannot change a table may tell of a row of it.
+        let failure = match failure {
+            Failure::Driver(source) => Failure::Driver(without_keys(source)),
+            other => other,
+        };
         match failure {
             Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: NEWEST },
             Failure::Occupied => MigrateError::Occupied { schema, table: "rate_limits" },
@@ -221,7 +272,7 @@ impl Migrator {
     }
 }
 
-enum Failure {
+pub(super) enum Failure {
     TooNew(i32),
     Occupied,
     Driver(sqlx::Error),
@@ -242,7 +293,7 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-async fn execute(conn: &mut PgConnection, sql: String) -> Result<(), sqlx::Error> {
+pub(super) async fn execute(conn: &mut PgConnection, sql: String) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
 }
 
@@ -254,10 +305,17 @@ async fn in_raw_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error
 
 /// YugabyteDB has the function from the start, and the locks since 2025.1.
 async fn has_advisory_locks(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar(
+    // There may be no transaction yet: in one message, then.
+    sqlx::raw_sql(
         "SELECT pg_catalog.to_regprocedure('pg_catalog.pg_advisory_xact_lock(bigint)') IS NOT NULL \
          AND pg_catalog.version() !~ '-YB-(2024|2\\.)'",
     )
     .fetch_one(conn)
-    .await
+    .await?
+    .try_get(0)
+}
+
+/// Sent once: a name for it would only be left behind, and be in the way of others where sessions are shared.
+pub(super) fn once(text: impl Into<Arc<str>>) -> Sql {
+    Sql::new(text, &Names::new(false))
 }
