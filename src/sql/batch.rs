@@ -24,6 +24,8 @@ pub(crate) struct Batch {
     pub(super) arrays: Arrays,
     items: usize,
     all_plain: bool,
+    /// The i-th item asks the i-th bucket, and no bucket is asked by two.
+    is_one_to_one: bool,
 }
 
 /// A bucket, and the call that asked it last.
@@ -76,7 +78,7 @@ pub(super) struct Arrays {
 
 impl Batch {
     pub(crate) fn new() -> Self {
-        Self { all_plain: true, ..Self::default() }
+        Self { all_plain: true, is_one_to_one: true, ..Self::default() }
     }
 
     /// One call.
@@ -180,8 +182,13 @@ impl Batch {
         bucket.asked_by = asked_by;
         bucket.item = nth;
         bucket.calls += 1;
-        self.all_plain &= bucket.calls == 1;
+        self.is_one_to_one &= bucket.calls == 1;
         *bucket
+    }
+
+    /// The number of items of each call.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.places.iter().map(|place| place.items)
     }
 
     /// Whether more than one bucket is asked.
@@ -194,17 +201,23 @@ impl Batch {
         self.arrays.call_ops.iter().any(|op| *op != Op::Check)
     }
 
-    /// The limit, if all that is asked is one plain call of a token bucket, however often.
+    /// The limit, if all that is asked is one plain call of a token bucket, however often, or one reservation from a bucket
+    /// without shards.
     pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
-        match self.limits.as_slice() {
-            [limit] if self.all_plain && self.items == 1 && limit.kind() == Kind::TokenBucket => Some(limit),
-            _ => None,
-        }
+        let [limit] = self.limits.as_slice() else { return None };
+        let is_lone = self.is_one_to_one && self.items == 1 && limit.kind() == Kind::TokenBucket;
+        (is_lone && (self.all_plain || self.is_lone_reservation(limit))).then_some(limit)
     }
 
-    /// Whether all calls are plain, the i-th item asks the i-th bucket, and no bucket is asked by two.
-    pub(super) const fn is_plain(&self) -> bool {
-        self.all_plain
+    fn is_lone_reservation(&self, limit: &Limit) -> bool {
+        let Arrays { call_ops, call_reserves, call_ats, .. } = &self.arrays;
+        let asked = (call_ops.as_slice(), call_reserves.as_slice(), call_ats.as_slice());
+        matches!(asked, ([Op::Limit], [true], [None])) && limit.given_shards().is_none()
+    }
+
+    /// Whether the i-th item asks the i-th bucket, and no bucket is asked by two.
+    pub(super) const fn is_one_to_one(&self) -> bool {
+        self.is_one_to_one
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
@@ -111,22 +112,55 @@ pub(crate) struct Alone {
 }
 
 /// Waits until all that was committed before is safe on disk: a commit of next to nothing does.
-pub(crate) async fn flush(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    let message = "SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')";
-    sqlx::query(message).execute(conn).await.map(|_| ())
+pub(crate) async fn flush(conn: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
+    statements.flush.query().execute(conn).await.map(|_| ())
 }
 
-/// The statement. What is usual in all elements of an array is said by NULL, which is quicker.
-fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q, Postgres, PgArguments> {
-    fn unless<T>(usual: bool, array: T) -> Option<T> {
-        (!usual).then_some(array)
-    }
-    fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
-        array.iter().any(Option::is_some).then_some(array)
-    }
+fn unless<T>(usual: bool, array: T) -> Option<T> {
+    (!usual).then_some(array)
+}
+
+fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
+    array.iter().any(Option::is_some).then_some(array)
+}
+
+/// The limits and buckets of a batch, as ten arguments. What is usual in all elements of an array is said by NULL, which is
+/// quicker.
+fn bind_buckets<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    query
+        .bind(&arrays.limit_kinds)
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(given(&arrays.limit_capacities))
+        .bind(given(&arrays.limit_max_reserved))
+        .bind(given(&arrays.limit_starts))
+        .bind(given(&arrays.limit_resolutions))
+        .bind(given(&arrays.limit_shards))
+        .bind(arrays.bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(arrays.bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+}
+
+/// The limits, buckets and items of a batch and the sizes of its calls, as fourteen arguments, nothing left out.
+pub(super) fn bind_items<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    batch: &'q Batch,
+) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    bind_buckets(query, batch)
+        .bind(&arrays.item_buckets)
+        .bind(&arrays.item_limits)
+        .bind(&arrays.item_counts)
+        .bind(&arrays.call_sizes)
+}
+
+/// The statement.
+fn query<'q>(statements: &Statements, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     if let Some(limit) = batch.lone_token_bucket() {
         let arrays = &batch.arrays;
-        return sqlx::query(statements.take.clone())
+        return statements
+            .take
+            .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
             .bind(limit.rate())
@@ -134,20 +168,11 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
             .bind(limit.capacity())
             .bind(arrays.item_counts.first())
             .bind(arrays.call_times.first())
-            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1));
+            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
+            .bind(arrays.call_reserves.first())
+            .bind(limit.max_reserved());
     }
-    let plain = batch.is_plain();
     let Arrays {
-        limit_kinds,
-        limit_rates,
-        limit_periods,
-        limit_capacities,
-        limit_max_reserved,
-        limit_starts,
-        limit_resolutions,
-        limit_shards,
-        bucket_names,
-        bucket_keys,
         item_buckets,
         item_limits,
         item_counts,
@@ -156,19 +181,10 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
         call_sizes,
         call_times,
         call_ats,
+        ..
     } = &batch.arrays;
-    sqlx::query(statements.decide.clone())
-        .bind(limit_kinds)
-        .bind(limit_rates)
-        .bind(limit_periods)
-        .bind(given(limit_capacities))
-        .bind(given(limit_max_reserved))
-        .bind(given(limit_starts))
-        .bind(given(limit_resolutions))
-        .bind(given(limit_shards))
-        .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
-        .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
-        .bind(unless(plain, item_buckets))
+    bind_buckets(statements.decide.query(), batch)
+        .bind(unless(batch.is_one_to_one(), item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
         .bind(
@@ -182,7 +198,18 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> sqlx::query::Query<'q
 }
 
 fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let said = if batch.lone_token_bucket().is_some() { Said::of_one(row)? } else { Said::of_several(row)? };
+    match batch.lone_token_bucket() {
+        Some(_) => told(&Said::of_one(row)?, batch),
+        None => of_several(row, 0, batch),
+    }
+}
+
+/// The answers in four columns from this one on.
+pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    told(&Said::of_several(row, first)?, batch)
+}
+
+fn told(said: &Said, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
@@ -197,12 +224,12 @@ struct Said {
 }
 
 impl Said {
-    fn of_several(row: &PgRow) -> Result<Self, sqlx::Error> {
+    fn of_several(row: &PgRow, first: usize) -> Result<Self, sqlx::Error> {
         Ok(Self {
-            admitted: row.try_get(0)?,
-            waits: row.try_get(1)?,
-            refused: row.try_get(2)?,
-            balances: row.try_get(3)?,
+            admitted: row.try_get(first)?,
+            waits: row.try_get(first + 1)?,
+            refused: row.try_get(first + 2)?,
+            balances: row.try_get(first + 3)?,
         })
     }
 

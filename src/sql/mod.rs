@@ -2,8 +2,12 @@
 
 mod batch;
 mod decide;
+mod engine;
+mod once;
 mod prune;
+pub(crate) mod queue;
 mod schema;
+mod statement;
 mod within;
 
 pub use schema::{InvalidSchema, Schema};
@@ -13,5 +17,8 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::Batch;
 pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush};
-pub(crate) use prune::{LastRow, PruneStep, prune};
+pub(crate) use engine::detect;
+pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
+pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use schema::Statements;
+pub(crate) use statement::{Names, Sql};

@@ -1,4 +1,4 @@
-//! `rate_limit_prune`: one step through the rows.
+//! `rate_limit_prune`, one step through the rows, and `rate_limit_prune_answers`.
 
 use sqlx::{PgConnection, Row};
 
@@ -26,7 +26,9 @@ pub(crate) async fn prune(
     step: i32,
     after: Option<&LastRow>,
 ) -> Result<PruneStep, sqlx::Error> {
-    let row = sqlx::query(statements.prune.clone())
+    let row = statements
+        .prune
+        .query()
         .bind(step)
         .bind(after.map(|row| row.name.as_str()))
         .bind(after.map(|row| row.key.as_str()))
@@ -39,4 +41,14 @@ pub(crate) async fn prune(
         None => None,
     };
     Ok(PruneStep { pruned: row.try_get::<i64, _>(0)?.unsigned_abs(), last })
+}
+
+/// Removes so many expired answers at most, and says how many that were.
+pub(crate) async fn prune_answers(
+    connection: &mut PgConnection,
+    statements: &Statements,
+    step: i32,
+) -> Result<u64, sqlx::Error> {
+    let pruned: i64 = statements.prune_answers.scalar().bind(step).fetch_one(connection).await?;
+    Ok(pruned.unsigned_abs())
 }

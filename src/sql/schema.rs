@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+use crate::sql::{Names, Sql};
 
 /// The longest identifier of PostgreSQL, in bytes.
 const LONGEST: usize = 63;
@@ -57,30 +57,45 @@ impl fmt::Display for Schema {
 #[derive(Clone, Debug)]
 pub(crate) struct Statements {
     pub(crate) schema: Schema,
-    pub(crate) decide: SqlStr,
-    pub(crate) take: SqlStr,
-    pub(crate) reset_name: SqlStr,
-    pub(crate) prune: SqlStr,
+    pub(crate) decide: Sql,
+    pub(crate) take: Sql,
+    pub(crate) decide_once: Sql,
+    pub(crate) flush: Sql,
+    pub(crate) reset_name: Sql,
+    pub(crate) prune: Sql,
+    pub(crate) prune_answers: Sql,
+    pub(crate) names: Names,
 }
 
 impl Statements {
-    pub(crate) fn new(schema: Schema) -> Self {
+    pub(crate) fn new(schema: Schema, names: Names) -> Self {
         let quoted = schema.quoted();
         let decide = format!(
             "SELECT call_admitted, call_waits, item_refused, item_values \
              FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
              $18)"
         );
-        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7, $8)");
+        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+        let arguments: Vec<String> = (1..=18).map(|nth| format!("${nth}")).collect();
+        let decide_once = format!(
+            "SELECT outcome, call_admitted, call_waits, item_refused, item_values \
+             FROM {quoted}.rate_limit_decide_once({})",
+            arguments.join(", ")
+        );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
         let prune =
             format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
+        let prune_answers = format!("SELECT {quoted}.rate_limit_prune_answers($1)");
         Self {
             schema,
-            decide: AssertSqlSafe(Arc::<str>::from(decide)).into_sql_str(),
-            take: AssertSqlSafe(Arc::<str>::from(take)).into_sql_str(),
-            reset_name: AssertSqlSafe(Arc::<str>::from(reset_name)).into_sql_str(),
-            prune: AssertSqlSafe(Arc::<str>::from(prune)).into_sql_str(),
+            decide: Sql::new(decide, &names),
+            take: Sql::new(take, &names),
+            decide_once: Sql::new(decide_once, &names),
+            flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
+            reset_name: Sql::new(reset_name, &names),
+            prune: Sql::new(prune, &names),
+            prune_answers: Sql::new(prune_answers, &names),
+            names,
         }
     }
 }

@@ -1,11 +1,12 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, Decision, Op, Resolved};
+use crate::call::{Balances, Call, Decision, KeySecret, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
-use crate::sql::{Answer, Batch, Schema, Statements, decide};
+use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, decide, decide_once};
 
 /// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
 ///
@@ -15,6 +16,8 @@ use crate::sql::{Answer, Batch, Schema, Statements, decide};
 pub struct RateLimits {
     limits: Limits,
     statements: Arc<Statements>,
+    keep_answers: Duration,
+    key_secret: Option<KeySecret>,
 }
 
 impl RateLimits {
@@ -25,7 +28,37 @@ impl RateLimits {
 
     /// Limits whose balances are in this schema.
     pub fn in_schema(limits: Limits, schema: Schema) -> Self {
-        Self { limits, statements: Arc::new(Statements::new(schema)) }
+        Self {
+            limits,
+            statements: Arc::new(Statements::new(schema, Names::new(true))),
+            keep_answers: KEEP_ANSWERS,
+            key_secret: None,
+        }
+    }
+
+    /// How long the answer to a call with an [idempotency key](crate::Call::idempotency_key) holds: default 24 hours, from
+    /// 1 microsecond to 36,525 days; what is shorter or longer is taken for that.
+    #[must_use]
+    pub const fn with_keep_answers(mut self, keep: Duration) -> Self {
+        self.keep_answers = keep;
+        self
+    }
+
+    /// The same with keys stored under this secret.
+    #[must_use]
+    pub fn with_key_secret(mut self, secret: KeySecret) -> Self {
+        self.key_secret = Some(secret);
+        self
+    }
+
+    /// The same with statements that the server does not keep under names: for a pool whose connections go through a pooler
+    /// in transaction mode that knows nothing of prepared statements, like pgbouncer before 1.21. Each call then takes one
+    /// more round trip, and has to be within a transaction. For a [`Limiter`](crate::Limiter) and its queues there is
+    /// [`LimiterConfig::named_statements`](crate::LimiterConfig::named_statements).
+    #[must_use]
+    pub fn with_unnamed_statements(self) -> Self {
+        let statements = Statements::new(self.schema().clone(), Names::new(false));
+        Self { statements: Arc::new(statements), ..self }
     }
 
     /// The limits known by name.
@@ -53,13 +86,21 @@ impl RateLimits {
         Within { rate_limits: self, connection }
     }
 
+    pub(crate) const fn keep_answers(&self) -> Duration {
+        self.keep_answers
+    }
+
     pub(crate) fn statements(&self) -> &Statements {
         &self.statements
     }
 
-    /// Looks the limits up and checks the call.
+    /// Looks the limits up, checks the call, and hashes its keys if there is a secret.
     pub(crate) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
-        Ok(Resolved::new(op, call, &self.limits)?)
+        Ok(Resolved::new(op, call, &self.limits, self.key_secret.as_ref())?)
+    }
+
+    pub(crate) const fn key_secret(&self) -> Option<&KeySecret> {
+        self.key_secret.as_ref()
     }
 
     /// The same with all counts 0, which asks for the balances.
@@ -161,10 +202,13 @@ impl Within<'_> {
 
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.rate_limits.statements();
+        let told = |error| Error::of_statement(error, self.rate_limits.schema().name());
+        if let Some(key) = &call.idempotency_key {
+            let once = decide_once(self.connection, statements, call, key, self.rate_limits.keep_answers).await;
+            return once.map_err(told)?.answer();
+        }
         let answers = decide(self.connection, statements, &Batch::of(call)).await;
-        answers
-            .and_then(|mut answers| answers.pop().ok_or(sqlx::Error::RowNotFound))
-            .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+        answers.and_then(|mut answers| answers.pop().ok_or(sqlx::Error::RowNotFound)).map_err(told)
     }
 }
 
@@ -173,6 +217,6 @@ pub(crate) async fn reset_all_keys(
     statements: &Statements,
     name: &str,
 ) -> Result<u64, sqlx::Error> {
-    let rows: i64 = sqlx::query_scalar(statements.reset_name.clone()).bind(name).fetch_one(connection).await?;
+    let rows: i64 = statements.reset_name.scalar().bind(name).fetch_one(connection).await?;
     Ok(rows.unsigned_abs())
 }

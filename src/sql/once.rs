@@ -1,0 +1,55 @@
+//! Calls with an idempotency key.
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, Row};
+
+use crate::call::{Op, Resolved};
+use crate::error::{Error, InvalidCall};
+use crate::sql::decide::{bind_items, of_several};
+use crate::sql::{Answer, Batch, Statements};
+
+/// How long answers are kept unless it is said: a day.
+pub(crate) const KEEP_ANSWERS: Duration = Duration::from_secs(86_400);
+const SHORTEST: Duration = Duration::from_micros(1);
+const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// What came of a call with an idempotency key.
+pub(crate) enum Once {
+    /// Now or before.
+    Answered(Answer),
+    /// The key was used for another call.
+    Mismatched,
+}
+
+impl Once {
+    pub(crate) fn answer(self) -> Result<Answer, Error> {
+        match self {
+            Self::Answered(answer) => Ok(answer),
+            Self::Mismatched => Err(InvalidCall::IdempotencyKeyReused.into()),
+        }
+    }
+}
+
+/// Decides one call, or finds what was answered under its key before.
+pub(crate) async fn decide_once(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    call: &Resolved,
+    key: &str,
+    keep: Duration,
+) -> Result<Once, sqlx::Error> {
+    let batch = Batch::of(call);
+    let keep = i64::try_from(keep.clamp(SHORTEST, LONGEST).as_micros()).unwrap_or(i64::MAX);
+    let query = statements.decide_once.query().bind(key).bind(keep);
+    let row = bind_items(query, &batch)
+        .bind(call.op.as_str())
+        .bind(call.reserve && call.op == Op::Limit)
+        .fetch_one(conn)
+        .await?;
+    let outcome: &str = row.try_get(0)?;
+    if outcome == "mismatched" {
+        return Ok(Once::Mismatched);
+    }
+    of_several(&row, 1, &batch)?.pop().map(Once::Answered).ok_or(sqlx::Error::RowNotFound)
+}

@@ -1,0 +1,89 @@
+use sqlx::{PgConnection, Row};
+
+use crate::sql::queue::{KnownLimits, QueueStatements};
+
+/// What a worker asks for.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    pub(crate) queue: &'a str,
+    pub(crate) worker: &'a str,
+    pub(crate) most: i32,
+    /// In microseconds.
+    pub(crate) ahead: i64,
+    /// In microseconds.
+    pub(crate) lease: i64,
+    /// In microseconds.
+    pub(crate) sleep: i64,
+    pub(crate) limits: &'a KnownLimits,
+}
+
+/// What it gets.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) jobs: Vec<ClaimedJob>,
+    /// In microseconds; `None` if nothing is known to come.
+    pub(crate) next_in: Option<i64>,
+    pub(crate) lapsed: bool,
+    pub(crate) look_again: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimedJob {
+    pub(crate) id: i64,
+    pub(crate) key: String,
+    pub(crate) payload: String,
+    pub(crate) unique_id: Option<String>,
+    pub(crate) priority: i32,
+    pub(crate) run_at: i64,
+    pub(crate) enqueued_at: i64,
+    pub(crate) starts: i32,
+    pub(crate) failures: i32,
+    pub(crate) max_attempts: i32,
+    pub(crate) limit_names: Vec<String>,
+    pub(crate) limit_keys: Vec<String>,
+    pub(crate) counts: Vec<f64>,
+    /// In microseconds.
+    pub(crate) start_in: i64,
+}
+
+pub(crate) async fn claim(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    claim: &Claim<'_>,
+) -> Result<Claimed, sqlx::Error> {
+    let query = statements
+        .claim
+        .query()
+        .bind(claim.queue)
+        .bind(claim.worker)
+        .bind(claim.most)
+        .bind(claim.ahead)
+        .bind(claim.lease)
+        .bind(claim.sleep);
+    let mut claimed = Claimed::default();
+    for row in claim.limits.bind(query).fetch_all(conn).await? {
+        let Some(id) = row.try_get("job_id")? else {
+            claimed.next_in = row.try_get("next_in")?;
+            claimed.lapsed = row.try_get("lapsed")?;
+            claimed.look_again = row.try_get("look_again")?;
+            continue;
+        };
+        claimed.jobs.push(ClaimedJob {
+            id,
+            key: row.try_get("job_key")?,
+            payload: row.try_get("job_payload")?,
+            unique_id: row.try_get("job_unique_id")?,
+            priority: row.try_get("job_priority")?,
+            run_at: row.try_get("job_run_at")?,
+            enqueued_at: row.try_get("job_enqueued_at")?,
+            starts: row.try_get("job_starts")?,
+            failures: row.try_get("job_failures")?,
+            max_attempts: row.try_get("job_max_attempts")?,
+            limit_names: row.try_get("job_limit_names")?,
+            limit_keys: row.try_get("job_limit_keys")?,
+            counts: row.try_get("job_counts")?,
+            start_in: row.try_get("job_start_in")?,
+        });
+    }
+    Ok(claimed)
+}

@@ -1,0 +1,83 @@
+use sqlx::{PgConnection, Row};
+
+use crate::sql::Batch;
+use crate::sql::decide::bind_items;
+use crate::sql::queue::QueueStatements;
+
+/// Jobs as arrays, one element each.
+#[derive(Debug, Default)]
+pub(crate) struct JobArrays {
+    pub(crate) keys: Vec<String>,
+    pub(crate) payloads: Vec<String>,
+    pub(crate) priorities: Vec<i32>,
+    pub(crate) unique_ids: Vec<Option<String>>,
+    /// In microseconds.
+    pub(crate) jitters: Vec<i64>,
+    /// In microseconds since the Unix epoch.
+    pub(crate) not_befores: Vec<Option<i64>>,
+    pub(crate) max_attempts: Vec<i32>,
+}
+
+/// What became of one job.
+#[derive(Clone, Debug)]
+pub(crate) struct EnqueueAnswer {
+    /// scheduled, duplicate, refused, past
+    pub(crate) outcome: String,
+    pub(crate) id: Option<i64>,
+    pub(crate) run_at: Option<i64>,
+    pub(crate) wait: Option<i64>,
+    pub(crate) ahead: Option<i64>,
+    /// One an item of its call.
+    pub(crate) refused: Vec<bool>,
+    pub(crate) balances: Vec<f64>,
+}
+
+/// `batch` has the reservation of each job.
+pub(crate) async fn enqueue(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    batch: &Batch,
+    jobs: &JobArrays,
+    only_estimate: bool,
+) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
+    let query = statements.enqueue.query().bind(queue);
+    let row = bind_items(query, batch)
+        .bind(&jobs.keys)
+        .bind(&jobs.payloads)
+        .bind(&jobs.priorities)
+        .bind(&jobs.unique_ids)
+        .bind(&jobs.jitters)
+        .bind(&jobs.not_befores)
+        .bind(&jobs.max_attempts)
+        .bind(only_estimate)
+        .fetch_one(conn)
+        .await?;
+    let outcomes: Vec<String> = row.try_get("job_outcomes")?;
+    let ids = optional(row.try_get("job_ids")?);
+    let run_ats = optional(row.try_get("job_run_ats")?);
+    let waits = optional(row.try_get("job_waits")?);
+    let aheads = optional(row.try_get("job_aheads")?);
+    let refused: Option<Vec<bool>> = row.try_get("item_refused")?; // None were, if it is not there.
+    let balances: Vec<f64> = row.try_get("item_values")?;
+    let mut item = 0;
+    let answers = outcomes.into_iter().zip(batch.sizes()).enumerate().map(|(nth, (outcome, size))| {
+        let items = item..item + size;
+        item += size;
+        EnqueueAnswer {
+            outcome,
+            id: ids(nth),
+            run_at: run_ats(nth),
+            wait: waits(nth),
+            ahead: aheads(nth),
+            refused: refused.as_ref().and_then(|all| all.get(items.clone())).unwrap_or_default().to_vec(),
+            balances: balances.get(items).unwrap_or_default().to_vec(),
+        }
+    });
+    Ok(answers.collect())
+}
+
+/// An array that ends with its last element that is something, or is not there at all.
+fn optional(array: Option<Vec<Option<i64>>>) -> impl Fn(usize) -> Option<i64> {
+    move |nth| array.as_ref()?.get(nth).copied().flatten()
+}

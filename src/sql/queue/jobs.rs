@@ -1,0 +1,125 @@
+//! What is done to jobs by their ids.
+
+use sqlx::{PgConnection, Row};
+
+use crate::sql::queue::{KnownLimits, QueueStatements};
+
+/// Why a job that was started runs again, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    Failed,
+    Lapsed,
+    GivenUp,
+    Held,
+    Released,
+    Unstarted,
+}
+
+impl Again {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Lapsed => "lapsed",
+            Self::GivenUp => "given_up",
+            Self::Held => "held",
+            Self::Released => "released",
+            Self::Unstarted => "unstarted",
+        }
+    }
+}
+
+/// The states of the jobs after it; `None` for a start that was not the job's last one. `delay` is in microseconds.
+pub(crate) async fn again(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    (ids, starts): (&[i64], &[i32]),
+    (reason, delay, error): (Again, i64, &str),
+    limits: &KnownLimits,
+) -> Result<Vec<Option<String>>, sqlx::Error> {
+    let query = statements.again.query().bind(ids).bind(starts).bind(reason.as_str()).bind(delay).bind(error);
+    let states: Option<_> = limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)?;
+    Ok(states.unwrap_or_default())
+}
+
+/// Whether the start was the job's last one, so that it is done now.
+pub(crate) async fn done(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    id: i64,
+    starts: i32,
+    limits: &KnownLimits,
+) -> Result<bool, sqlx::Error> {
+    let query = statements.done.query().bind(id).bind(starts);
+    limits.bind(query).fetch_one(conn).await?.try_get(0)
+}
+
+/// Those of the jobs that are still under way. `lease` is in microseconds.
+pub(crate) async fn extend(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    ids: &[i64],
+    starts: &[i32],
+    lease: i64,
+) -> Result<Vec<i64>, sqlx::Error> {
+    statements.extend.scalar().bind(ids).bind(starts).bind(lease).fetch_all(conn).await
+}
+
+/// The ids and starts of jobs whose leases have run out.
+pub(crate) async fn lapsed(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    most: i32,
+) -> Result<Vec<(i64, i32)>, sqlx::Error> {
+    let rows = statements.lapsed.query().bind(queue).bind(most).fetch_all(conn).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// The state that the job was in; `None` if there is none.
+pub(crate) async fn cancel(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    id: i64,
+    limits: &KnownLimits,
+) -> Result<Option<String>, sqlx::Error> {
+    let query = statements.cancel.query().bind(queue).bind(id);
+    limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
+}
+
+/// settled, already, not_started, no_such_item; `None` if there is no such job.
+pub(crate) async fn settle(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    id: i64,
+    (name, key, used): (&str, &str, f64),
+    limits: &KnownLimits,
+) -> Result<Option<String>, sqlx::Error> {
+    let query = statements.settle.query().bind(queue).bind(id).bind(name).bind(key).bind(used);
+    limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
+}
+
+/// When it will run again, in microseconds since the Unix epoch; `None` if there is no such job, or it is neither dead nor
+/// cancelled.
+pub(crate) async fn requeue(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    id: i64,
+    limits: &KnownLimits,
+) -> Result<Option<i64>, sqlx::Error> {
+    let query = statements.requeue.query().bind(queue).bind(id);
+    limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
+}
+
+/// How many jobs are gone: those that ended so many microseconds ago.
+pub(crate) async fn prune(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    ended_for: i64,
+    most: i32,
+) -> Result<i64, sqlx::Error> {
+    statements.prune.scalar().bind(queue).bind(ended_for).bind(most).fetch_one(conn).await
+}

@@ -1,0 +1,54 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::{Query, QueryScalar};
+use sqlx::{AssertSqlSafe, Decode, Postgres, SqlSafeStr, SqlStr, Type};
+
+/// Whether the server keeps statements under names, for each connection. Clones are told together.
+#[derive(Clone, Debug)]
+pub(crate) struct Names(Arc<AtomicBool>);
+
+impl Names {
+    pub(crate) fn new(given: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(given)))
+    }
+
+    pub(crate) fn are_given(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// From now on none are given. Whether any were before.
+    pub(crate) fn give_up(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// SQL that is sent again and again. All queries of the library are made here.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    text: SqlStr,
+    names: Names,
+}
+
+impl Sql {
+    /// `text` is put together from literals and quoted identifiers. A statement without a name is parsed each time, in a round
+    /// trip of its own: if a pooler stands in between, the two only meet within a transaction.
+    pub(crate) fn new(text: impl Into<Arc<str>>, names: &Names) -> Self {
+        Self { text: AssertSqlSafe(text.into()).into_sql_str(), names: names.clone() }
+    }
+
+    pub(crate) fn query<'q>(&self) -> Query<'q, Postgres, PgArguments> {
+        // Said here, because the driver gives names even where it keeps no statements (`statement_cache_capacity(0)`).
+        sqlx::query(self.text.clone()).persistent(self.names.are_given())
+    }
+
+    /// For a result of one column.
+    pub(crate) fn scalar<'q, T>(&self) -> QueryScalar<'q, Postgres, T, PgArguments>
+    where
+        (T,): for<'r> sqlx::FromRow<'r, PgRow>,
+        T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
+    {
+        sqlx::query_scalar(self.text.clone()).persistent(self.names.are_given())
+    }
+}
