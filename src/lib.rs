@@ -34,7 +34,8 @@
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
 //! - Calls on a connection that you own: [`RateLimits`], [`Within`].
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
-//! - The table and functions in your database: [`migrate`].
+//! - Reserve now, run later: [`queue`].
+//! - The tables and functions in your database: [`migrate`].
 //!
 //! # Units and defaults
 //! Tokens are `f64`; fractions are allowed, and comparisons forgive 1e-9. Times are [`std::time::Duration`] in whole
@@ -60,9 +61,12 @@ pub mod cli;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
 pub mod migrate;
+pub mod queue;
 
-pub use call::{Balances, Call, Decision, Denied, Item, Key, LimitRef, LimitState, Outcome, Permit};
-pub use error::{Error, InvalidCall, InvalidLimit, LimitsFileError};
+pub use call::{
+    Balances, Call, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Outcome, Permit,
+};
+pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, kinds};
 pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig};
 pub use retry::RetryPolicy;

@@ -14,6 +14,8 @@ use crate::call::{Item, Key, LimitRef};
 pub struct Call {
     pub(crate) items: Vec<Item>,
     pub(crate) reserve: bool,
+    /// A key, so that it is hidden as well as one.
+    pub(crate) idempotency_key: Option<Key>,
 }
 
 impl Call {
@@ -23,29 +25,60 @@ impl Call {
         self.reserve = true;
         self
     }
+
+    /// Take the tokens once, however often the call is made with this key: what was answered is written down in the same
+    /// transaction, and whoever comes again gets that answer and takes nothing. So a call whose outcome is not known, or a
+    /// request that is delivered twice, may simply be made again; the limiter's own transactions do that by themselves.
+    ///
+    /// A reservation keeps its moment: the wait for it gets shorter. A denial takes nothing and is not written down: the
+    /// next call is decided anew. The same key with another call (another limit, key or count) is
+    /// [`InvalidCall::IdempotencyKeyReused`](crate::InvalidCall::IdempotencyKeyReused). Answers are kept for
+    /// [`LimiterConfig::keep_answers`](crate::LimiterConfig::keep_answers), and removed by
+    /// [`prune`](crate::Limiter::prune) after that.
+    ///
+    /// The key has 1 to 255 bytes and no NUL, and is for `limit`, `credit` and `charge`. It belongs to the schema, not to a
+    /// limit: let it hold whose it is, as in `"u1:checkout:42"`. Such a call is decided on its own, not together with
+    /// others, in BEGIN, the call, COMMIT over the pool. With a [`KeySecret`](crate::KeySecret) it is stored as its hash, like
+    /// other keys. (As in the IETF draft "The Idempotency-Key HTTP Header Field".)
+    ///
+    /// ```no_run
+    /// # use pg_limiter::{Call, Item, Limiter};
+    /// # async fn f(limiter: Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let call = Call::from(("per_user", "u1")).idempotency_key("u1:checkout:42");
+    /// if limiter.limit(call).await?.is_allowed() { /* .. */ }
+    /// # Ok(()) }
+    /// ```
+    pub fn idempotency_key(mut self, key: impl Into<Key>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+
+    const fn of(items: Vec<Item>) -> Self {
+        Self { items, reserve: false, idempotency_key: None }
+    }
 }
 
 impl From<Item> for Call {
     fn from(item: Item) -> Self {
-        Self { items: vec![item], reserve: false }
+        Self::of(vec![item])
     }
 }
 
 impl From<Vec<Item>> for Call {
     fn from(items: Vec<Item>) -> Self {
-        Self { items, reserve: false }
+        Self::of(items)
     }
 }
 
 impl From<&[Item]> for Call {
     fn from(items: &[Item]) -> Self {
-        Self { items: items.to_vec(), reserve: false }
+        Self::of(items.to_vec())
     }
 }
 
 impl<const N: usize> From<[Item; N]> for Call {
     fn from(items: [Item; N]) -> Self {
-        Self { items: items.into(), reserve: false }
+        Self::of(items.into())
     }
 }
 

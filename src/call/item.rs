@@ -43,13 +43,31 @@ impl<N: Into<Arc<str>>> From<(N, Limit)> for LimitRef {
 }
 
 /// Who is limited: any text of up to 1024 bytes without a NUL. The empty key is the one shared bucket of a limit.
+///
+/// Keys are often personal data: addresses, e-mail addresses, the ids of accounts. `{:?}` shows the length only, no error
+/// and no trace shows a key, and with a [`KeySecret`](crate::KeySecret) the database does not have it either; without one, it
+/// is stored as it is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(pub(crate) Arc<str>);
 
 impl fmt::Debug for Key {
-    /// Keys are personal data more often than not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({} bytes)", self.0.len())
+        write!(f, "Key({})", Hidden(&self.0))
+    }
+}
+
+/// A text that may tell who somebody is.
+pub(crate) struct Hidden<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl fmt::Debug for Hidden<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({self})")
     }
 }
 

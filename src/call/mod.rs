@@ -4,11 +4,14 @@ mod balances;
 mod call;
 mod decision;
 mod item;
+mod key_secret;
 mod resolved;
 
 pub use balances::Balances;
 pub use call::Call;
 pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
 pub use item::{Item, Key, LimitRef};
+pub use key_secret::{InvalidKeySecret, KeySecret};
 
+pub(crate) use item::Hidden;
 pub(crate) use resolved::{Op, Resolved, ResolvedItem};

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::call::Call;
+use crate::call::{Call, Key, KeySecret};
 use crate::error::InvalidCall;
 use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name};
 
 /// The longest key, in bytes: an index entry holds it with the name.
 const LONGEST_KEY: usize = 1024;
+const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
 /// What is to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,18 +45,32 @@ pub(crate) struct ResolvedItem {
 pub(crate) struct Resolved {
     pub(crate) op: Op,
     pub(crate) reserve: bool,
+    pub(crate) idempotency_key: Option<Arc<str>>,
     pub(crate) items: Vec<ResolvedItem>,
     pub(crate) places: Vec<usize>,
 }
 
 impl Resolved {
-    pub(crate) fn new(op: Op, call: Call, limits: &Limits) -> Result<Self, InvalidCall> {
+    /// With a secret, the keys are from here on what is stored instead of them.
+    pub(crate) fn new(op: Op, call: Call, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
         if call.items.is_empty() {
             return Err(InvalidCall::Empty);
+        }
+        if let Some(Key(key)) = &call.idempotency_key {
+            if !(1..=LONGEST_IDEMPOTENCY_KEY).contains(&key.len()) || key.contains('\0') {
+                return Err(InvalidCall::IdempotencyKey { bytes: key.len() });
+            }
+            if !matches!(op, Op::Limit | Op::Credit | Op::Charge) {
+                return Err(InvalidCall::IdempotencyKeyUnsupported);
+            }
         }
         let mut resolved = Self {
             op,
             reserve: call.reserve,
+            idempotency_key: call.idempotency_key.map(|Key(key)| match secret {
+                Some(secret) => secret.idempotency_key(&key),
+                None => key,
+            }),
             items: Vec::with_capacity(call.items.len()),
             places: Vec::with_capacity(call.items.len()),
         };
@@ -67,7 +82,12 @@ impl Resolved {
                     None => return Err(InvalidCall::UnknownLimit { limit: item.limit.name.to_string() }),
                 },
             };
-            resolved.add(ResolvedItem { name, key: item.key.0, limit, count: item.count })?;
+            let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count };
+            item.check_words()?;
+            if let Some(secret) = secret {
+                item.key = secret.key(&item.name, &item.key);
+            }
+            resolved.add(item)?;
         }
         if matches!(op, Op::Limit | Op::Check) {
             resolved.items.iter().try_for_each(|item| item.check_possible(call.reserve))?;
@@ -77,7 +97,6 @@ impl Resolved {
 
     /// A bucket that is named twice counts twice.
     fn add(&mut self, item: ResolvedItem) -> Result<(), InvalidCall> {
-        item.check_words()?;
         let same = |other: &ResolvedItem| other.name == item.name && other.key == item.key;
         match self.items.iter().position(same) {
             Some(place) if self.items[place].limit != item.limit => {

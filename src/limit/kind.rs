@@ -22,7 +22,8 @@ pub enum Kind {
     /// `rate` tokens arrive at the start of each window; what is left rolls over up to `capacity`
     /// (as in Convex's rate limiter, on an absolute grid of windows).
     FixedWindow,
-    /// At most `rate` in any `period`, counted in `resolution` sub-intervals; with one, the two-counter form
+    /// At most `rate` in the last `period`, counted in `resolution` sub-intervals, the one that is leaving by its share; with
+    /// one, the two-counter form
     /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
     SlidingWindow,
 }
@@ -137,7 +138,9 @@ impl Limit {
         LimitBuilder::new(Kind::FixedWindow, rate.into(), period)
     }
 
-    /// A sliding window: at most `rate` in any `period`.
+    /// A sliding window: at most `rate` in the last `period`, in which the part that is leaving counts by its share, as if its
+    /// calls had come evenly. So in any period less one part it admits `rate` at most, whatever comes when; in a whole one
+    /// less than twice that, if calls crowd at the end of a part.
     ///
     /// ```
     /// # use std::time::Duration;

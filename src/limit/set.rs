@@ -117,3 +117,24 @@ pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Found by fuzzing: JSON's numbers were read to the last bit but one.
+    #[test]
+    fn a_number_is_what_was_written() {
+        for number in ["9.007199254740993e52", "0.30000000000000004", "1.2345678901234567e-30", "7.038531e-26"] {
+            let json =
+                format!(r#"{{"limits": {{"a": {{"kind": "token_bucket", "rate": {number}, "period": "1s"}}}}}}"#);
+            let limits = Limits::from_json(&json).unwrap();
+            assert_eq!(limits.get("a").map(Limit::rate), number.parse().ok());
+            #[cfg(feature = "toml")]
+            {
+                let toml = format!("[limits.a]\nkind = \"token_bucket\"\nrate = {number}\nperiod = \"1s\"");
+                assert_eq!(Limits::from_toml(&toml), Ok(limits));
+            }
+        }
+    }
+}

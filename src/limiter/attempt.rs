@@ -1,21 +1,28 @@
 //! The limiter's own transactions: BEGIN, one statement, COMMIT, and again after a conflict.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tracing::debug;
 
-use crate::error::{Cause, Error, Phase, classify};
+use crate::call::Resolved;
+use crate::error::{Cause, Engine, Error, Phase, classify, without_keys};
 use crate::limiter::combine::Combiner;
 use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch, Statements, decide, reset_all_keys};
+use crate::sql::{Answer, Batch, Once, Statements, decide, decide_once, detect, reset_all_keys};
 
 /// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
-fn begin(combiner: &Combiner, isolation: Isolation, deadline: Instant) -> AssertSqlSafe<String> {
+/// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
+fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, deadline: Instant) -> AssertSqlSafe<String> {
+    let mut begin = format!("BEGIN ISOLATION LEVEL {}", isolation.as_sql());
+    if engine == Engine::Yugabyte {
+        return AssertSqlSafe(begin);
+    }
     let left = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
-    let mut begin = format!("BEGIN ISOLATION LEVEL {}; SET LOCAL statement_timeout = {left}", isolation.as_sql());
+    begin.push_str(&format!("; SET LOCAL statement_timeout = {left}"));
     if let Some((name, value)) = combiner.durability.setting() {
         begin.push_str(&format!("; SET LOCAL {name} = {value}"));
     }
@@ -30,16 +37,16 @@ pub(super) struct Failure {
 
 impl Failure {
     /// Whether the connection is of no more use: it is lost, it is to the wrong node, or something still runs on it.
-    pub(super) fn breaks_the_connection(&self) -> bool {
-        match classify(&self.error, self.phase) {
+    pub(super) fn breaks_the_connection(&self, engine: Option<Engine>) -> bool {
+        match self.cause(engine) {
             Cause::Conflict | Cause::Busy | Cause::Data => false,
-            Cause::Connection | Cause::Unknown => true,
+            Cause::Connection | Cause::Unknown | Cause::Settings | Cause::Pooler => true,
             Cause::SchemaMissing | Cause::Refused | Cause::Closed => self.error.as_database_error().is_none(),
         }
     }
 
-    pub(super) fn is_conflict(&self) -> bool {
-        classify(&self.error, self.phase) == Cause::Conflict
+    pub(super) fn cause(&self, engine: Option<Engine>) -> Cause {
+        classify(&self.error, self.phase, engine)
     }
 
     pub(super) const fn at(phase: Phase) -> impl FnOnce(sqlx::Error) -> Self {
@@ -50,11 +57,14 @@ impl Failure {
 /// What one of the limiter's own transactions consists of.
 ///
 /// A trait and not a closure: futures that hold an async closure are not provably `Send` where users spawn them.
-pub(super) trait Statement: Sync {
+pub(crate) trait Statement: Sync {
     type Output: Send;
 
     /// The isolation level, if it is not the one that was chosen for the limiter.
     const ISOLATION: Option<Isolation> = None;
+
+    /// Whether it may be made again when it is not known if it was committed.
+    const IS_IDEMPOTENT: bool = false;
 
     fn run(
         &self,
@@ -74,11 +84,31 @@ impl Statement for Decide<'_> {
     }
 }
 
+/// A call with an idempotency key.
+pub(super) struct DecideOnce<'a> {
+    pub(super) call: &'a Resolved,
+    pub(super) key: Arc<str>,
+    pub(super) keep: Duration,
+}
+
+impl Statement for DecideOnce<'_> {
+    type Output = Once;
+
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Once, sqlx::Error> {
+        decide_once(connection, statements, self.call, &self.key, self.keep).await
+    }
+}
+
 /// Every key of a name.
 pub(super) struct ResetAllKeys<'a>(pub(super) &'a str);
 
 impl Statement for ResetAllKeys<'_> {
     type Output = u64;
+
+    /// It has to look for the rows: a SERIALIZABLE scan would make the callers' transactions fail, and be made to fail.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
         reset_all_keys(connection, statements, self.0).await
@@ -87,35 +117,66 @@ impl Statement for ResetAllKeys<'_> {
 
 impl Limiter {
     /// Runs the statement in a transaction of its own, over the pool.
-    pub(super) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
+    pub(crate) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
         if self.combiner.is_closed() {
             return Err(Error::Closed);
         }
         let mut attempts = Attempts::new(&self.combiner.retry);
+        let mut was_unknown = false;
         loop {
             match over_pool(&self.combiner, attempts.deadline(), &statement).await {
                 Ok(value) => return Ok(value),
-                Err(failure) => self.pause(&mut attempts, failure).await?,
+                Err(failure) => {
+                    let is_unknown = failure.cause(self.combiner.known_engine()) == Cause::Unknown;
+                    was_unknown |= is_unknown;
+                    if S::IS_IDEMPOTENT
+                        && is_unknown
+                        && let Some(delay) = self.combiner.delay_before_retry(&mut attempts, &failure.error)
+                    {
+                        tokio::time::sleep(delay).await;
+                        continue;
+                    }
+                    let paused = self.pause(&mut attempts, failure).await;
+                    // What the first attempt came to stays unknown, whatever the last one says.
+                    paused.map_err(|error| if was_unknown { error.of_unknown_outcome() } else { error })?;
+                }
             }
         }
     }
 
     /// Pauses before the next attempt, or says why there is none.
     pub(super) async fn pause(&self, attempts: &mut Attempts, failure: Failure) -> Result<(), Error> {
+        let engine = self.combiner.known_engine();
+        let cause = failure.cause(engine);
         let Failure { phase, error } = failure;
-        match classify(&error, phase) {
+        match cause {
             Cause::Conflict | Cause::Connection => {}
-            _ => return Err(Error::of_attempt(error, phase, self.schema().name())),
+            _ => return Err(Error::of_attempt(error, phase, engine, self.schema().name())),
         }
         match self.combiner.delay_before_retry(attempts, &error) {
             Some(delay) => tokio::time::sleep(delay).await,
-            None => return Err(exhausted(attempts, error, phase)),
+            None => return Err(exhausted(attempts, error, cause)),
         }
         Ok(())
     }
 }
 
 impl Combiner {
+    /// The engine, which is asked for once.
+    pub(super) async fn engine(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
+        match self.known_engine() {
+            Some(engine) => Ok(engine),
+            None => {
+                let engine = detect(connection).await?;
+                Ok(*self.engine.get_or_init(|| engine))
+            }
+        }
+    }
+
+    pub(super) fn known_engine(&self) -> Option<Engine> {
+        self.engine.get().copied()
+    }
+
     /// The pause before the next attempt, counted and traced; `None` when there is none left.
     pub(super) fn delay_before_retry(
         &self,
@@ -143,8 +204,9 @@ impl Combiner {
 }
 
 /// What the last of all attempts ended in.
-pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, phase: Phase) -> Error {
-    if matches!(classify(&error, phase), Cause::Connection | Cause::Busy) {
+pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -> Error {
+    let error = without_keys(error);
+    if matches!(cause, Cause::Connection | Cause::Busy) {
         return Error::Unavailable { source: error };
     }
     Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error }
@@ -156,10 +218,10 @@ pub(super) async fn over_pool<S: Statement>(
     deadline: Instant,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let mut connection = Held::acquire(&combiner.pool, deadline).await.map_err(Failure::at(Phase::Begin))?;
+    let mut connection = Held::acquire(&combiner.pool, deadline).await.map_err(Failure::at(Phase::Connect))?;
     let result = transact(combiner, &mut connection, deadline, statement).await;
     match &result {
-        Err(failure) if failure.breaks_the_connection() => drop(connection),
+        Err(failure) if failure.breaks_the_connection(combiner.known_engine()) => drop(connection),
         _ => connection.release(),
     }
     result
@@ -172,8 +234,9 @@ pub(super) async fn transact<S: Statement>(
     deadline: Instant,
     statement: &S,
 ) -> Result<S::Output, Failure> {
+    let engine = before(deadline, combiner.engine(connection)).await.map_err(Failure::at(Phase::Begin))?;
     let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
-    let begun = before(deadline, connection.begin_with(begin(combiner, isolation, deadline))).await;
+    let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, deadline))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
     let value = value.map_err(Failure::at(Phase::Statement))?;

@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn resolve(op: Op, call: impl Into<Call>) -> Resolved {
-        Resolved::new(op, call.into(), &Limits::new()).expect("a call")
+        Resolved::new(op, call.into(), &Limits::new(), None).expect("a call")
     }
 
     fn call(key: &str) -> Resolved {

@@ -10,17 +10,17 @@ use crate::limiter::attempt::before;
 
 /// Unless [`release`](Self::release) was called, dropping it closes the connection: a statement may still be running,
 /// and the next user of the connection would have to wait for it.
-pub(super) struct Held {
+pub(crate) struct Held {
     connection: Option<PoolConnection<Postgres>>,
 }
 
 impl Held {
-    pub(super) async fn acquire(pool: &PgPool, deadline: Instant) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn acquire(pool: &PgPool, deadline: Instant) -> Result<Self, sqlx::Error> {
         before(deadline, pool.acquire()).await.map(|connection| Self { connection: Some(connection) })
     }
 
     /// Back to the pool: the transaction has ended, well or in an error that the server told.
-    pub(super) fn release(mut self) {
+    pub(crate) fn release(mut self) {
         drop(self.connection.take());
     }
 }

@@ -8,10 +8,10 @@ use crate::call::{Balances, Call, Decision, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
 use crate::limiter::LimiterConfig;
-use crate::limiter::attempt::ResetAllKeys;
+use crate::limiter::attempt::{DecideOnce, ResetAllKeys};
 use crate::limiter::combine::Combiner;
 use crate::limiter::denials::Denials;
-use crate::sql::{Answer, RateLimits, Schema, Within};
+use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 
 /// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
@@ -65,7 +65,12 @@ impl Limiter {
         for (name, limit) in limits.iter() {
             limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
         }
-        let rate_limits = RateLimits::in_schema(limits, config.schema.clone());
+        let mut rate_limits =
+            RateLimits::in_schema(limits, config.schema.clone()).with_keep_answers(config.keep_answers);
+        if let Some(secret) = config.key_secret.clone() {
+            rate_limits = rate_limits.with_key_secret(secret);
+        }
+        let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials }
     }
@@ -80,9 +85,18 @@ impl Limiter {
         &self.combiner.pool
     }
 
+    /// Whether the server keeps its statements under names.
+    pub(crate) fn names(&self) -> &Names {
+        &self.combiner.rate_limits.statements().names
+    }
+
     /// The schema.
     pub fn schema(&self) -> &Schema {
         self.combiner.rate_limits.schema()
+    }
+
+    pub(crate) fn rate_limits(&self) -> &RateLimits {
+        &self.combiner.rate_limits
     }
 
     /// How often a transaction was tried again, since this handle or the one it was cloned from was made. Each retry is
@@ -118,8 +132,9 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = self.combiner.rate_limits.resolve(Op::Limit, call.into())?;
-        let Some(denials) = &self.denials else {
-            let (call, answer) = self.combiner.ask(call).await?;
+        // What was answered to an idempotency key is not forgotten because of a denial since.
+        let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
+            let (call, answer) = self.ask(call).await?;
             return Ok(answer.decision(&call));
         };
         let asked = Instant::now();
@@ -174,12 +189,21 @@ impl Limiter {
         result
     }
 
+    /// Together with others, or, with an idempotency key, on its own.
+    async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+        let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
+        let once = self
+            .own_transaction(DecideOnce { call: &call, key, keep: self.combiner.rate_limits.keep_answers() })
+            .await?;
+        Ok((call, once.answer()?))
+    }
+
     /// For what gives tokens back: denials from before it do not hold any more, whether it is known to have happened or
     /// not.
     async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
-        let Some(denials) = &self.denials else { return self.combiner.ask(call).await };
+        let Some(denials) = &self.denials else { return self.ask(call).await };
         let kept = call.clone();
-        let result = self.combiner.ask(call).await;
+        let result = self.ask(call).await;
         denials.forget(&kept);
         result
     }
@@ -201,7 +225,7 @@ impl Limiter {
     /// See [`Limiter`].
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = self.combiner.rate_limits.resolve(Op::Charge, call.into())?;
-        let (call, answer) = self.combiner.ask(call).await?;
+        let (call, answer) = self.ask(call).await?;
         Ok(answer.balances(&call))
     }
 }

@@ -8,8 +8,14 @@ mod denials;
 mod held;
 mod limiter;
 mod prune;
+mod session;
 mod work;
 
 pub use config::{Connections, Durability, Isolation, LimiterConfig};
 pub use denial_memory::DenialMemory;
 pub use limiter::Limiter;
+
+pub(crate) use attempt::Statement;
+pub(crate) use combine::{Lane, Refused, Waiting};
+pub(crate) use held::Held;
+pub(crate) use session::open as open_session;

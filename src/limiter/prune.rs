@@ -3,7 +3,7 @@ use sqlx::PgConnection;
 use crate::error::Error;
 use crate::limiter::attempt::Statement;
 use crate::limiter::{Isolation, Limiter};
-use crate::sql::{LastRow, PruneStep, Statements, prune};
+use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
 
 /// Rows looked at in one transaction: some milliseconds of work.
 const STEP: i32 = 1000;
@@ -23,10 +23,23 @@ impl Statement for Step {
     }
 }
 
+struct Answers;
+
+impl Statement for Answers {
+    type Output = u64;
+
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
+        prune_answers(connection, statements, STEP).await
+    }
+}
+
 impl Limiter {
     /// Removes the rows that equal no row, of all limits in the schema, and says how many that were: buckets that are
     /// full again and owe nothing, or windows whose counts have all left. No decision changes by it, as long as the
-    /// limit is the one that the row was last used with; under a changed limit, its bucket is full.
+    /// limit is the one that the row was last used with; under a changed limit, its bucket is full. Expired answers to calls
+    /// with an [idempotency key](crate::Call::idempotency_key) go with them, uncounted.
     ///
     /// There is a row for each key that was ever used, so run this from time to time, every few minutes or every hour,
     /// in one process or in several at once. It goes through the whole table in steps of 1,000 rows, each in a
@@ -46,9 +59,11 @@ impl Limiter {
             let step = self.own_transaction(Step { after }).await?;
             pruned += step.pruned;
             if step.last.is_none() {
-                return Ok(pruned);
+                break;
             }
             after = step.last;
         }
+        while self.own_transaction(Answers).await? >= STEP.unsigned_abs().into() {}
+        Ok(pruned)
     }
 }

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 
-use crate::error::{Error, Phase, is_in_failed_transaction, is_transient_chain};
+use crate::error::{Error, Phase, is_in_failed_transaction, transient_in_chain};
 use crate::limiter::Limiter;
 use crate::limiter::attempt::{Failure, before};
 use crate::limiter::held::Held;
@@ -68,10 +68,9 @@ impl Limiter {
                 Err(Stop::Failed(failure)) => failure,
                 Err(Stop::Aborted) => return Err(Error::Aborted.into()),
                 Err(Stop::Refused(error) | Stop::Stuck(error)) => {
-                    if !is_transient_chain(&error) {
-                        return Err(error);
-                    }
-                    match self.combiner.delay_before_retry(&mut attempts, &error) {
+                    let transient = transient_in_chain(&error, self.combiner.known_engine());
+                    let Some(transient) = transient else { return Err(error) };
+                    match self.combiner.delay_before_retry(&mut attempts, &transient) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => return Err(error),
                     }
@@ -88,10 +87,14 @@ impl Limiter {
         work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
     ) -> Result<T, Stop<E>> {
         let held = Held::acquire(&self.combiner.pool, attempts.deadline()).await;
-        let mut connection = held.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
+        let mut connection = held.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
+        let engine = before(attempts.deadline(), self.combiner.engine(&mut connection)).await;
+        engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
         let result = run(&mut connection, attempts.deadline(), self.combiner.retry.deadline, work).await;
         match &result {
-            Err(Stop::Failed(failure)) if failure.breaks_the_connection() => drop(connection),
+            Err(Stop::Failed(failure)) if failure.breaks_the_connection(self.combiner.known_engine()) => {
+                drop(connection)
+            }
             Err(Stop::Stuck(_)) => drop(connection),
             _ => connection.release(),
         }

@@ -1,6 +1,6 @@
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
@@ -8,12 +8,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::call::{Resolved, ResolvedItem};
-use crate::error::Error;
+use crate::error::{Engine, Error};
 use crate::limiter::combine::driver::drive;
 use crate::limiter::combine::lane::{Lane, Refused, Waiting};
+use crate::limiter::combine::link::Links;
 use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
 use crate::retry::{RetryPolicy, longest};
 use crate::sql::{Answer, RateLimits};
+
+/// A call that waits in a lane of this one.
+pub(super) type Asked = Waiting<Resolved, Answer>;
 
 /// What all calls of a handle and its clones share.
 pub(in crate::limiter) struct Combiner {
@@ -22,13 +26,15 @@ pub(in crate::limiter) struct Combiner {
     pub(in crate::limiter) retry: RetryPolicy,
     pub(in crate::limiter) isolation: Isolation,
     pub(in crate::limiter) durability: Durability,
+    /// Given, or found out on the first connection.
+    pub(in crate::limiter) engine: OnceLock<Engine>,
     /// How often a transaction was tried again.
     pub(in crate::limiter) retries: AtomicU64,
     /// How many statements have decided calls.
     pub(in crate::limiter) batches: AtomicU64,
-    /// Calls go over the pool: by choice, or because the server takes no settings at start-up.
-    pub(super) over_pool: AtomicBool,
-    pub(super) lanes: Box<[Lane]>,
+    /// Calls go over the pool: by choice, or because sessions here do not keep their settings.
+    over_pool: AtomicBool,
+    pub(super) lanes: Box<[Lane<Resolved, Answer, Links>]>,
     pub(super) max_batch: usize,
     max_waiting: usize,
     hasher: RandomState,
@@ -42,9 +48,10 @@ impl Combiner {
             retry: config.retry.clone(),
             isolation: config.isolation,
             durability: config.durability,
+            engine: config.engine.map(OnceLock::from).unwrap_or_default(),
             retries: AtomicU64::new(0),
             batches: AtomicU64::new(0),
-            over_pool: AtomicBool::new(config.connections == Connections::Pool),
+            over_pool: AtomicBool::new(config.connections == Connections::Pool || !config.named_statements),
             lanes: (0..config.lanes.max(1)).map(|_| Lane::default()).collect(),
             max_batch: config.max_batch.max(1),
             max_waiting: config.max_waiting.max(1),
@@ -73,12 +80,27 @@ impl Combiner {
         match answer.await {
             Ok(answer) => answer,
             // The runtime of the driver has ended with the call on its way.
-            Err(_) => Err(Error::OutcomeUnknown { source: sqlx::Error::WorkerCrashed }),
+            Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
         }
     }
 
     pub(in crate::limiter) fn is_closed(&self) -> bool {
         self.pool.is_closed() || self.lanes.iter().any(Lane::is_shut)
+    }
+
+    pub(super) fn goes_over_pool(&self) -> bool {
+        self.over_pool.load(Ordering::Relaxed)
+    }
+
+    /// Sessions are shared here, as behind a pooler: from now on calls go over the pool, and statements have no names.
+    pub(super) fn give_up_own_connections(&self) {
+        if self.rate_limits.statements().names.give_up() {
+            tracing::warn!(
+                "connections do not keep their settings, as behind a pooler: from now on calls go over the pool, and their \
+                 statements have no names; LimiterConfig::named_statements says so from the start"
+            );
+        }
+        self.over_pool.store(true, Ordering::Relaxed);
     }
 
     /// A key belongs to one lane.
@@ -101,6 +123,7 @@ impl Combiner {
         self.lanes.iter().for_each(Lane::shut); // All of them before any is waited for.
         for lane in &self.lanes {
             lane.close().await;
+            std::mem::take(&mut *lane.turn.lock().await).close().await;
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, Error, Phase, classify, share};
+use crate::error::{Cause, Error, Phase, share};
 use crate::limiter::attempt::{Failure, before, exhausted};
 use crate::limiter::combine::Combiner;
-use crate::limiter::combine::lane::Waiting;
+use crate::limiter::combine::combiner::Asked as Waiting;
 use crate::limiter::combine::link::attempt;
 use crate::retry::Attempts;
 use crate::sql::{Answer, Batch};
@@ -109,18 +109,18 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
             Held::BackAt(moment) => attempts.deadline().min(moment),
             Held::Back | Held::Tried => attempts.deadline(),
         };
-        let Failure { phase, error } =
-            match in_turn(combiner, nth, &lanes(combiner, nth, &calls, alone), &batch, deadline).await {
-                Ok(answers) => {
-                    combiner.batches.fetch_add(1, Ordering::Relaxed);
-                    for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
-                        let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
-                    }
-                    return Vec::new();
+        let failure = match in_turn(combiner, nth, &lanes(combiner, nth, &calls, alone), &batch, deadline).await {
+            Ok(answers) => {
+                combiner.batches.fetch_add(1, Ordering::Relaxed);
+                for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
+                    let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
                 }
-                Err(failure) => failure,
-            };
-        let cause = classify(&error, phase);
+                return Vec::new();
+            }
+            Err(failure) => failure,
+        };
+        let cause = failure.cause(combiner.known_engine());
+        let Failure { phase, error } = failure;
         // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
         // second time nobody of this process is in the way.
         alone = cause == Cause::Conflict;
@@ -142,7 +142,7 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
                 // For some there may still be time.
                 let is_late = |waiting: &Waiting| until.is_none_or(|until| waiting.deadline <= until);
                 let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
-                refuse(late, |error| exhausted(&attempts, error, phase), error);
+                refuse(late, |error| exhausted(&attempts, error, cause), error);
                 let Some(deadline) = earliest(&left) else { return left };
                 calls = left;
                 attempts.postpone(deadline);
@@ -156,7 +156,7 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
             }
             _ => {
                 let schema = combiner.rate_limits.schema().name();
-                refuse(calls, |error| Error::of_attempt(error, phase, schema), error);
+                refuse(calls, |error| Error::of_attempt(error, phase, combiner.known_engine(), schema), error);
                 return Vec::new();
             }
         }

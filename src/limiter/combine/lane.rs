@@ -6,53 +6,56 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::call::Resolved;
 use crate::error::Error;
-use crate::limiter::combine::link::Links;
-use crate::sql::Answer;
 
 /// A call that waits for its answer, which brings the call back.
-pub(super) struct Waiting {
-    pub(super) call: Resolved,
-    pub(super) deadline: Instant,
-    pub(super) reply: oneshot::Sender<Result<(Resolved, Answer), Error>>,
+pub(crate) struct Waiting<C, A> {
+    pub(crate) call: C,
+    pub(crate) deadline: Instant,
+    pub(crate) reply: oneshot::Sender<Result<(C, A), Error>>,
 }
 
-impl Waiting {
-    pub(super) fn refuse(self, error: Error) {
+impl<C, A> Waiting<C, A> {
+    pub(crate) fn refuse(self, error: Error) {
         let _ = self.reply.send(Err(error)); // If nobody waits any more, nobody is told.
     }
 }
 
-#[derive(Default)]
-pub(super) struct Lane {
-    state: Mutex<State>,
-    /// Held while a batch with a key of this lane is decided. The lane's own connections stand in it.
-    pub(super) turn: tokio::sync::Mutex<Links>,
+/// `T` is whatever goes with the turn.
+pub(crate) struct Lane<C, A, T> {
+    state: Mutex<State<C, A>>,
+    /// Held while a batch of this lane is on its way.
+    pub(crate) turn: tokio::sync::Mutex<T>,
     idle: Notify,
 }
 
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Waiting>,
+impl<C, A, T: Default> Default for Lane<C, A, T> {
+    fn default() -> Self {
+        let state = State { queue: VecDeque::new(), driven: false, closed: false };
+        Self { state: Mutex::new(state), turn: tokio::sync::Mutex::default(), idle: Notify::new() }
+    }
+}
+
+struct State<C, A> {
+    queue: VecDeque<Waiting<C, A>>,
     /// There is a driver.
     driven: bool,
     closed: bool,
 }
 
 /// Why a call was not let into a lane.
-pub(super) enum Refused {
+pub(crate) enum Refused {
     Closed,
     Full,
 }
 
-impl Lane {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<C, A, T> Lane<C, A, T> {
+    fn state(&self) -> MutexGuard<'_, State<C, A>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
     }
 
     /// Queues a call. Whether a driver has to be started.
-    pub(super) fn push(&self, waiting: Waiting, most: usize) -> Result<bool, Refused> {
+    pub(crate) fn push(&self, waiting: Waiting<C, A>, most: usize) -> Result<bool, Refused> {
         let mut state = self.state();
         if state.closed {
             return Err(Refused::Closed);
@@ -68,7 +71,7 @@ impl Lane {
     }
 
     /// The calls that waited longest, without those whose caller has gone. None: the driver's work is done.
-    pub(super) fn take(&self, most: usize) -> Option<Vec<Waiting>> {
+    pub(crate) fn take(&self, most: usize) -> Option<Vec<Waiting<C, A>>> {
         let mut state = self.state();
         let mut taken = Vec::with_capacity(most.min(state.queue.len()));
         while taken.len() < most {
@@ -83,7 +86,7 @@ impl Lane {
     }
 
     /// If nothing waits, the driver's work is done.
-    pub(super) fn rest(&self) -> bool {
+    pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
         let rests = state.queue.is_empty();
         if rests {
@@ -95,7 +98,7 @@ impl Lane {
     }
 
     /// The driver is gone, whatever the reason: nobody is left to wait for ever.
-    pub(super) fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         let left = {
             let mut state = self.state();
             state.driven = false;
@@ -106,16 +109,16 @@ impl Lane {
     }
 
     /// Lets nothing more in.
-    pub(super) fn shut(&self) {
+    pub(crate) fn shut(&self) {
         self.state().closed = true;
     }
 
-    pub(super) fn is_shut(&self) -> bool {
+    pub(crate) fn is_shut(&self) -> bool {
         self.state().closed
     }
 
     /// Lets nothing more in, and waits until all that is in has its answer.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
@@ -129,6 +132,5 @@ impl Lane {
             }
             idle.await;
         }
-        std::mem::take(&mut *self.turn.lock().await).close().await;
     }
 }

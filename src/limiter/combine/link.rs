@@ -1,15 +1,15 @@
 //! The limiter's own connections: a decision is one statement in a transaction of its own.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::{self, Handle};
 
-use crate::error::{Phase, refuses_settings};
+use crate::error::{Cause, Engine, Phase};
 use crate::limiter::attempt::{Decide, Failure, before, over_pool, transact};
 use crate::limiter::combine::Combiner;
 use crate::limiter::config::{Durability, Isolation};
+use crate::limiter::session::open;
 use crate::sql::{Alone, Answer, Batch, decide_alone, flush};
 
 /// A connection that was not used for longer is looked after first: to be told that it is lost is better than not to know
@@ -60,7 +60,8 @@ impl Link {
         let mut settings = vec![("default_transaction_isolation", isolation), ("statement_timeout", &timeout)];
         settings.extend(durability.setting());
         let options = combiner.pool.connect_options();
-        let connection = PgConnection::connect_with(&(*options).clone().options(settings)).await?;
+        let mut connection = open(&options, &settings).await?;
+        combiner.engine(&mut connection).await?;
         let runtime = Handle::current().id();
         Ok(Self { connection, used: Instant::now(), runtime, waited: Duration::ZERO })
     }
@@ -97,8 +98,10 @@ pub(super) async fn attempt(
     alone: bool,
     deadline: Instant,
 ) -> Result<Vec<Answer>, Failure> {
-    if !combiner.over_pool.load(Ordering::Relaxed) {
-        let quick = links.contended > 0 && combiner.durability == Durability::Full;
+    if !combiner.goes_over_pool() {
+        let quick = links.contended > 0
+            && combiner.durability == Durability::Full
+            && combiner.known_engine() == Some(Engine::PostgreSql);
         let result = if quick {
             links.contended -= 1;
             quickly(combiner, links, batch, deadline).await
@@ -106,8 +109,8 @@ pub(super) async fn attempt(
             on(&mut links.link, combiner, combiner.durability, deadline, Work::Decide(batch)).await
         };
         match result {
-            Err(failure) if failure.phase == Phase::Begin && refuses_settings(&failure.error) => {
-                combiner.over_pool.store(true, Ordering::Relaxed);
+            Err(failure) if failure.cause(combiner.known_engine()) == Cause::Settings => {
+                combiner.give_up_own_connections();
             }
             result => {
                 let decided_on = if quick { &links.quick } else { &links.link };
@@ -115,12 +118,15 @@ pub(super) async fn attempt(
                 match &result {
                     Ok(_) => links.learn(waited),
                     // Between lanes, keys of one index page may be a conflict, too; on one key, it is another process.
-                    Err(failure) if failure.is_conflict() && (alone || !batch.has_several_buckets()) => {
+                    Err(failure)
+                        if failure.cause(combiner.known_engine()) == Cause::Conflict
+                            && (alone || !batch.has_several_buckets()) =>
+                    {
                         links.contended = CONTENDED;
                     }
                     Err(_) => {}
                 }
-                if matches!(&result, Err(failure) if failure.breaks_the_connection()) {
+                if matches!(&result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
                     // What ended one has mostly ended the other, and a flush must not be what finds out.
                     links.link = None;
                     links.quick = None;
@@ -184,9 +190,9 @@ async fn on(
         }
         Link::open(combiner, durability).await
     };
-    let mut link = before(deadline, ready).await.map_err(Failure::at(Phase::Begin))?;
+    let mut link = before(deadline, ready).await.map_err(Failure::at(Phase::Connect))?;
     let result = link.run(combiner, deadline, work).await;
-    if !matches!(&result, Err(failure) if failure.breaks_the_connection()) {
+    if !matches!(&result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
         link.used = Instant::now();
         *place = Some(link);
     }
@@ -198,13 +204,22 @@ impl Link {
         let batch = match work {
             Work::Decide(batch) => batch,
             Work::Flush => {
-                let flushed = before(deadline, flush(&mut self.connection)).await;
+                let flushed = before(deadline, flush(&mut self.connection, combiner.rate_limits.statements())).await;
                 return flushed.map(|()| Vec::new()).map_err(Failure::at(Phase::Statement));
             }
         };
-        // With less time than the server may take it has to be told how much, and then the statement is not alone.
-        if deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout() {
-            return transact(combiner, &mut self.connection, deadline, &Decide(batch)).await;
+        // With less time than the server may take it has to be told how much, and then the statement is not alone. And
+        // YugabyteDB may answer with an error what it has committed: there, COMMIT has to be told from the statement.
+        if combiner.known_engine() != Some(Engine::PostgreSql)
+            || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
+        {
+            let answers = transact(combiner, &mut self.connection, deadline, &Decide(batch)).await;
+            if matches!(&answers, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
+                // The driver keeps the ROLLBACK for its next message, and nobody knows when that will be. If it cannot be
+                // sent, the connection is lost, and whoever uses it next finds out before anything is decided.
+                let _ = before(deadline, self.connection.ping()).await;
+            }
+            return answers;
         }
         let statements = combiner.rate_limits.statements();
         let mut alone = Alone::default();

@@ -9,3 +9,5 @@ mod lane;
 mod link;
 
 pub(super) use combiner::Combiner;
+
+pub(crate) use lane::{Lane, Refused, Waiting};
