@@ -1,0 +1,79 @@
+//! Hears that there are new jobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Connection, PgPool};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tracing::debug;
+
+use crate::error::refuses_settings;
+use crate::limiter::open_session;
+
+const CHANNEL: &str = "rate_limit_jobs";
+
+/// Between two attempts to listen.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A setting that no other session has: one that keeps it is our own. Through a pooler in transaction mode LISTEN would seem to
+/// work, hear nothing, and stay behind in a session that others share.
+const OWN: (&str, &str) = ("lock_timeout", "86399999");
+
+/// Rings for jobs of one queue, until it is dropped.
+pub(super) struct Bell {
+    rung: Arc<Notify>,
+    listening: Option<AbortHandle>,
+}
+
+impl Bell {
+    pub(super) fn new(pool: &PgPool, queue: &str, listen: bool) -> Self {
+        let rung = Arc::new(Notify::new());
+        let listening =
+            listen.then(|| tokio::spawn(hear(pool.clone(), queue.to_owned(), Arc::clone(&rung))).abort_handle());
+        Self { rung, listening }
+    }
+
+    pub(super) async fn rung(&self) {
+        self.rung.notified().await;
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        if let Some(listening) = &self.listening {
+            listening.abort();
+        }
+    }
+}
+
+/// What is missed while there is no connection is found by looking.
+async fn hear(pool: PgPool, queue: String, rung: Arc<Notify>) {
+    // A connection of its own: listening takes it for good.
+    let options = (*pool.connect_options()).clone();
+    let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+    while !pool.is_closed() {
+        if let Err(error) = listen(&own, &queue, &rung).await {
+            debug!(%error, queue, "cannot listen for jobs; looking for them instead");
+            if refuses_settings(&error) {
+                return;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn listen(pool: &PgPool, queue: &str, rung: &Notify) -> Result<(), sqlx::Error> {
+    let _ = open_session(&pool.connect_options(), &[OWN]).await?.close().await; // It has shown what it was for.
+    let mut listener = PgListener::connect_with(pool).await?;
+    listener.listen(CHANNEL).await?;
+    rung.notify_one();
+    loop {
+        match listener.try_recv().await? {
+            Some(notification) if notification.payload() != queue => {}
+            // One for this queue, or the connection was lost and some may have been missed.
+            _ => rung.notify_one(),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The jobs that a worker runs, and when it looks for more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tracing::warn;
+
+use crate::error::Error;
+use crate::queue::leases::Leases;
+use crate::queue::mean::Mean;
+use crate::queue::run::{Ended, run};
+use crate::queue::upkeep::{prune, take_over};
+use crate::queue::worker::{Worker, WorkerReport};
+use crate::queue::{Handler, time};
+use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again, claim};
+
+/// The shortest pause after a look that found only what somebody else has in hand.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+
+/// The most jobs that are claimed in one statement.
+const MOST: usize = 500;
+
+/// A job waits no longer than this in the hands of a worker, as far as it can tell.
+const AT_HAND: Duration = Duration::from_millis(20);
+
+/// One that has waited for so long goes back to the others.
+const TOO_LATE: Duration = Duration::from_secs(1);
+
+/// What jobs are thought to take, until it is known better.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How much earlier than jobs start they are claimed: as long as that takes, with room to spare, within these bounds.
+const LEAST_AHEAD: Duration = Duration::from_millis(5);
+const MOST_AHEAD: Duration = Duration::from_millis(50);
+
+pub(super) struct Crew<'w, H> {
+    worker: &'w Worker<H>,
+    limits: KnownLimits,
+    leases: Arc<Leases>,
+    /// Claimed, and to be started at these times, in this order.
+    at_hand: VecDeque<(Instant, ClaimedJob)>,
+    running: JoinSet<(Ended, String)>,
+    /// Those of them that have ended, and are not counted yet.
+    ended: Vec<(Ended, String)>,
+    taking_over: JoinSet<()>,
+    /// When to claim.
+    look_at: Instant,
+    pause: Duration,
+    /// Means that forget slowly.
+    to_claim: Mean,
+    to_run: Mean,
+    report: WorkerReport,
+    helpers: [AbortHandle; 2],
+}
+
+impl<H> Drop for Crew<'_, H> {
+    fn drop(&mut self) {
+        self.helpers.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<'w, H: Handler> Crew<'w, H> {
+    pub(super) fn new(worker: &'w Worker<H>) -> Self {
+        let leases = Arc::new(Leases::default());
+        let Worker { queue, config, .. } = worker;
+        let (site, lease, kept) = (queue.site.clone(), config.lease, Arc::clone(&leases));
+        let keeper = tokio::spawn(async move { kept.keep(&site, lease).await }).abort_handle();
+        let pruner = tokio::spawn(prune(queue.clone(), config.keep_ended)).abort_handle();
+        Self {
+            worker,
+            limits: KnownLimits::all(queue.limiter().limits()),
+            leases,
+            at_hand: VecDeque::new(),
+            running: JoinSet::new(),
+            ended: Vec::new(),
+            taking_over: JoinSet::new(),
+            look_at: Instant::now(),
+            pause: SHORTEST_PAUSE,
+            to_claim: Mean::new(LEAST_AHEAD),
+            to_run: Mean::new(SLOW),
+            report: WorkerReport::default(),
+            helpers: [keeper, pruner],
+        }
+    }
+
+    /// Does what there is to do: counts what has ended, claims if it is time to, starts what is due. An error is one that
+    /// does not pass by itself.
+    pub(super) async fn move_on(&mut self) -> Result<(), Error> {
+        self.count_ended().await;
+        self.start_due();
+        if self.at_hand.front().is_some_and(|(at, _)| at.elapsed() > TOO_LATE) {
+            self.give_back(|_| true).await; // Jobs take longer than they did: others may have time.
+        }
+        if self.may_look() && Instant::now() >= self.look_at {
+            self.look(self.room()).await?;
+            self.start_due();
+        }
+        Ok(())
+    }
+
+    /// Whether there is use for more jobs: hands are free, or will soon be so that a claim, which is dear, is for many.
+    fn may_look(&self) -> bool {
+        let is_free = self.at_hand.is_empty() && self.running.len() < self.worker.config.concurrency;
+        let room = self.room();
+        room > 0 && (is_free || room * 2 >= self.capacity())
+    }
+
+    /// How many jobs this worker may have: what runs at once, and what short jobs leave time for meanwhile.
+    fn capacity(&self) -> usize {
+        let concurrency = self.worker.config.concurrency;
+        let rounds = AT_HAND.as_secs_f64() / self.to_run.get().as_secs_f64().max(1e-4);
+        concurrency.saturating_add((concurrency as f64 * rounds.min(16.0)) as usize)
+    }
+
+    fn room(&self) -> usize {
+        self.capacity().saturating_sub(self.running.len() + self.at_hand.len())
+    }
+
+    /// When there is something to do, if no job ends before.
+    pub(super) fn next_move(&self) -> Instant {
+        let never = Instant::now() + self.worker.config.poll;
+        let is_full = self.running.len() >= self.worker.config.concurrency;
+        let start_at = self.at_hand.front().map(|(at, _)| *at).filter(|_| !is_full);
+        let look_at = Some(self.look_at).filter(|_| self.may_look());
+        start_at.into_iter().chain(look_at).min().unwrap_or(never)
+    }
+
+    /// Ready when a job has ended.
+    pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.running.poll_join_next(cx) {
+            Poll::Ready(Some(ended)) => {
+                self.ended.push(of_task(ended));
+                Poll::Ready(())
+            }
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    pub(super) fn look_now(&mut self) {
+        self.look_at = Instant::now();
+    }
+
+    async fn count_ended(&mut self) {
+        while let Some(ended) = self.running.try_join_next() {
+            self.ended.push(of_task(ended));
+        }
+        for (ended, group) in std::mem::take(&mut self.ended) {
+            self.report.count(ended);
+            if ended != Ended::Done {
+                self.look_now(); // It may be due again before anything else.
+            }
+            if ended == Ended::Waits {
+                self.give_back(|job| job.key == group).await;
+            }
+        }
+        while self.taking_over.try_join_next().is_some() {
+            self.look_now();
+        }
+    }
+
+    async fn look(&mut self, room: usize) -> Result<(), Error> {
+        let asked = Instant::now();
+        match self.claim(room).await {
+            Ok(claimed) => {
+                let now = Instant::now();
+                self.to_claim.add(now - asked);
+                if claimed.lapsed && self.taking_over.is_empty() {
+                    self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits.clone()));
+                }
+                self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
+                // What comes from the server now was true a little before: nothing is early.
+                for job in claimed.jobs {
+                    self.leases.add(job.id, job.starts, asked + self.worker.config.lease);
+                    self.at_hand.push_back((now + time::wait(Some(job.start_in)), job));
+                }
+                self.at_hand.make_contiguous().sort_by_key(|(at, _)| *at); // Stable.
+            }
+            Err(
+                error @ (Error::Unavailable { .. }
+                | Error::RetriesExhausted { .. }
+                | Error::OutcomeUnknown { .. }
+                | Error::Conflict { .. }),
+            ) => {
+                warn!(%error, queue = self.worker.queue.name(), "cannot look for jobs; trying again");
+                self.look_at = Instant::now() + self.pause;
+                self.pause = (self.pause * 2).min(self.worker.config.poll.max(Duration::from_secs(1)));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Not dropped half-way: what was claimed would be nobody's until its lease runs out.
+    async fn claim(&self, room: usize) -> Result<Claimed, Error> {
+        let Worker { queue, config, name, .. } = self.worker;
+        let request = Claim {
+            queue: queue.name(),
+            worker: name,
+            most: i32::try_from(room.min(MOST)).unwrap_or(i32::MAX),
+            ahead: time::capped(self.ahead()),
+            lease: time::capped(config.lease),
+            sleep: time::capped(config.poll),
+            limits: &self.limits,
+        };
+        queue.site.own(request, |conn, sql, request| Box::pin(claim(conn, sql, request))).await
+    }
+
+    fn ahead(&self) -> Duration {
+        (self.to_claim.get() * 3).clamp(LEAST_AHEAD, MOST_AHEAD)
+    }
+
+    /// When to look again.
+    fn plan(&mut self, claimed: &Claimed, now: Instant, is_full: bool) {
+        let poll = self.worker.config.poll;
+        self.look_at = match claimed.next_in.map(|micros| time::wait(Some(micros)).saturating_sub(self.ahead())) {
+            // As soon as there is room: there may be more of it.
+            _ if claimed.look_again || is_full => now,
+            Some(Duration::ZERO) if claimed.jobs.is_empty() => {
+                // What is due is in the hands of somebody else.
+                let pause = self.pause.min(poll);
+                self.pause = (self.pause * 2).min(poll);
+                now + pause
+            }
+            Some(next_in) => now + next_in.min(poll),
+            None => now + poll,
+        };
+        if !claimed.jobs.is_empty() {
+            self.pause = SHORTEST_PAUSE;
+        }
+    }
+
+    fn start_due(&mut self) {
+        let now = Instant::now();
+        while self.running.len() < self.worker.config.concurrency {
+            match self.at_hand.pop_front() {
+                Some((at, job)) if at <= now => self.start(job, now),
+                Some(early) => {
+                    self.at_hand.push_front(early);
+                    break;
+                }
+                None => break,
+            }
+        }
+    }
+
+    fn start(&mut self, job: ClaimedJob, now: Instant) {
+        let Worker { queue, config, handler, .. } = self.worker;
+        let (id, starts, group) = (job.id, job.starts, job.key.clone());
+        if !self.leases.holds(id, starts, now) {
+            return; // It is somebody else's by now.
+        }
+        let running = run(queue.site.clone(), config.clone(), Arc::clone(handler), job);
+        let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
+        let handle = self.running.spawn(async move {
+            let began = Instant::now();
+            let how = running.await;
+            to_run.add(began.elapsed());
+            leases.remove(id, starts);
+            (how, group)
+        });
+        self.leases.runs(id, starts, handle);
+    }
+
+    /// Puts jobs back that were claimed and not started.
+    async fn give_back(&mut self, which: impl Fn(&ClaimedJob) -> bool) {
+        let (back, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.at_hand).into_iter().partition(|(_, job)| which(job));
+        self.at_hand = kept;
+        for (_, job) in &back {
+            self.leases.remove(job.id, job.starts);
+        }
+        let back = back.iter().map(|(_, job)| (job.id, job.starts)).collect();
+        self.again(back, Again::Unstarted).await;
+    }
+
+    /// One by one: two jobs would be rows of two limits, in no order.
+    async fn again(&self, jobs: Vec<(i64, i32)>, reason: Again) {
+        for (id, starts) in jobs {
+            let arguments = ([id], [starts], reason, self.limits.clone());
+            let given_back = self.worker.queue.site.own(arguments, |conn, sql, (ids, starts, reason, limits)| {
+                Box::pin(again(conn, sql, (ids, starts), (*reason, 0, ""), limits))
+            });
+            if let Err(error) = given_back.await {
+                warn!(job = id, %error, "cannot give a job back; it comes back when its lease runs out");
+            }
+        }
+    }
+
+    /// Waits for what runs, as long as the patience, and gives the rest back.
+    pub(super) async fn wind_up(mut self) -> WorkerReport {
+        self.give_back(|_| true).await;
+        let patience = self.worker.config.patience.min(Duration::from_secs(365 * 86_400));
+        let deadline = Instant::now() + patience;
+        while let Ok(Some(ended)) = tokio::time::timeout_at(deadline.into(), self.running.join_next()).await {
+            self.report.count(of_task(ended).0);
+        }
+        let abandoned = self.leases.abandon();
+        self.report.lost += self.running.len() as u64;
+        self.running.shutdown().await;
+        self.again(abandoned, Again::Released).await;
+        self.report
+    }
+}
+
+/// One that was aborted was lost.
+fn of_task(ended: Result<(Ended, String), JoinError>) -> (Ended, String) {
+    ended.unwrap_or((Ended::Lost, String::new()))
+}

@@ -1,0 +1,189 @@
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use crate::call::{Call, Hidden, Key, Op, Resolved};
+use crate::error::{Error, InvalidCall, InvalidJob};
+use crate::queue::{QueueConfig, time};
+use crate::sql::RateLimits;
+
+/// The suffix of the second bucket has to fit.
+const LONGEST_LIMIT_NAME: usize = 255 - "/started".len();
+const LONGEST_UNIQUE_ID: usize = 255;
+
+/// What is to be enqueued: limits and keys to reserve from, and a payload.
+///
+/// The first key is the group: jobs of a group start in the order of their reservations.
+///
+/// ```
+/// use pg_limiter::Item;
+/// use pg_limiter::queue::Job;
+///
+/// let job = Job::new(("roles", "guild-1"), &"member-7")?;
+/// // 1,200 tokens of the organisation and one request of everybody's; ready when both are there.
+/// let job = Job::new([Item::new("llm_tokens", "org-7").count(1200), Item::global("llm_requests")], &42)?
+///     .unique_id("answer-42")
+///     .priority(10);
+/// # Ok::<(), pg_limiter::InvalidJob>(())
+/// ```
+#[derive(Clone, PartialEq)]
+#[must_use = "a job does nothing until it is enqueued"]
+pub struct Job {
+    call: Call,
+    group: Option<Key>,
+    payload: String,
+    priority: i32,
+    unique_id: Option<String>,
+    jitter: Duration,
+    run_at: Option<SystemTime>,
+    max_attempts: Option<u32>,
+}
+
+/// A job with everything checked.
+#[derive(Clone, Debug)]
+pub(super) struct ReadyJob {
+    pub(super) call: Resolved,
+    pub(super) key: String,
+    pub(super) payload: String,
+    pub(super) priority: i32,
+    pub(super) unique_id: Option<String>,
+    pub(super) jitter: i64,
+    pub(super) not_before: Option<i64>,
+    pub(super) max_attempts: i32,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("call", &self.call)
+            .field("group", &self.group)
+            .field("payload", &Hidden(&self.payload))
+            .field("priority", &self.priority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Job {
+    /// A job with these limits, by name, and this payload.
+    ///
+    /// # Errors
+    /// [`InvalidJob::Payload`] if it cannot be written as JSON, or holds a NUL, which PostgreSQL does not store.
+    pub fn new(call: impl Into<Call>, payload: &impl Serialize) -> Result<Self, InvalidJob> {
+        let payload =
+            serde_json::to_string(payload).map_err(|error| InvalidJob::Payload { reason: error.to_string() })?;
+        if has_nul(&payload) {
+            return Err(InvalidJob::Payload { reason: "there is a NUL (\\u0000) in it".to_owned() });
+        }
+        Ok(Self {
+            call: call.into(),
+            group: None,
+            payload,
+            priority: 0,
+            unique_id: None,
+            jitter: Duration::ZERO,
+            run_at: None,
+            max_attempts: None,
+        })
+    }
+
+    /// Another group than that of its first key.
+    pub fn group(mut self, key: impl Into<Key>) -> Self {
+        self.group = Some(key.into());
+        self
+    }
+
+    /// Of the jobs that are due, those of a higher priority start first (default: 0). It changes no reservation: a job does
+    /// not run before its own time. Use few different ones.
+    pub const fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// A second job of this id in the queue is not enqueued, and takes no tokens: it is the first one, until that is pruned
+    /// a while after its end.
+    pub fn unique_id(mut self, id: impl Into<String>) -> Self {
+        self.unique_id = Some(id.into());
+        self
+    }
+
+    /// Run it somewhen in this span after its tokens are there, so that jobs that become ready together do not start
+    /// together (default: none).
+    pub const fn jitter(mut self, span: Duration) -> Self {
+        self.jitter = span;
+        self
+    }
+
+    /// Run it not before this time (default: as soon as the tokens are there). The tokens are reserved now all the same. The
+    /// database's clock counts, and a time that has gone by for more than a second is an error.
+    pub const fn run_at(mut self, time: SystemTime) -> Self {
+        self.run_at = Some(time);
+        self
+    }
+
+    /// How often it is tried before it is dead (default: that of the queue). 0 is taken as 1.
+    pub const fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// Checks everything that can be checked before it is sent.
+    pub(super) fn check(self, limits: &RateLimits, config: &QueueConfig) -> Result<ReadyJob, Error> {
+        if self.payload.len() > config.max_payload {
+            return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), most: config.max_payload }.into());
+        }
+        if let Some(id) = &self.unique_id
+            && (id.is_empty() || id.len() > LONGEST_UNIQUE_ID || id.contains('\0'))
+        {
+            return Err(InvalidJob::UniqueId { bytes: id.len() }.into());
+        }
+        if let Some(item) = self.call.items.iter().find(|item| item.limit.inline.is_some()) {
+            return Err(InvalidJob::InlineLimit { limit: item.limit.name.to_string() }.into());
+        }
+        if self.call.idempotency_key.is_some() {
+            return Err(InvalidCall::IdempotencyKeyUnsupported.into());
+        }
+        // Its first key as it was given: groups are hashed by themselves.
+        let group =
+            self.group.or_else(|| self.call.items.first().map(|item| item.key.clone())).unwrap_or_else(|| "".into());
+        let call = limits.resolve(Op::Limit, self.call.reserve())?;
+        if let Some(item) = call.items.iter().find(|item| item.name.len() > LONGEST_LIMIT_NAME) {
+            return Err(InvalidJob::LimitName { bytes: item.name.len() }.into());
+        }
+        if group.0.len() > 1024 || group.0.contains('\0') {
+            let limit = call.items[0].name.to_string();
+            return Err(crate::error::InvalidCall::Key { limit, bytes: group.0.len() }.into());
+        }
+        let group = limits.key_secret().map_or(group.clone(), |secret| secret.group(&group));
+        let max_attempts = self.max_attempts.unwrap_or(config.max_attempts).max(1);
+        Ok(ReadyJob {
+            call,
+            key: group.0.to_string(),
+            payload: self.payload,
+            priority: self.priority,
+            unique_id: self.unique_id,
+            jitter: time::length(self.jitter, "the jitter")?,
+            not_before: self.run_at.map(|at| time::to_micros(at, "run_at")).transpose()?,
+            max_attempts: i32::try_from(max_attempts).unwrap_or(i32::MAX),
+        })
+    }
+}
+
+/// Whether a NUL is written in the JSON, which is `\u0000` after an even number of backslashes.
+fn has_nul(json: &str) -> bool {
+    let escaped = |at: usize| json[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+    json.match_indices("\\u0000").any(|(at, _)| !escaped(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nul_is_told_from_the_words_for_it() {
+        assert!(Job::new(("a", "b"), &"\0").is_err());
+        assert!(Job::new(("a", "b"), &"\\\0").is_err());
+        assert!(Job::new(("a", "b"), &"\\u0000").is_ok());
+        assert!(Job::new(("a", "b"), &"\\\\u0000").is_ok());
+    }
+}

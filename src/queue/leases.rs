@@ -1,0 +1,126 @@
+//! The jobs that this worker has, and until when.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+use tracing::warn;
+
+use crate::queue::own::Site;
+use crate::queue::time;
+use crate::sql::queue::extend;
+
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    held: Mutex<HashMap<i64, Lease>>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    starts: i32,
+    until: Instant,
+    /// Nothing while the job waits for its moment.
+    running: Option<AbortHandle>,
+}
+
+impl Lease {
+    fn abort(&self) {
+        if let Some(running) = &self.running {
+            running.abort();
+        }
+    }
+}
+
+impl Leases {
+    fn held(&self) -> MutexGuard<'_, HashMap<i64, Lease>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+    }
+
+    pub(super) fn add(&self, id: i64, starts: i32, until: Instant) {
+        // One of an earlier start is somebody else's by now, or was: this one.
+        if let Some(earlier) = self.held().insert(id, Lease { starts, until, running: None }) {
+            earlier.abort();
+        }
+    }
+
+    /// Whether the job is still this worker's, for that long at least.
+    pub(super) fn holds(&self, id: i64, starts: i32, until: Instant) -> bool {
+        self.held().get(&id).is_some_and(|lease| lease.starts == starts && lease.until > until)
+    }
+
+    pub(super) fn runs(&self, id: i64, starts: i32, running: AbortHandle) {
+        if let Some(lease) = self.held().get_mut(&id)
+            && lease.starts == starts
+        {
+            lease.running = Some(running);
+        }
+    }
+
+    pub(super) fn remove(&self, id: i64, starts: i32) {
+        let mut held = self.held();
+        if held.get(&id).is_some_and(|lease| lease.starts == starts) {
+            held.remove(&id);
+        }
+    }
+
+    /// Ends what still runs, and says what that was: ids and starts.
+    pub(super) fn abandon(&self) -> Vec<(i64, i32)> {
+        let held = std::mem::take(&mut *self.held());
+        held.into_iter()
+            .map(|(id, lease)| {
+                lease.abort();
+                (id, lease.starts)
+            })
+            .collect()
+    }
+
+    /// Extends all leases, three times in the length of one.
+    pub(super) async fn keep(&self, site: &Site, lease: Duration) {
+        loop {
+            tokio::time::sleep(lease / 3).await;
+            let asked = Instant::now();
+            let (ids, starts): (Vec<i64>, Vec<i32>) = self.held().iter().map(|(id, lease)| (*id, lease.starts)).unzip();
+            if ids.is_empty() {
+                continue;
+            }
+            let arguments = (ids, starts, time::capped(lease));
+            let kept = site.own(arguments.clone(), |conn, sql, (ids, starts, lease)| {
+                Box::pin(extend(conn, sql, ids, starts, *lease))
+            });
+            // Not for longer than until the next time: a lease that has run out is to be seen.
+            match tokio::time::timeout(lease / 3, kept).await {
+                Ok(Ok(kept)) => self.extended(arguments.0.iter().zip(&arguments.1), &kept, asked + lease),
+                Ok(Err(error)) => warn!(%error, "cannot extend the leases of jobs; trying again"),
+                Err(_) => warn!("cannot extend the leases of jobs in time; trying again"),
+            }
+            self.give_up_lapsed();
+        }
+    }
+
+    fn extended<'a>(&self, asked: impl Iterator<Item = (&'a i64, &'a i32)>, kept: &[i64], until: Instant) {
+        let mut held = self.held();
+        for (id, starts) in asked {
+            let Some(lease) = held.get_mut(id).filter(|lease| lease.starts == *starts) else { continue };
+            if kept.contains(id) {
+                lease.until = until;
+            } else if let Some(lease) = held.remove(id) {
+                // It has just ended, or it was too slow once and belongs to somebody else now.
+                lease.abort();
+            }
+        }
+    }
+
+    /// What cannot be extended may be somebody else's by now.
+    fn give_up_lapsed(&self) {
+        let now = Instant::now();
+        self.held().retain(|id, lease| {
+            let holds = lease.until > now;
+            if !holds {
+                warn!(job = id, "the lease of a job ran out; it is left to others");
+                lease.abort();
+            }
+            holds
+        });
+    }
+}

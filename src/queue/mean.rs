@@ -1,0 +1,29 @@
+//! A mean of lengths of time that forgets slowly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Cheap to clone: all clones are one.
+#[derive(Clone, Debug)]
+pub(super) struct Mean(Arc<AtomicU64>);
+
+impl Mean {
+    pub(super) fn new(length: Duration) -> Self {
+        Self(Arc::new(AtomicU64::new(micros(length))))
+    }
+
+    pub(super) fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Counts for an eighth.
+    pub(super) fn add(&self, length: Duration) {
+        let mean = self.0.load(Ordering::Relaxed);
+        self.0.store(mean - mean / 8 + micros(length) / 8, Ordering::Relaxed); // One that is lost does no harm.
+    }
+}
+
+fn micros(length: Duration) -> u64 {
+    u64::try_from(length.as_micros()).unwrap_or(u64::MAX / 16).min(u64::MAX / 16)
+}

@@ -1,0 +1,94 @@
+//! The queue's own transactions: READ COMMITTED, retried on a conflict, by the deadline of the limiter's retry policy.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use sqlx::PgConnection;
+
+use crate::error::Error;
+use crate::limit::Limits;
+use crate::limiter::{Isolation, Limiter, Statement};
+#[cfg(feature = "cli")]
+use crate::queue::{GroupCounts, JobInfo};
+use crate::sql::Statements;
+use crate::sql::queue::QueueStatements;
+#[cfg(feature = "cli")]
+use crate::sql::queue::{JobFilter, dead_ids, group_rows, job_rows};
+
+type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
+
+/// A statement with its arguments.
+struct Own<'a, A, T> {
+    statements: &'a QueueStatements,
+    arguments: A,
+    run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+}
+
+impl<A: Sync, T: Send> Statement for Own<'_, A, T> {
+    type Output = T;
+
+    /// Rows are locked before they are decided on, and what is not there is not looked for twice.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<T, sqlx::Error> {
+        (self.run)(connection, self.statements, &self.arguments).await
+    }
+}
+
+/// All that a queue and its workers share.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) limiter: Limiter,
+    pub(super) statements: Arc<QueueStatements>,
+}
+
+impl Site {
+    pub(super) fn new(limiter: &Limiter) -> Self {
+        let statements = QueueStatements::new(limiter.schema().clone(), limiter.names());
+        Self { limiter: limiter.clone(), statements: Arc::new(statements) }
+    }
+
+    pub(super) fn limits(&self) -> &Limits {
+        self.limiter.limits()
+    }
+
+    pub(super) fn told(&self, error: sqlx::Error) -> Error {
+        Error::of_statement(error, self.statements.schema.name())
+    }
+
+    /// In a transaction of its own.
+    pub(super) async fn own<A: Sync + Send, T: Send>(
+        &self,
+        arguments: A,
+        run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+    ) -> Result<T, Error> {
+        self.limiter.own_transaction(Own { statements: &self.statements, arguments, run }).await
+    }
+}
+
+/// What the tool needs besides a queue: to look at all of them.
+#[cfg(feature = "cli")]
+pub(crate) struct QueueTool(Site);
+
+#[cfg(feature = "cli")]
+impl QueueTool {
+    pub(crate) fn new(limiter: &Limiter) -> Self {
+        Self(Site::new(limiter))
+    }
+
+    pub(crate) async fn groups(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
+        let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    pub(crate) async fn jobs(&self, filter: JobFilter<'_>, most: i64) -> Result<Vec<JobInfo>, Error> {
+        let run = (filter, most);
+        let rows = self.0.own(run, |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, *most))).await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    pub(crate) async fn dead(&self, queue: &str) -> Result<Vec<i64>, Error> {
+        self.0.own(queue, |conn, sql, queue| Box::pin(dead_ids(conn, sql, queue))).await
+    }
+}

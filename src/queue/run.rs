@@ -1,0 +1,160 @@
+//! One job: its transaction, its handler, and what comes after.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::Connection;
+use tracing::{debug, warn};
+
+use crate::error::{Error, told};
+use crate::limiter::Held;
+use crate::queue::own::Site;
+use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
+use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
+
+/// The longest time to wait for a connection of the pool.
+const TO_BEGIN: Duration = Duration::from_secs(10);
+
+/// The most of an error that is kept.
+const LONGEST_ERROR: usize = 2000;
+
+/// How a start ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Done,
+    Failed,
+    Dead,
+    Waits,
+    NotBegun,
+    Lost,
+}
+
+/// Why it is not done.
+enum Stop {
+    Failed(String),
+    GivenUp(String),
+    Waits(Duration),
+    NotBegun(String),
+    Lost,
+}
+
+/// Ends the task with its handle.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs it, and says so to the database.
+pub(super) async fn run<H: Handler>(site: Site, config: WorkerConfig, handler: Arc<H>, job: ClaimedJob) -> Ended {
+    let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
+    // In a task of its own, so that a panic ends nothing else.
+    let attempt = tokio::spawn(attempt(site.clone(), handler, job.clone(), limits.clone()));
+    let _guard = AbortOnDrop(attempt.abort_handle());
+    let stop = match attempt.await {
+        Ok(Ok(())) => return Ended::Done,
+        Ok(Err(stop)) => stop,
+        Err(error) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
+        Err(_) => Stop::NotBegun("the runtime is ending".to_owned()),
+    };
+    let (reason, delay, error, ended) = match stop {
+        Stop::Lost => {
+            warn!(job = job.id, "the job was lost to another worker; its transaction was rolled back");
+            return Ended::Lost;
+        }
+        Stop::Failed(error) => (Again::Failed, backoff(&config, job.failures), error, Ended::Failed),
+        Stop::GivenUp(reason) => (Again::GivenUp, Duration::ZERO, reason, Ended::Dead),
+        Stop::Waits(wait) => (Again::Held, wait, String::new(), Ended::Waits),
+        Stop::NotBegun(error) => (Again::Unstarted, Duration::ZERO, error, Ended::NotBegun),
+    };
+    // What the handler said stands in the job's row: these are its words, and may tell of whom it is.
+    debug!(job = job.id, ?reason, "a job was not done");
+    match let_go(&site, &job, reason, delay, error, limits).await {
+        Ok(Some(state)) if state == "dead" => Ended::Dead,
+        Ok(Some(_)) => ended,
+        Ok(None) => Ended::Lost,
+        Err(error) => {
+            warn!(job = job.id, %error, "cannot say that a job was not done; it comes back when its lease runs out");
+            Ended::Lost
+        }
+    }
+}
+
+/// The state that the job is in after it; `None` if it was lost.
+async fn let_go(
+    site: &Site,
+    job: &ClaimedJob,
+    reason: Again,
+    delay: Duration,
+    error: String,
+    limits: KnownLimits,
+) -> Result<Option<String>, Error> {
+    let arguments = ([job.id], [job.starts], reason, time::capped(delay), error, limits);
+    let states = site.own(arguments, |conn, sql, (ids, starts, reason, delay, error, limits)| {
+        Box::pin(again(conn, sql, (ids, starts), (*reason, *delay, error), limits))
+    });
+    Ok(states.await?.pop().flatten())
+}
+
+async fn attempt<H: Handler>(site: Site, handler: Arc<H>, job: ClaimedJob, limits: KnownLimits) -> Result<(), Stop> {
+    let not_begun = |error: sqlx::Error| Stop::NotBegun(told(&error));
+    let failed = |error: sqlx::Error| Stop::Failed(told(&error));
+    let mut connection = Held::acquire(site.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
+    // Dropped before its end, the connection is closed.
+    let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(not_begun)?;
+    let result = handler.run(&RunningJob::new(&job), &mut tx).await;
+    let result = match result {
+        Ok(Finish::Done) => match done(&mut tx, &site.statements, job.id, job.starts, &limits).await {
+            Ok(true) => {
+                // A transaction in which something has failed has been found out by the statement before.
+                tx.commit().await.map_err(failed)?;
+                connection.release();
+                return Ok(());
+            }
+            Ok(false) => Stop::Lost,
+            Err(error) => failed(error),
+        },
+        Ok(Finish::Wait(wait)) => Stop::Waits(wait),
+        Ok(Finish::GiveUp(reason)) => Stop::GivenUp(short(&reason)),
+        Err(error) => Stop::Failed(chain(&*error)),
+    };
+    if tx.rollback().await.is_ok() {
+        connection.release();
+    }
+    Err(result)
+}
+
+/// It doubles with each failure.
+fn backoff(config: &WorkerConfig, failures: i32) -> Duration {
+    let doublings = failures.clamp(0, 30).unsigned_abs();
+    config.backoff.saturating_mul(1 << doublings).min(config.max_backoff)
+}
+
+/// An error and what stands behind it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = source.source();
+    }
+    short(&text)
+}
+
+/// As PostgreSQL stores it.
+fn short(text: &str) -> String {
+    text.chars().filter(|c| *c != '\0').take(LONGEST_ERROR).collect()
+}
+
+fn panic_text(error: tokio::task::JoinError) -> String {
+    let panic = error.into_panic();
+    let text =
+        panic.downcast_ref::<&str>().map(ToString::to_string).or_else(|| panic.downcast_ref::<String>().cloned());
+    short(&text.unwrap_or_default())
+}

@@ -1,0 +1,42 @@
+//! Microseconds since the Unix epoch, as the database counts, and the times of the standard library.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::error::InvalidJob;
+
+/// As long as the longest period of a limit.
+const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+
+pub(super) fn from_micros(micros: i64) -> SystemTime {
+    let length = Duration::from_micros(micros.unsigned_abs());
+    let time = if micros < 0 { UNIX_EPOCH.checked_sub(length) } else { UNIX_EPOCH.checked_add(length) };
+    time.unwrap_or(UNIX_EPOCH)
+}
+
+/// Rounded up, so that nothing is early.
+pub(super) fn to_micros(time: SystemTime, what: &'static str) -> Result<i64, InvalidJob> {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(length) => ceil_micros(length).ok_or(InvalidJob::Time { what }),
+        Err(_) => Ok(0), // Long gone.
+    }
+}
+
+pub(super) fn length(length: Duration, what: &'static str) -> Result<i64, InvalidJob> {
+    if length > LONGEST {
+        return Err(InvalidJob::Time { what });
+    }
+    ceil_micros(length).ok_or(InvalidJob::Time { what })
+}
+
+/// The same for lengths that nobody minds if they are a century shorter.
+pub(super) fn capped(length: Duration) -> i64 {
+    ceil_micros(length.min(LONGEST)).unwrap_or(i64::MAX)
+}
+
+pub(super) fn wait(micros: Option<i64>) -> Duration {
+    Duration::from_micros(micros.unwrap_or_default().max(0).unsigned_abs())
+}
+
+fn ceil_micros(length: Duration) -> Option<i64> {
+    i64::try_from(length.as_nanos().div_ceil(1000)).ok()
+}

@@ -1,0 +1,49 @@
+//! What workers do for the queue besides running jobs.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use crate::error::Error;
+use crate::queue::Queue;
+use crate::sql::queue::{Again, KnownLimits, again, lapsed};
+
+/// The most jobs that are taken over in one statement.
+const MOST: i32 = 500;
+
+/// Between two rounds of pruning.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
+/// Puts jobs of workers that have died back into the queue.
+pub(super) async fn take_over(queue: Queue, limits: KnownLimits) {
+    let site = &queue.site;
+    let jobs = match site.own(queue.name(), |conn, sql, name| Box::pin(lapsed(conn, sql, name, MOST))).await {
+        Ok(jobs) => jobs,
+        Err(error) => return cannot(&queue, &error).await,
+    };
+    // One by one: two jobs would be rows of two limits, in no order, and somebody may hold one of them for long.
+    for (id, starts) in jobs {
+        let run = site.own(([id], [starts], limits.clone()), |conn, sql, (ids, starts, limits)| {
+            let error = "its worker gave no sign of life until the lease ran out";
+            Box::pin(again(conn, sql, (ids, starts), (Again::Lapsed, 0, error), limits))
+        });
+        if let Err(error) = run.await {
+            cannot(&queue, &error).await;
+        }
+    }
+}
+
+async fn cannot(queue: &Queue, error: &Error) {
+    warn!(%error, queue = queue.name(), "cannot take over jobs of dead workers; trying again");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// Removes what ended long ago, from time to time.
+pub(super) async fn prune(queue: Queue, keep_ended: Duration) {
+    loop {
+        if let Err(error) = queue.prune(keep_ended).await {
+            warn!(%error, queue = queue.name(), "cannot prune jobs that have ended; trying again later");
+        }
+        tokio::time::sleep(PRUNE_EVERY).await;
+    }
+}
