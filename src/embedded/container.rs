@@ -1,6 +1,8 @@
 //! The server as a container, for machines without server programs.
 
 use std::{
+    io::Write,
+    process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -88,15 +90,48 @@ fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
         Err(error) => return drop(ready.send(Err(error.into()))),
     };
     runtime.block_on(async {
-        let (container, address) = match run(config).await {
-            Ok((container, host, port)) => (container, Ok((host, port))),
+        let (container, host, port) = match run(config).await {
+            Ok(running) => running,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        if ready.send(address).is_ok() {
+        // Not before the container is there: what fails on the way is removed by the one who was starting it.
+        let remover = Remover::of(container.id());
+        if ready.send(Ok((host, port))).is_ok() {
             let _ = stopped.recv();
         }
-        let _ = container.rm().await;
+        if container.rm().await.is_ok() {
+            remover.dismiss();
+        }
     });
+}
+
+/// A process that removes the container when this one ends, in whatever way: the container engine does not know whose it is.
+#[derive(Debug)]
+pub(super) struct Remover(Option<Child>);
+
+impl Remover {
+    pub(super) fn of(container: &str) -> Self {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", include_str!("remove.sh"), "pg-limiter-remove", container]);
+        // A Ctrl-C on the terminal is not for it.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut shell, 0);
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let remover = shell.spawn();
+        if let Err(error) = &remover {
+            tracing::warn!(container, %error, "nobody removes the container if this process is killed");
+        }
+        Self(remover.ok())
+    }
+
+    pub(super) fn dismiss(mut self) {
+        if let Some(mut remover) = self.0.take() {
+            let told = remover.stdin.take().is_some_and(|mut input| input.write_all(b"removed\n").is_ok());
+            if told {
+                let _ = remover.wait();
+            }
+        }
+    }
 }
 
 async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, String, u16), TestcontainersError> {
@@ -109,6 +144,8 @@ async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, Str
         .with_wait_for(WaitFor::message_on_stdout(READY))
         .with_cmd(command)
         .with_env_var("POSTGRES_HOST_AUTH_METHOD", "trust")
+        // As the one from programs is made.
+        .with_env_var("POSTGRES_INITDB_ARGS", "--encoding=UTF8 --locale=C --no-sync")
         .with_startup_timeout(PULL_TIME + config.startup_timeout)
         .start()
         .await?;

