@@ -2,18 +2,20 @@
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cli::bench::BenchArgs;
+use crate::cli::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::cli::decide::{DecideArgs, PeekArgs};
+use crate::cli::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::cli::migrate::MigrateArgs;
 use crate::cli::prune::PruneArgs;
+use crate::cli::queue::QueueCommand;
 use crate::cli::replay::ReplayArgs;
 use crate::cli::reset::ResetArgs;
 
-const EXIT_CODES: &str = "\
+pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  allowed, reserved, or done
-  1  denied
-  2  a request that can never be allowed, or a mistake in the arguments or files
+  1  denied; of `doctor`: there is a warning or a problem; of `bench --soak`: a violation, or growth
+  2  a request that can never be allowed, a job for which it cannot be done, or a mistake in the arguments or files
   3  the database is unavailable, lacks the schema, or anything else failed
 
 Without --database-url and DATABASE_URL, a private PostgreSQL server is started for this run only.";
@@ -44,7 +46,7 @@ pub(super) enum Command {
     #[command(after_help = EXIT_CODES)]
     Demo,
     /// What will this server carry? In about 20 seconds of full load, on rows of its own that are removed afterwards
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = BENCH_EXIT_CODES)]
     Bench(BenchArgs),
     /// Create the limiter's table and functions, or bring them up to date
     #[command(after_help = EXIT_CODES)]
@@ -64,6 +66,12 @@ pub(super) enum Command {
     /// Remove the rows of keys that are not in use: their buckets are full, with a row or without. For cron
     #[command(after_help = EXIT_CODES)]
     Prune(PruneArgs),
+    /// Look at the rate-limited queues, run dead jobs again, cancel jobs
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Queue(QueueCommand),
+    /// Look at a database and its limiter, without changing anything: what is well, what is not, and what to do
+    #[command(after_help = DOCTOR_EXIT_CODES)]
+    Doctor(DoctorArgs),
     /// What would these limits have done to past traffic? Recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),

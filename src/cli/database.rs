@@ -50,6 +50,14 @@ impl Database {
         self.start_with(ServerConfig::default()).await
     }
 
+    /// The one that was named: of a server that was just made there is nothing to find out.
+    pub(super) fn named(self) -> Result<Running, CliError> {
+        match self.options {
+            Some(options) => Ok(Running { options, schema: self.schema, server: None }),
+            None => Err(CliError::usage("which database? Give --database-url, or set DATABASE_URL")),
+        }
+    }
+
     async fn start_with(self, config: ServerConfig) -> Result<Running, CliError> {
         let Self { options, schema } = self;
         if let Some(options) = options {
@@ -83,6 +91,20 @@ fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
     Ok(options.application_name("pg-limiter").disable_statement_logging())
 }
 
+/// In time, or not at all.
+pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+    let connecting = PgConnection::connect_with(options);
+    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
+
+/// What a user is told of it.
+pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
+    match error {
+        sqlx::Error::PoolTimedOut => CliError::failed(format!("the database did not answer within {PATIENCE:?}")),
+        error => CliError::failed(format!("cannot connect to the database: {error}")),
+    }
+}
+
 impl Running {
     pub(super) const fn schema(&self) -> &Schema {
         &self.schema
@@ -93,13 +115,12 @@ impl Running {
         self.server.as_ref().map(Server::source)
     }
 
+    pub(super) const fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
     pub(super) async fn connect(&self) -> Result<PgConnection, CliError> {
-        let connecting = PgConnection::connect_with(&self.options);
-        match tokio::time::timeout(PATIENCE, connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(CliError::failed(format!("cannot connect to the database: {error}"))),
-            Err(_) => Err(CliError::failed(format!("the database did not answer within {PATIENCE:?}"))),
-        }
+        connect_with(&self.options).await.map_err(cannot_connect)
     }
 
     /// A pool, after one connection has shown that the database is there: a pool would try for long.

@@ -7,9 +7,10 @@ use clap::Args;
 use crate::call::{Op, Resolved};
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
+use crate::cli::key_secret::KeySecretArgs;
 use crate::cli::limit_args::{LimitArgs, finite};
 use crate::cli::{json, output, text};
-use crate::{Call, Decision, Error, Item, Limiter, LimiterConfig, Limits, Outcome};
+use crate::{Call, Decision, Error, Item, KeySecret, Limiter, LimiterConfig, Limits, Outcome};
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
@@ -20,6 +21,8 @@ pub(super) struct PeekArgs {
     key: String,
     #[command(flatten)]
     limit: LimitArgs,
+    #[command(flatten)]
+    secret: KeySecretArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -46,10 +49,10 @@ pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCo
 }
 
 pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode, CliError> {
-    let PeekArgs { name, key, limit, json } = args;
-    let limits = limit.limits(&name)?;
+    let PeekArgs { name, key, limit, secret, json } = args;
+    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
     let call = Call::from(Item::new(name, key).count(0));
-    let balances = ask(limits, call, json, database, async |limiter, call| limiter.peek(call).await).await?;
+    let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
     let value = balances.least();
     output::line(if json { format!("{{\"value\": {}}}", text::plain(value)) } else { left(value) })?;
     Ok(ExitCode::SUCCESS)
@@ -60,13 +63,13 @@ async fn decide(
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
 ) -> Result<ExitCode, CliError> {
-    let DecideArgs { what: PeekArgs { name, key, limit, json }, count, reserve } = args;
-    let limits = limit.limits(&name)?;
+    let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, reserve } = args;
+    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
     let mut call = Call::from(Item::new(name, key).count(count));
     if reserve {
         call = call.reserve();
     }
-    let decision = ask(limits, call, json, database, how).await?;
+    let decision = ask((limits, secret), call, json, database, how).await?;
     let code = ExitCode::from(u8::from(decision.is_denied()));
     // The exit code stands, whether or not anybody reads the line.
     match output::line(if json { json::decision(&decision) } else { human(&decision) }) {
@@ -76,14 +79,14 @@ async fn decide(
 }
 
 async fn ask<T>(
-    limits: Limits,
+    (limits, key_secret): (Limits, Option<KeySecret>),
     call: Call,
     json: bool,
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<T, Error>,
 ) -> Result<T, CliError> {
     // What can never be needs no database.
-    if let Err(error) = Resolved::new(Op::Limit, call.clone(), &limits) {
+    if let Err(error) = Resolved::new(Op::Limit, call.clone(), &limits, None) {
         if json {
             output::line(json::impossible(&error))?;
         }
@@ -91,7 +94,7 @@ async fn ask<T>(
     }
     let running = database.start().await?;
     let pool = running.ready_pool(1).await?;
-    let config = LimiterConfig { schema: running.schema().clone(), ..LimiterConfig::default() };
+    let config = LimiterConfig { schema: running.schema().clone(), key_secret, ..LimiterConfig::default() };
     let result = how(Limiter::with_config(pool.clone(), limits, config), call).await;
     pool.close().await;
     Ok(result?)

@@ -39,7 +39,7 @@ impl CliError {
 impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Invalid(_) | Error::InvalidLimit(_) => Self::usage(error),
+            Error::Invalid(_) | Error::InvalidLimit(_) | Error::InvalidJob(_) => Self::usage(error),
             Error::SchemaMissing { ref schema, .. } if schema != "public" => {
                 Self::failed(format!("{error}\n(with --schema {schema})"))
             }

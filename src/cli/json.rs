@@ -1,4 +1,4 @@
-//! Decisions as JSON, as the contract of replays writes them.
+//! JSON: decisions as the contract of replays writes them, and other objects in the same style.
 
 use crate::cli::text::{milliseconds, plain};
 use crate::{Decision, InvalidCall};
@@ -22,6 +22,30 @@ pub(super) fn impossible(error: &InvalidCall) -> String {
     format!("{{\"error\": {}, \"message\": {}}}", string(error.code()), string(&error.to_string()))
 }
 
-fn string(text: &str) -> String {
+/// `{"a": 1, "b": null}` on one line, of values that are JSON already. Control characters are legal in its strings from 0x7f
+/// on; they are written out, too, for the sake of terminals.
+pub(super) fn object<const N: usize>(fields: [(&str, String); N]) -> String {
+    let fields = fields.map(|(name, value)| format!("{}: {value}", string(name)));
+    let mut text = String::from("{");
+    for c in fields.join(", ").chars() {
+        if c.is_control() {
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
+    text.push('}');
+    text
+}
+
+pub(super) fn array(values: impl IntoIterator<Item = String>) -> String {
+    format!("[{}]", values.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+pub(super) fn optional(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "null".to_owned())
+}
+
+pub(super) fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

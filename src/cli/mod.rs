@@ -2,16 +2,20 @@
 
 mod args;
 mod bench;
+mod columns;
 mod database;
 mod decide;
 mod demo;
+mod doctor;
 mod error;
 mod input;
 mod json;
+mod key_secret;
 mod limit_args;
 mod migrate;
 mod output;
 mod prune;
+mod queue;
 mod replay;
 mod reset;
 mod run;

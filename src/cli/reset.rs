@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
+use crate::cli::key_secret::KeySecretArgs;
 use crate::cli::{input, output};
 use crate::{InvalidCall, Limit, Limiter, LimiterConfig, Limits};
 
@@ -24,6 +25,8 @@ pub(super) struct ResetArgs {
     /// Refuse a name that is not in this limits file
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    #[command(flatten)]
+    secret: KeySecretArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -37,9 +40,10 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     }
     // A row is forgotten in the same way whatever its limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    let key_secret = args.secret.read()?;
     let running = database.start().await?;
     let pool = running.ready_pool(1).await?;
-    let config = LimiterConfig { schema: running.schema().clone(), ..LimiterConfig::default() };
+    let config = LimiterConfig { schema: running.schema().clone(), key_secret, ..LimiterConfig::default() };
     let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
     let result = if args.all_keys {
         limiter.reset_all_keys(&args.name).await.map(Some)

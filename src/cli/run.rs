@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use crate::cli::args::{Arguments, Command};
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
-use crate::cli::{bench, decide, demo, migrate, output, prune, replay, reset};
+use crate::cli::{bench, decide, demo, doctor, migrate, output, prune, queue, replay, reset};
 
 /// Runs the tool with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -48,6 +48,8 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Peek(args) => decide::peek(args, database).await,
         Command::Reset(args) => reset::run(args, database).await,
         Command::Prune(args) => prune::run(args, database).await,
+        Command::Queue(command) => queue::run(command, database).await,
+        Command::Doctor(args) => doctor::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
     }
 }

@@ -1,4 +1,6 @@
-//! Numbers for people.
+//! Numbers and names for people.
+
+use std::time::Duration;
 
 /// Tokens, down to thousandths. Rounded down, so that 0.9999 tokens do not look like one.
 pub(super) fn tokens(value: f64) -> String {
@@ -56,6 +58,25 @@ pub(super) fn shown(text: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
+/// All of a text, with its control characters written out: `\n`, `\u{1b}`.
+pub(super) fn escaped(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            clean.extend(c.escape_debug());
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// About how long: `1h 30m`.
+pub(super) fn age(length: Duration) -> String {
+    let exact = humantime::format_duration(Duration::from_secs(length.as_secs())).to_string();
+    exact.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +94,13 @@ mod tests {
     fn what_is_shown_stays_on_one_line() {
         assert_eq!(shown("a\nb\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}[31m");
         assert_eq!(shown("abcdef", 4), "abc…");
+        assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\ \"é\"");
+    }
+
+    #[test]
+    fn ages_are_short() {
+        let ages = [0, 59, 5_400, 5_412, 86_400 * 3 + 60].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3days 1m"]);
+        assert_eq!(age(Duration::from_millis(1999)), "1s");
     }
 }

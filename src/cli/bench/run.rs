@@ -1,10 +1,13 @@
 use std::process::ExitCode;
 
+use sqlx::PgPool;
+
 use crate::cli::bench::args::BenchArgs;
 use crate::cli::bench::interrupt::interrupt;
 use crate::cli::bench::measure::{measure, round_trip};
 use crate::cli::bench::report::{Report, Setting};
 use crate::cli::bench::site::Site;
+use crate::cli::bench::soak;
 use crate::cli::bench::text;
 use crate::cli::bench::work::Work;
 use crate::cli::database::{Database, Running};
@@ -12,6 +15,9 @@ use crate::cli::error::CliError;
 use crate::cli::output;
 
 pub(in crate::cli) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
+    if let Some(time) = args.soak {
+        return soak::run(&args, time, database).await;
+    }
     let running = database.start_durable().await?;
     let site = Site::open(&running, &args).await?;
     let measured = tokio::select! {
@@ -32,7 +38,7 @@ pub(in crate::cli) async fn run(args: BenchArgs, database: Database) -> Result<E
 
 async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), CliError> {
     let setting = Setting {
-        postgresql: version(site).await?,
+        postgresql: version(site.pool()).await?,
         private: running.private_source().is_some(),
         schema: running.schema().name().to_owned(),
         seconds: args.seconds.as_secs_f64(),
@@ -60,7 +66,7 @@ async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), C
 }
 
 /// Without what a distribution adds to it: `18.4`.
-async fn version(site: &Site) -> Result<String, CliError> {
-    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(site.pool()).await?;
+pub(super) async fn version(pool: &PgPool) -> Result<String, CliError> {
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(pool).await?;
     Ok(version.split(' ').next().unwrap_or_default().to_owned())
 }

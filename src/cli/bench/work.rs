@@ -75,10 +75,16 @@ impl Dice {
         Self(seed | 1) // It would never leave 0.
     }
 
-    fn roll(&mut self, sides: usize) -> usize {
+    pub(super) fn roll(&mut self, sides: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         ((u128::from(self.0) * sides as u128) >> 64) as usize
+    }
+
+    /// Others, for another task.
+    pub(super) fn another(&mut self) -> Self {
+        // Numbers in a row of this generator are far apart; those of two that begin alike are not.
+        Self::new((self.roll(usize::MAX) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

@@ -34,7 +34,7 @@ pub(super) async fn replay(
     for chunk in places.chunks(CHUNK) {
         let calls: Vec<(Op, Call)> = chunk.iter().map(|place| recording.call(*place)).collect();
         let resolved: Vec<Result<Resolved, InvalidCall>> =
-            calls.iter().map(|(op, call)| Resolved::new(*op, call.clone(), limits)).collect();
+            calls.iter().map(|(op, call)| Resolved::new(*op, call.clone(), limits, None)).collect();
         let mut batch = Batch::new();
         for (place, call) in chunk.iter().zip(&resolved) {
             // What can never be is not sent.

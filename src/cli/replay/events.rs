@@ -49,6 +49,25 @@ impl Event {
     pub const fn at_micros(&self) -> i64 {
         self.at
     }
+
+    /// The reverse of [`parse`](Self::parse), with every field given and the time as a decimal number.
+    pub fn to_line(&self) -> String {
+        let parts: Vec<_> = self
+            .call
+            .items
+            .iter()
+            .map(|item| serde_json::json!({"limit": &*item.limit.name, "key": &*item.key.0, "count": item.count}))
+            .collect();
+        let (sign, at) = (if self.at < 0 { "-" } else { "" }, self.at.unsigned_abs());
+        format!(
+            r#"{{"at": {sign}{}.{:03}, "op": "{}", "reserve": {}, "all": {}}}"#,
+            at / 1000,
+            at % 1000,
+            self.op.as_str(),
+            self.call.reserve,
+            serde_json::Value::Array(parts),
+        )
+    }
 }
 
 #[derive(Deserialize)]
@@ -144,6 +163,16 @@ mod tests {
         let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
         let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
         assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call });
+    }
+
+    #[test]
+    fn what_is_written_reads_the_same() {
+        let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2), Item::global("b").count(-1e-300)];
+        for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
+            let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve() };
+            let line = event.to_line();
+            assert_eq!(Event::parse(&line), Ok(event), "{line}");
+        }
     }
 
     #[test]

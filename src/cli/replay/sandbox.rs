@@ -7,7 +7,7 @@ use crate::Schema;
 use crate::cli::database::Running;
 use crate::cli::error::CliError;
 use crate::migrate::migrations;
-use crate::sql::{Answer, Batch, Statements, decide};
+use crate::sql::{Answer, Batch, Names, Statements, decide};
 
 pub(super) struct Sandbox {
     connection: PgConnection,
@@ -28,7 +28,7 @@ impl Sandbox {
                 ))
             })?;
         }
-        Ok(Self { connection, statements: Statements::new(schema) })
+        Ok(Self { connection, statements: Statements::new(schema, Names::new(true)) })
     }
 
     pub(super) async fn decide(&mut self, batch: &Batch) -> Result<Vec<Answer>, CliError> {

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use crate::Limits;
+use crate::cli::columns::aligned;
 use crate::cli::replay::tally::{Row, Tally};
 use crate::cli::text::{grouped, plain, shown};
 use crate::limit::format_micros;
@@ -24,9 +25,12 @@ pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
         let headings =
             ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
         cells.insert(0, headings.map(str::to_owned).into());
-        // An access log is replayed through one limit.
-        let skipped = usize::from(by.is_some());
-        lines.extend(aligned(&cells, skipped));
+        if by.is_some() {
+            // An access log is replayed through one limit.
+            cells.iter_mut().for_each(|row| drop(row.remove(0)));
+        }
+        let texts: &[usize] = if by.is_some() { &[0] } else { &[0, 1] };
+        lines.extend(aligned(&cells, texts));
         if rows.len() > TOP {
             lines.push(format!("... and {} more that were denied", grouped((rows.len() - TOP) as u64)));
         }
@@ -72,29 +76,6 @@ fn cells(limit: &str, key: &str, row: &Row) -> Vec<String> {
         grouped(row.longest_run),
         row.first_denied.map(time).unwrap_or_default(),
     ]
-}
-
-/// Text to the left, numbers to the right.
-fn aligned(cells: &[Vec<String>], skipped: usize) -> Vec<String> {
-    let columns = cells.first().map_or(0, Vec::len);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
-        .collect();
-    let line = |row: &Vec<String>| {
-        let padded: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .skip(skipped)
-            .map(
-                |(column, (cell, width))| {
-                    if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-                },
-            )
-            .collect();
-        padded.join("  ").trim_end().to_owned()
-    };
-    cells.iter().map(line).collect()
 }
 
 fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {

@@ -1,0 +1,49 @@
+//! Whether something has stopped growing.
+
+/// Growth that is nothing: what is there at the beginning is small, and grows by leaps.
+const SLACK: f64 = 8.0 * 1024.0 * 1024.0;
+const FACTOR: f64 = 1.2;
+
+/// The medians of the second and the last quarter, if there are enough samples for them.
+pub(super) fn quarters(samples: &[u64]) -> Option<(u64, u64)> {
+    let quarter = samples.len() / 4;
+    if quarter == 0 {
+        return None;
+    }
+    let second = median(&samples[quarter..2 * quarter])?;
+    let last = median(&samples[samples.len() - quarter..])?;
+    Some((second, last))
+}
+
+/// The first 25 % are for getting there.
+pub(super) fn is_flat((second, last): (u64, u64)) -> bool {
+    last as f64 <= second as f64 * FACTOR + SLACK
+}
+
+fn median(samples: &[u64]) -> Option<u64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn the_quarters_are_the_second_and_the_last() {
+        let samples = [900, 1, 2, 3, 4, 5, 700, 6, 6, 6, 8, 9];
+        assert_eq!(quarters(&samples), Some((4, 8)));
+        assert_eq!(quarters(&[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn what_grows_is_not_flat() {
+        assert!(is_flat((100 * MIB, 128 * MIB)) && is_flat((0, 8 * MIB)) && is_flat((90 * MIB, 10 * MIB)));
+        assert!(!is_flat((100 * MIB, 129 * MIB)) && !is_flat((0, 9 * MIB)));
+        let grows: Vec<u64> = (0..100).map(|nth| nth * MIB).collect();
+        assert_eq!(quarters(&grows).map(is_flat), Some(false));
+    }
+}

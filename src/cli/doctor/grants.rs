@@ -1,0 +1,144 @@
+//! Which of the functions the connected role may call.
+
+use std::collections::BTreeMap;
+
+use sqlx::Row;
+
+use crate::cli::doctor::finding::Finding;
+use crate::cli::doctor::rights::Role;
+use crate::cli::doctor::session::Session;
+
+/// Functions that are granted together, each with how many arguments it has where there are two of its name.
+struct Group {
+    what: &'static str,
+    functions: &'static [(&'static str, Option<i64>)],
+}
+
+const LIMITING: Group = Group {
+    what: "limit",
+    functions: &[
+        ("rate_limit_decide", None),
+        ("rate_limit_take", None),
+        ("rate_limit_reset", Some(1)),
+        ("rate_limit_prune", None),
+    ],
+};
+const FROM_SQL: Group = Group {
+    what: "call from SQL and triggers",
+    functions: &[
+        ("rate_limit", None),
+        ("rate_limit_check", None),
+        ("rate_limit_enforce", None),
+        ("rate_limit_reset", Some(2)),
+    ],
+};
+const QUEUE: Group = Group {
+    what: "use the queue",
+    functions: &[
+        ("rate_limit_enqueue", None),
+        ("rate_limit_claim", None),
+        ("rate_limit_job_done", None),
+        ("rate_limit_job_again", None),
+        ("rate_limit_job_extend", None),
+        ("rate_limit_jobs_lapsed", None),
+        ("rate_limit_job_cancel", None),
+        ("rate_limit_job_settle", None),
+        ("rate_limit_job_requeue", None),
+        ("rate_limit_jobs_prune", None),
+    ],
+};
+
+/// The functions that are there, by name and number of arguments: whether the role may call them.
+struct Allowed(BTreeMap<(String, i64), bool>);
+
+impl Allowed {
+    /// As a GRANT names them. What is not there is missed elsewhere.
+    fn refused(&self, group: &Group, session: &Session) -> Vec<String> {
+        let refused = |(name, arguments): &(&'static str, Option<i64>)| {
+            let of_name =
+                self.0.iter().filter(|((known, count), _)| known == name && arguments.is_none_or(|n| n == *count));
+            of_name.clone().any(|(_, allowed)| !allowed).then(|| callable(session, name, arguments.unwrap_or_default()))
+        };
+        group.functions.iter().filter_map(refused).collect()
+    }
+}
+
+/// There are two of one name only, and their arguments are texts.
+fn callable(session: &Session, name: &str, arguments: i64) -> String {
+    match (name, arguments) {
+        ("rate_limit_reset", 1) => format!("{}(text)", session.table(name)),
+        ("rate_limit_reset", _) => format!("{}(text, text)", session.table(name)),
+        _ => session.table(name),
+    }
+}
+
+pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding, sqlx::Error> {
+    let schema = session.schema_literal();
+    let sql = format!(
+        "SELECT p.proname::text, p.pronargs::bigint, \
+           has_function_privilege(p.oid, 'EXECUTE'), has_function_privilege('public', p.oid, 'EXECUTE'), \
+           has_schema_privilege(n.oid, 'USAGE') \
+         FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
+         WHERE n.nspname = {schema} AND p.proname LIKE 'rate\\_limit%' ORDER BY p.proname"
+    );
+    let (mut allowed, mut open, mut usage) = (BTreeMap::new(), Vec::new(), true);
+    for row in session.rows(&sql).await? {
+        let name: String = row.try_get(0)?;
+        let arguments: i64 = row.try_get(1)?;
+        if row.try_get(3)? {
+            open.push(callable(session, &name, arguments));
+        }
+        usage &= row.try_get::<bool, _>(4)?;
+        allowed.insert((name, arguments), row.try_get(2)?);
+    }
+    let mut finding = judge(session, role, &Allowed(allowed), usage);
+    if !open.is_empty() {
+        let open = open.join(", ");
+        finding = finding.and(
+            Finding::warning(format!("everybody may call {open}"))
+                .advise("Whoever may call these can use up any limit:")
+                .advise(format!("REVOKE ALL ON FUNCTION {open} FROM PUBLIC;")),
+        );
+    }
+    Ok(finding)
+}
+
+fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Finding {
+    if let Some(found) = role.may_do_all() {
+        return Finding::note(format!("{found}: what the application's role may do is not seen"))
+            .advise("Give the URL that the application uses.");
+    }
+    let name = &role.name;
+    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+    let mut finding = None::<Finding>;
+    let mut add = |other: Finding| {
+        finding = Some(match finding.take() {
+            Some(finding) => finding.and(other),
+            None => other,
+        });
+    };
+    if !usage {
+        add(Finding::problem(format!("the role {name} may not use the schema \"{}\"", session.schema))
+            .advise(format!("GRANT USAGE ON SCHEMA {} TO {quoted};", session.schema.quoted())));
+    }
+    let grant = |functions: &[String]| format!("GRANT EXECUTE ON FUNCTION {} TO {quoted};", functions.join(", "));
+    let limiting = allowed.refused(&LIMITING, session);
+    if !limiting.is_empty() {
+        add(Finding::problem(format!("the role {name} may not call {}", limiting.join(", "))).advise(grant(&limiting)));
+    }
+    let mut may = vec![LIMITING.what];
+    let mut may_not = Vec::new();
+    for group in [FROM_SQL, QUEUE] {
+        let refused = allowed.refused(&group, session);
+        if refused.is_empty() {
+            may.push(group.what);
+        } else if refused.len() == group.functions.len() {
+            may_not.push(group.what);
+        } else {
+            add(Finding::warning(format!("to {}, the role {name} lacks {}", group.what, refused.join(", ")))
+                .advise(grant(&refused)));
+        }
+    }
+    let besides = if may_not.is_empty() { String::new() } else { format!("; may not: {}", may_not.join(", ")) };
+    finding.unwrap_or_else(|| Finding::ok(format!("the role {name} may: {}{besides}", may.join(", "))))
+}

@@ -1,0 +1,199 @@
+//! The flags of a tserver of YugabyteDB, which SQL does not show: over HTTP, from its web page `/varz`.
+
+use std::collections::HashMap;
+use std::io::{Error, ErrorKind};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PORT: u16 = 9000;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A page has some hundred kilobytes.
+const LONGEST: u64 = 8 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    host: String,
+    port: u16,
+}
+
+impl Address {
+    pub(super) fn of_host(host: &str) -> Self {
+        Self { host: host.trim_start_matches('[').trim_end_matches(']').to_owned(), port: PORT }
+    }
+
+    pub(super) fn page(&self) -> String {
+        format!("http://{}/varz?raw", self.authority())
+    }
+
+    fn authority(&self) -> String {
+        let Self { host, port } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl FromStr for Address {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "it is no HOST:PORT, like 10.0.0.1:9000, [::1]:9000 or yb-1.example.org";
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if host.starts_with('[') == host.ends_with(']') && !port.ends_with(']') => (host, port),
+            _ if text.ends_with(']') || !text.contains(':') => (text, "9000"),
+            _ => return Err(WRONG),
+        };
+        let port = port.parse().map_err(|_| WRONG)?;
+        let bare = Self::of_host(host).host;
+        let unbracketed = bare.len() == host.len();
+        if bare.is_empty() || (unbracketed && bare.contains(':')) || bare.contains(['/', ' ', '@', '\r', '\n']) {
+            return Err(WRONG);
+        }
+        Ok(Self { host: bare, port })
+    }
+}
+
+/// By name.
+#[derive(Debug, Default)]
+pub(super) struct Flags(HashMap<String, String>);
+
+impl Flags {
+    /// Lines of `--name=value`; a value may go on in lines that begin otherwise, which nothing here asks for.
+    pub(super) fn parse(page: &str) -> Self {
+        let flag = |line: &str| {
+            let (name, value) = line.trim_end().strip_prefix("--")?.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        Self(page.lines().filter_map(flag).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+pub(super) async fn flags(address: &Address) -> Result<Flags, Error> {
+    flags_within(PATIENCE, address).await
+}
+
+async fn flags_within(patience: Duration, address: &Address) -> Result<Flags, Error> {
+    match tokio::time::timeout(patience, page(address)).await {
+        Ok(page) => {
+            let flags = Flags::parse(&page?);
+            if flags.0.is_empty() { Err(other("the page shows no flags")) } else { Ok(flags) }
+        }
+        Err(_) => Err(Error::new(ErrorKind::TimedOut, format!("no answer within {patience:?}"))),
+    }
+}
+
+/// HTTP/1.0: the answer ends with the connection, and is not in chunks.
+async fn page(address: &Address) -> Result<String, Error> {
+    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    let request = format!(
+        "GET /varz?raw HTTP/1.0\r\nHost: {}\r\nUser-Agent: pg-limiter\r\nConnection: close\r\n\r\n",
+        address.authority()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    let status = answer.lines().next().unwrap_or_default();
+    let mut words = status.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some(protocol), Some("200")) if protocol.starts_with("HTTP/") => {}
+        (Some(protocol), Some(_)) if protocol.starts_with("HTTP/") => {
+            return Err(other(format!("it answers {status}")));
+        }
+        _ => return Err(other("what answers there does not speak HTTP")),
+    }
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| other("the answer breaks off"))
+}
+
+fn other(message: impl Into<String>) -> Error {
+    Error::other(message.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one request with these bytes, and returns the request.
+    async fn server(answer: &'static str) -> (Address, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let served = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        (Address { host: "127.0.0.1".to_owned(), port }, served)
+    }
+
+    #[tokio::test]
+    async fn flags_are_read_from_the_page() {
+        let (address, served) = server(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n--skip_prefix_locks=true\n\
+             --rpc_bind_addresses=127.0.0.1:9100\n--ysql_pg_conf_csv=\n no flag=1\n--max_clock_skew_usec=500000\r\n",
+        )
+        .await;
+        let flags = flags(&address).await.unwrap();
+        assert!(served.await.unwrap().starts_with("GET /varz?raw HTTP/1.0\r\nHost: 127.0.0.1:"));
+        assert_eq!(flags.get("skip_prefix_locks"), Some("true"));
+        assert_eq!(flags.get("ysql_pg_conf_csv"), Some(""));
+        assert_eq!(flags.get("max_clock_skew_usec"), Some("500000"));
+        assert_eq!([flags.get("no flag"), flags.get("enable_wait_queues")], [None, None]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_page_of_flags_is_told() {
+        for (answer, message) in [
+            ("HTTP/1.1 404 Not Found\r\n\r\nno", "it answers HTTP/1.1 404 Not Found"),
+            ("SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
+            ("", "does not speak HTTP"),
+            ("HTTP/1.1 200 OK\r\n", "breaks off"),
+            ("HTTP/1.1 200 OK\r\n\r\n<html>hello</html>", "shows no flags"),
+        ] {
+            let (address, _served) = server(answer).await;
+            let error = flags(&address).await.unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        // Nobody listens on a port that was just given back.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let error = flags(&Address { host: "127.0.0.1".to_owned(), port }).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[tokio::test]
+    async fn a_page_that_does_not_come_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = Address { host: "127.0.0.1".to_owned(), port };
+        let error = flags_within(Duration::from_millis(20), &address).await.unwrap_err();
+        assert_eq!(error.to_string(), "no answer within 20ms");
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for (text, page) in [
+            ("yb-1.example.org", "http://yb-1.example.org:9000/varz?raw"),
+            ("10.0.0.1:9001", "http://10.0.0.1:9001/varz?raw"),
+            ("[::1]:9001", "http://[::1]:9001/varz?raw"),
+            ("[::1]", "http://[::1]:9000/varz?raw"),
+        ] {
+            assert_eq!(text.parse::<Address>().map(|address| address.page()), Ok(page.to_owned()), "{text}");
+        }
+        for text in ["", ":9000", "::1", "::1:9000", "a:b", "http://a:9000", "a:70000", "[::1:9000", "a:9000/varz"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+        assert_eq!(Address::of_host("::1").page(), "http://[::1]:9000/varz?raw");
+    }
+}

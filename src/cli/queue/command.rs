@@ -1,0 +1,36 @@
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::cli::args::EXIT_CODES;
+use crate::cli::database::Database;
+use crate::cli::error::CliError;
+use crate::cli::queue::cancel::{self, CancelArgs};
+use crate::cli::queue::ls::{self, LsArgs};
+use crate::cli::queue::requeue::{self, RequeueArgs};
+use crate::cli::queue::show::{self, ShowArgs};
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum QueueCommand {
+    /// List the groups of the queues with the numbers of their jobs, or the jobs themselves
+    #[command(after_help = EXIT_CODES)]
+    Ls(LsArgs),
+    /// Show everything of one job
+    #[command(after_help = EXIT_CODES)]
+    Show(ShowArgs),
+    /// Run dead or cancelled jobs once more, with all their attempts, and say when each will run
+    #[command(after_help = EXIT_CODES)]
+    Requeue(RequeueArgs),
+    /// Cancel jobs that have not started, and give their tokens back
+    #[command(after_help = EXIT_CODES)]
+    Cancel(CancelArgs),
+}
+
+pub(in crate::cli) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode, CliError> {
+    match command {
+        QueueCommand::Ls(args) => ls::run(args, database).await,
+        QueueCommand::Show(args) => show::run(args, database).await,
+        QueueCommand::Requeue(args) => requeue::run(args, database).await,
+        QueueCommand::Cancel(args) => cancel::run(args, database).await,
+    }
+}

@@ -1,0 +1,87 @@
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::Limits;
+use crate::cli::database::Database;
+use crate::cli::error::CliError;
+use crate::cli::output;
+use crate::cli::queue::queues::{Queues, with_queues};
+use crate::cli::queue::{groups, jobs};
+use crate::queue::JobState;
+use crate::sql::queue::JobFilter;
+
+const JOBS_LISTED: u32 = 100;
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct LsArgs {
+    /// This queue only
+    queue: Option<String>,
+    /// List the jobs in this state: scheduled, available, running, done, dead or cancelled
+    #[arg(long)]
+    state: Option<JobState>,
+    /// List the jobs of this group
+    #[arg(long, value_name = "KEY")]
+    group: Option<String>,
+    /// List the jobs, by the time at which they run
+    #[arg(long)]
+    jobs: bool,
+    /// The most lines [default: 100 jobs, or all groups]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: LsArgs, database: Database) -> Result<ExitCode, CliError> {
+    let lines = with_queues(database, Limits::new(), async |queues| {
+        if args.jobs || args.state.is_some() || args.group.is_some() {
+            list_jobs(&args, &queues).await
+        } else {
+            list_groups(&args, &queues).await
+        }
+    });
+    let lines = lines.await?;
+    if lines.is_empty() && !args.json {
+        output::line("no jobs")?;
+    }
+    output::lines(lines)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+    let mut listed = queues.tool.groups(args.queue.as_deref()).await?;
+    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
+        return Err(queues.no_such(queue).await);
+    }
+    if let Some(most) = args.limit {
+        cut(&mut listed, most, "groups");
+    }
+    Ok(if args.json { listed.iter().map(groups::json).collect() } else { groups::table(&listed) })
+}
+
+async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+    let filter = JobFilter {
+        queue: args.queue.as_deref(),
+        key: args.group.as_deref(),
+        state: args.state.map(JobState::as_str),
+        id: None,
+    };
+    let most = args.limit.unwrap_or(JOBS_LISTED);
+    // One more shows that there are more.
+    let mut listed = queues.tool.jobs(filter, i64::from(most) + 1).await?;
+    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
+        queues.must_have(queue).await?;
+    }
+    cut(&mut listed, most, "jobs");
+    Ok(if args.json { listed.iter().map(jobs::json).collect() } else { jobs::table(&listed) })
+}
+
+fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if listed.len() > most {
+        listed.truncate(most);
+        output::note(format!("there are more {what} than these {most}: see --limit"));
+    }
+}

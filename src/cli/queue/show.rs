@@ -1,0 +1,30 @@
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::Limits;
+use crate::cli::database::Database;
+use crate::cli::error::CliError;
+use crate::cli::output;
+use crate::cli::queue::jobs;
+use crate::cli::queue::queues::{no_such_job, with_queues};
+
+#[derive(Args, Debug)]
+pub(in crate::cli) struct ShowArgs {
+    /// The job's id
+    id: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: ShowArgs, database: Database) -> Result<ExitCode, CliError> {
+    let job = with_queues(database, Limits::new(), async |queues| queues.job(args.id).await).await?;
+    let job = job.ok_or_else(|| CliError::usage(no_such_job(args.id)))?;
+    if args.json {
+        output::line(jobs::json(&job))?;
+    } else {
+        output::lines(jobs::description(&job))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
