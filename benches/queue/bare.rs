@@ -1,0 +1,84 @@
+//! A bare SKIP LOCKED queue.
+
+use std::time::Instant;
+
+use crate::Failure;
+use crate::options::Options;
+use crate::site::{CONCURRENCY, Site};
+use crate::timed::per_second;
+
+const INSERT: &str = "INSERT INTO bare_jobs (queue, payload) VALUES ('bench', $1::jsonb) RETURNING id";
+const INSERT_MANY: &str =
+    "INSERT INTO bare_jobs (queue, payload) SELECT 'bench', p::jsonb FROM unnest($1) AS p RETURNING id";
+const CLAIM: &str = "SELECT id, payload::text FROM bare_jobs \
+    WHERE queue = 'bench' AND state = 'waiting' AND run_at <= clock_timestamp() \
+    ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED";
+const DONE: &str = "UPDATE bare_jobs SET state = 'done', finished_at = clock_timestamp() WHERE id = $1";
+
+pub(crate) async fn enqueue(site: &Site, options: &Options, at_once: usize) -> Result<f64, Failure> {
+    let pool = site.pool.clone();
+    per_second(options, move || {
+        let pool = pool.clone();
+        async move {
+            let payload = "{\"n\": 1}";
+            if at_once == 1 {
+                sqlx::query(INSERT).bind(payload).execute(&pool).await?;
+            } else {
+                sqlx::query(INSERT_MANY).bind(vec![payload; at_once]).execute(&pool).await?;
+            }
+            Ok(at_once)
+        }
+    })
+    .await
+}
+
+pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
+    let pool = site.pool.clone();
+    per_second(options, move || {
+        let pool = pool.clone();
+        async move {
+            let mut tx = pool.begin().await?;
+            sqlx::query(INSERT).bind("{\"n\": 1}").execute(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(1)
+        }
+    })
+    .await
+}
+
+pub(crate) async fn fill(site: &Site, jobs: i64) -> Result<(), Failure> {
+    let sql = "INSERT INTO bare_jobs (queue, payload) SELECT 'bench', jsonb_build_object('n', n) FROM generate_series(1, $1) AS n";
+    sqlx::query(sql).bind(jobs).execute(&site.pool).await?;
+    sqlx::raw_sql("ANALYZE bare_jobs").execute(&site.pool).await?;
+    Ok(())
+}
+
+/// Jobs in a second: each is claimed and done in one transaction.
+pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
+    let began = Instant::now();
+    let workers: Vec<_> = (0..CONCURRENCY)
+        .map(|_| {
+            let pool = site.pool.clone();
+            tokio::spawn(async move {
+                let mut done = 0;
+                loop {
+                    let mut tx = pool.begin().await?;
+                    let Some((id, _payload)) =
+                        sqlx::query_as::<_, (i64, String)>(CLAIM).fetch_optional(&mut *tx).await?
+                    else {
+                        return Ok::<i64, Failure>(done);
+                    };
+                    sqlx::query(DONE).bind(id).execute(&mut *tx).await?;
+                    tx.commit().await?;
+                    done += 1;
+                }
+            })
+        })
+        .collect();
+    let mut done = 0;
+    for worker in workers {
+        done += worker.await??;
+    }
+    assert_eq!(done, jobs, "every job once");
+    Ok(jobs as f64 / began.elapsed().as_secs_f64())
+}

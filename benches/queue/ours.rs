@@ -1,0 +1,123 @@
+//! The rate-limited queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use pg_limiter::queue::{Finish, Job, RunningJob, WorkerConfig, handler_fn};
+use sqlx::PgConnection;
+use tokio::sync::{Notify, mpsc};
+
+use crate::Failure;
+use crate::options::Options;
+use crate::site::{CONCURRENCY, FREE, PACED, Site};
+use crate::timed::per_second;
+
+/// Goes through the groups.
+fn job(nth: &AtomicU64, groups: u64) -> Result<Job, Failure> {
+    let group = nth.fetch_add(1, Ordering::Relaxed) % groups;
+    Ok(Job::new((FREE, group.to_string()), &serde_json::json!({ "n": 1 }))?)
+}
+
+pub(crate) async fn enqueue(site: &Site, options: &Options, groups: u64, at_once: usize) -> Result<f64, Failure> {
+    let (queue, nth) = (site.queue.clone(), Arc::new(AtomicU64::new(0)));
+    per_second(options, move || {
+        let (queue, nth) = (queue.clone(), Arc::clone(&nth));
+        async move {
+            if at_once == 1 {
+                queue.enqueue(job(&nth, groups)?).await?.enforce()?;
+            } else {
+                let jobs = (0..at_once).map(|_| job(&nth, groups)).collect::<Result<Vec<_>, _>>()?;
+                for enqueued in queue.enqueue_all(jobs).await? {
+                    enqueued.enforce()?;
+                }
+            }
+            Ok(at_once)
+        }
+    })
+    .await
+}
+
+pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
+    let (queue, pool, nth) = (site.queue.clone(), site.pool.clone(), Arc::new(AtomicU64::new(0)));
+    per_second(options, move || {
+        let (queue, pool, nth) = (queue.clone(), pool.clone(), Arc::clone(&nth));
+        async move {
+            let mut tx = pool.begin().await?;
+            queue.within(&mut tx).enqueue(job(&nth, 1000)?).await?.enforce()?;
+            tx.commit().await?;
+            Ok(1)
+        }
+    })
+    .await
+}
+
+pub(crate) async fn fill(site: &Site, jobs: i64, groups: u64) -> Result<(), Failure> {
+    let nth = AtomicU64::new(0);
+    let jobs = (0..jobs).map(|_| job(&nth, groups)).collect::<Result<Vec<_>, _>>()?;
+    for some in jobs.chunks(1000) {
+        for enqueued in site.queue.enqueue_all(some.to_vec()).await? {
+            enqueued.enforce()?;
+        }
+    }
+    sqlx::raw_sql("ANALYZE rate_limit_jobs").execute(&site.pool).await?;
+    Ok(())
+}
+
+fn config() -> WorkerConfig {
+    let mut config = WorkerConfig::default();
+    config.concurrency = CONCURRENCY;
+    config
+}
+
+/// Jobs in a second.
+pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
+    let (left, all) = (Arc::new(AtomicI64::new(jobs)), Arc::new(Notify::new()));
+    let done = Arc::clone(&all);
+    let handler = handler_fn(move |_: &RunningJob, _: &mut PgConnection| {
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            done.notify_one();
+        }
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let began = Instant::now();
+    let report = site.queue.worker(config(), handler)?.run(all.notified()).await?;
+    let elapsed = began.elapsed();
+    assert_eq!(i64::try_from(report.done)?, jobs, "every job once: {report:?}");
+    Ok(jobs as f64 / elapsed.as_secs_f64())
+}
+
+/// From the time that jobs were reserved for to the start of their handlers, in milliseconds.
+pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, Failure> {
+    let (started, mut delays) = mpsc::unbounded_channel();
+    let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+        // The server is on this machine: its clock is this one.
+        let delay = SystemTime::now().duration_since(job.run_at).unwrap_or(Duration::ZERO);
+        let _ = started.send(delay.as_secs_f64() * 1000.0);
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let worker = site.queue.worker(config(), handler)?;
+    let mut seen = Vec::new();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
+    // It is asleep before there is anything to do.
+    let asleep = "SELECT EXISTS (SELECT FROM rate_limit_workers WHERE asleep_until > 0)";
+    while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&site.pool).await? {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let each = if options.quick { 3 } else { 20 };
+    for group in 0..20 {
+        let jobs = (0..each)
+            .map(|nth| Ok(Job::new((PACED, group.to_string()), &nth)?))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        for enqueued in site.queue.enqueue_all(jobs).await? {
+            enqueued.enforce()?;
+        }
+    }
+    while seen.len() < 20 * each {
+        seen.push(delays.recv().await.ok_or("the worker has ended")?);
+    }
+    let _ = stop.send(());
+    running.await??;
+    Ok(seen)
+}
