@@ -91,8 +91,10 @@ async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String
     let others = join_all((0..2 * CAPACITY).map(|nth| one_of(&limiter, asked, nth)));
     let release = async {
         tokio::time::sleep(HELD_FOR).await;
+        // Before, or the time until this task is told would count as given away.
+        let released = std::time::Instant::now();
         holder.rollback().await.expect("rollback");
-        std::time::Instant::now()
+        released
     };
     let (others, released) = tokio::join!(others, release);
     let admitted: usize = first.await.expect("a task").into_iter().chain(others).sum();
@@ -157,8 +159,10 @@ async fn waiting_transactions_are_not_given_what_flowed_in_while_the_bucket_was_
         let release = async {
             until_waiting(&database, 1).await;
             tokio::time::sleep(HELD_FOR).await;
+            // Before, or the time until this task is told would count as given away.
+            let released = std::time::Instant::now();
             holder.rollback().await.expect("rollback");
-            std::time::Instant::now()
+            released
         };
         let (decision, released) = tokio::join!(wait, release);
         assert!(decision.is_allowed());

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use pg_limiter::sqlx::{self, Connection, PgConnection, PgPool};
-use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::sqlx::{Connection, PgConnection, PgPool};
+use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits, RetryPolicy};
 use serde::{Deserialize, Serialize};
 
-use crate::support::Database;
+use crate::support::{Database, sqlx};
 
 const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 /// The limiter's own transactions, in each way that they can go.
@@ -85,7 +85,7 @@ async fn limiter_pool(limiter: &Limiter) -> sqlx::pool::PoolConnection<sqlx::Pos
 
 async fn run(work: &Work) -> Done {
     let pool = Database::pool(&work.url, 12).await;
-    let mut config = LimiterConfig::default();
+    let mut config = Database::config();
     config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
     if MODES.contains(&work.level.as_str()) {
         let is = |part: &str| work.level.contains(part);
@@ -191,7 +191,7 @@ async fn one_key_admits_exactly_its_capacity() {
         let database = Database::migrated().await;
         let capacities = BTreeMap::from([("a".to_owned(), 150)]);
         let work = Work {
-            url: database.url.clone(),
+            url: database.app_url.clone(),
             level: level.to_owned(),
             tasks: 8,
             capacities,
@@ -220,7 +220,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
         let capacities: BTreeMap<_, _> =
             names.iter().zip([60, 90, 75, 120]).map(|(n, c)| ((*n).to_owned(), c)).collect();
         let work = Work {
-            url: database.url.clone(),
+            url: database.app_url.clone(),
             level: level.to_owned(),
             tasks: 6,
             capacities: capacities.clone(),
@@ -251,7 +251,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
 #[tokio::test(flavor = "multi_thread")]
 async fn first_calls_share_one_bucket() {
     let database = Database::migrated().await;
-    let pool = Database::pool(&database.url, 12).await;
+    let pool = Database::pool(&database.app_url, 12).await;
     let one = Limit::token_bucket(1e-6, CENTURY).capacity(1).build().expect("a limit");
     for level in LEVELS {
         for round in 0..25 {
@@ -261,7 +261,7 @@ async fn first_calls_share_one_bucket() {
                 .map(|nth| {
                     let (pool, key, barrier) = (pool.clone(), key.clone(), barrier.clone());
                     tokio::spawn(async move {
-                        let limiter = Limiter::new(pool, Limits::new());
+                        let limiter = Limiter::with_config(pool, Limits::new(), Database::config());
                         // Half of them name a second, uncontended bucket too.
                         let mut items = vec![Item::new(("first", one), key.as_str())];
                         if nth % 2 == 0 {
@@ -297,14 +297,14 @@ async fn first_calls_share_one_bucket() {
 async fn a_waiter_is_served_by_the_time_at_which_he_gets_the_row() {
     let database = Database::migrated().await;
     let limit = Limit::token_bucket(10, Duration::from_secs(1)).build().expect("a limit");
-    let limiter = Limiter::new(database.pool.clone(), Limits::new());
+    let limiter = database.limiter(Limits::new());
     let all = || Item::new(("a", limit), "k").count(10);
-    let mut holder = database.pool.begin().await.expect("begin");
+    let mut holder = database.app.begin().await.expect("begin");
     assert!(limiter.within(&mut holder).limit(all()).await.expect("a decision").is_allowed());
     // Ends the wait some time after it has begun.
     let release = async {
         let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
-        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&database.pool).await.expect("locks") == 0 {
+        while sqlx::query_scalar::<i64>(waiting).fetch_one(&database.pool).await.expect("locks") == 0 {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(600)).await;
@@ -312,7 +312,7 @@ async fn a_waiter_is_served_by_the_time_at_which_he_gets_the_row() {
         Instant::now()
     };
     let wait = async {
-        let mut tx = database.pool.begin().await.expect("begin");
+        let mut tx = database.app.begin().await.expect("begin");
         // No row is seen yet, so the decision is to take; then it has to wait.
         let decision = limiter.within(&mut tx).limit(Item::new(("a", limit), "k").count(5)).await.expect("a decision");
         tx.commit().await.expect("commit");

@@ -44,7 +44,7 @@ async fn a_pool_without_a_free_connection_is_unavailable() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 1).await;
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { deadline: Duration::from_millis(200), ..RetryPolicy::default() };
+    config.retry = RetryPolicy { deadline: Duration::from_secs(2), ..RetryPolicy::default() };
     config.connections = Connections::Pool;
     let limiter = Limiter::with_config(pool.clone(), limits(), config);
     let held = pool.acquire().await.expect("the only connection");
@@ -71,8 +71,21 @@ async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
     let grants = grants.expect("the grants").split("```").next().unwrap_or_default().replace("app_role", &role);
     database.execute(&grants).await;
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
-    let refused = sqlx::query("UPDATE rate_limits SET value = 99").execute(&mut *conn).await.expect_err("out of reach");
-    assert!(refused.to_string().contains("permission denied"), "{refused}");
+    let once = || pg_limiter::Call::from(("a", "k")).idempotency_key("1");
+    assert!(limiter.within(&mut conn).limit(once()).await.expect("a decision").is_allowed());
+    for by_hand in [
+        "SELECT FROM rate_limits",
+        "SELECT FROM rate_limits_seen",
+        "SELECT FROM rate_limit_answers",
+        "UPDATE rate_limits SET value = 99",
+        "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k2', 99, 0, 0)",
+        "DELETE FROM rate_limits",
+        "TRUNCATE rate_limits",
+        "DELETE FROM rate_limit_answers",
+    ] {
+        let refused = sqlx::query(by_hand).execute(&mut *conn).await.expect_err("out of reach");
+        assert!(refused.to_string().contains("permission denied"), "{by_hand}: {refused}");
+    }
     sqlx::query("RESET ROLE").execute(&mut *conn).await.expect("reset role");
     drop(conn);
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;

@@ -36,8 +36,9 @@ async fn waiting(database: &Database) -> i64 {
 async fn a_passed_deadline_leaves_no_backend_waiting() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 4).await;
+    let patient = limiter(&pool, Duration::from_secs(20));
+    let _ = patient.limit(("a", "k")).await.expect("a decision");
     let limiter = limiter(&pool, Duration::from_millis(150));
-    let _ = limiter.limit(("a", "k")).await.expect("a decision");
     let mut holder = database.pool.begin().await.expect("begin");
     let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
     let tasks: Vec<_> = (0..30)
@@ -60,7 +61,7 @@ async fn a_passed_deadline_leaves_no_backend_waiting() {
     }
     assert_eq!(waiters, 0, "backends still wait for the row");
     holder.rollback().await.expect("rollback");
-    assert_eq!(left(&limiter).await, 99.0);
+    assert_eq!(left(&patient).await, 99.0);
 }
 
 #[tokio::test]

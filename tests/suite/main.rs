@@ -10,18 +10,34 @@ mod concurrency;
 mod crash;
 mod extremes;
 mod failures;
+mod fault_cases;
+mod faults;
+mod history;
+mod idempotency;
 mod interrupted;
+mod key_secret;
 mod migrations;
 mod model;
+mod outages;
+mod pgbouncer;
+mod privacy;
 mod properties;
 mod prune;
 mod prune_contended;
+mod queue;
+mod queue_contended;
+mod queue_killed;
+mod queue_pace;
+mod queue_tokens;
 mod remembered;
+mod reservations;
 mod scenarios;
 mod sharded_calls;
 mod shards;
 mod shards_contended;
 mod shards_under_load;
+mod skew;
+mod sliding_period;
 mod sql_sources;
 mod support;
 mod surface;
@@ -29,4 +45,14 @@ mod surface;
 mod tool;
 #[cfg(feature = "cli")]
 mod tool_bench;
+#[cfg(feature = "cli")]
+mod tool_doctor;
+#[cfg(feature = "cli")]
+mod tool_doctor_engines;
+#[cfg(all(feature = "cli", unix))]
+mod tool_doctor_pooler;
+#[cfg(feature = "cli")]
+mod tool_queue;
+#[cfg(feature = "cli")]
+mod tool_soak;
 mod transactions;

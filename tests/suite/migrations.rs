@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pg_limiter::migrate::{MigrateError, Migrator, migrate, migrate_on, migrations, uninstall};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
-use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Engine, Limit, Limiter, LimiterConfig, Limits, Schema};
 
 use crate::support::Database;
 
@@ -22,14 +22,18 @@ const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' A
                      (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 async fn twelve_at_once(database: &Database) -> Vec<i32> {
+    twelve_with(database, Migrator::default()).await
+}
+
+async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<i32> {
     let barrier = Arc::new(tokio::sync::Barrier::new(12));
     let tasks: Vec<_> = (0..12)
         .map(|_| {
-            let (url, barrier) = (database.url.clone(), barrier.clone());
+            let (url, barrier, migrator) = (database.url.clone(), barrier.clone(), migrator.clone());
             tokio::spawn(async move {
                 let pool = Database::pool(&url, 1).await;
                 barrier.wait().await;
-                migrate(&pool).await
+                migrator.run(&pool).await
             })
         })
         .collect();
@@ -37,6 +41,7 @@ async fn twelve_at_once(database: &Database) -> Vec<i32> {
     for task in tasks {
         applied.extend(task.await.expect("a task").expect("migrated").applied);
     }
+    applied.sort_unstable();
     applied
 }
 
@@ -44,7 +49,7 @@ async fn twelve_at_once(database: &Database) -> Vec<i32> {
 async fn twelve_at_once_on_an_empty_database() {
     for _ in 0..5 {
         let database = Database::empty().await;
-        assert_eq!(twelve_at_once(&database).await, [1], "each version is applied once");
+        assert_eq!(twelve_at_once(&database).await, [1, 2, 3], "each version is applied once");
         assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
         assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
     }
@@ -67,9 +72,58 @@ async fn twelve_at_once_without_advisory_locks() {
             database.execute(engine).await;
             let error = sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&database.pool).await;
             assert!(error.is_err(), "the engine has locks after all");
-            assert_eq!(twelve_at_once(&database).await, [1]);
+            assert_eq!(twelve_at_once(&database).await, [1, 2, 3]);
         }
     }
+}
+
+/// As on an engine whose schema changes are not transactional, and clash at random.
+#[tokio::test(flavor = "multi_thread")]
+async fn statement_by_statement() {
+    let clashes = "CREATE SEQUENCE changes;
+         CREATE FUNCTION clash() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+           IF nextval('public.changes') % 7 = 0 THEN
+             RAISE 'schema version mismatch' USING ERRCODE = 'serialization_failure';
+           END IF;
+         END $$;
+         CREATE EVENT TRIGGER clash ON ddl_command_end EXECUTE FUNCTION clash()";
+    let stepwise = Migrator::default().on(Engine::Yugabyte);
+    for clash in [false, true] {
+        let database = Database::empty().await;
+        if clash {
+            database.execute(clashes).await;
+        }
+        assert_eq!(twelve_with(&database, stepwise.clone()).await, [1, 2, 3], "each version is applied once");
+        assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0, "no advisory lock was asked for");
+        if clash {
+            assert!(one::<i64>(&database.pool, "SELECT last_value FROM changes").await > 70, "there were clashes");
+        }
+        // What is there is what the usual way makes.
+        let described = "SELECT string_agg(d, ' ' ORDER BY d) FROM (
+             SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') AS d FROM pg_proc
+             WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' UNION ALL
+             SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename LIKE 'rate\\_limit%' UNION ALL
+             SELECT attrelid::regclass || attname || attnum || format_type(atttypid, NULL) FROM pg_attribute
+             WHERE attrelid IN (SELECT oid FROM pg_class WHERE relname LIKE 'rate\\_limit%' AND relkind IN ('r', 'v'))) AS x";
+        let usual = Database::migrated().await;
+        let (stepped, usual): (String, String) =
+            (one(&database.pool, described).await, one(&usual.pool, described).await);
+        assert!(stepped == usual, "what is there is not what the usual way makes");
+        assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
+    }
+}
+
+/// Whatever ends a migration half-way, the next one finishes it.
+#[tokio::test]
+async fn what_broke_off_half_way_is_finished_by_the_next_run() {
+    let database = Database::empty().await;
+    database.execute("CREATE VIEW rate_limit_groups AS SELECT 1 AS one").await;
+    let stepwise = Migrator::default().on(Engine::Yugabyte);
+    let error = stepwise.run(&database.pool).await.expect_err("something is in the way");
+    assert!(matches!(error, MigrateError::Database { .. }), "{error}");
+    assert_eq!(one::<i32>(&database.pool, "SELECT max(version) FROM rate_limits_migrations").await, 1);
+    database.execute("DROP VIEW rate_limit_groups").await;
+    assert_eq!(stepwise.run(&database.pool).await.expect("the rest").applied, [2, 3]);
 }
 
 #[tokio::test]
@@ -84,7 +138,7 @@ async fn the_applications_own_migrations_and_settings_are_left_alone() {
         .await
         .expect("settings");
     let report = migrate_on(&mut conn).await.expect("migrated");
-    assert_eq!((report.version, report.applied), (1, vec![1]));
+    assert_eq!((report.version, report.applied), (3, vec![1, 2, 3]));
     for (setting, value) in [("search_path", "app, pg_catalog"), ("lock_timeout", "7s")] {
         let now: String = sqlx::query_scalar("SELECT current_setting($1)")
             .bind(setting)
@@ -136,7 +190,7 @@ async fn whatever_the_default_isolation_and_the_role() {
     let database = Database::empty().await;
     let name: String = one(&database.pool, "SELECT current_database()::text").await;
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await;
-    assert_eq!(twelve_at_once(&database).await, [1]);
+    assert_eq!(twelve_at_once(&database).await, [1, 2, 3]);
     let role = format!("looker_{}", std::process::id());
     database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
@@ -172,7 +226,7 @@ async fn a_newer_schema_is_refused() {
     let database = Database::migrated().await;
     database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (99, 'from the future')").await;
     let error = migrate(&database.pool).await.expect_err("too new");
-    assert!(matches!(error, MigrateError::SchemaTooNew { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(error, MigrateError::SchemaTooNew { found: 99, known: 3, .. }), "{error}");
     assert!(error.to_string().contains("update pg-limiter"), "{error}");
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
 }
@@ -238,7 +292,7 @@ async fn the_printed_sql_is_all_there_is() {
     let limiter = Limiter::new(database.pool.clone(), limits);
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
     // Migrating over it takes it over.
-    assert_eq!(migrate(&database.pool).await.expect("migrated").applied, [1]);
+    assert_eq!(migrate(&database.pool).await.expect("migrated").applied, [1, 2, 3]);
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied(), "the balances were kept");
     database.execute(&uninstall(&Schema::default())).await;
     let left = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) + \
@@ -258,9 +312,10 @@ async fn rows_are_updated_in_place() {
         let _ = limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision");
     }
     conn.close().await.expect("close");
-    // The first call puts a row there to lock it, and updates it too. The counters arrive a moment later.
-    let updates =
-        "SELECT n_tup_upd = 500 AND n_tup_hot_upd >= 490 FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    // The first call puts a row there to lock it, and updates it too; one that was slow is made anew. The counters arrive a
+    // moment later.
+    let updates = "SELECT n_tup_upd >= 500 AND n_tup_hot_upd >= n_tup_upd - 10 FROM pg_stat_user_tables \
+                   WHERE relname = 'rate_limits'";
     let mut arrived = false;
     for _ in 0..50 {
         arrived = one::<Option<bool>>(&database.pool, updates).await == Some(true);

@@ -155,7 +155,7 @@ async fn step_by_step_every_row_is_looked_at() {
     let others = "INSERT INTO rate_limits (name, key, shard, value, ts, idle_at) SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
                   unnest(ARRAY['', ' ', 'Z', 'ä']) AS k, generate_series(0, 2) AS s";
     database.execute(others).await;
-    let limiter = Limiter::new(database.pool.clone(), Limits::new());
+    let limiter = database.limiter(Limits::new());
     let mut tx = database.pool.begin().await.expect("begin");
     let (mut steps, mut pruned) = (0, 0);
     let mut after: (Option<String>, Option<String>, Option<i32>) = (None, None, None);
@@ -205,7 +205,7 @@ async fn a_role_needs_execute_and_nothing_else() {
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
     database
         .execute(&format!(
-            "GRANT USAGE ON SCHEMA public TO {role}; GRANT EXECUTE ON FUNCTION rate_limit_prune TO {role}"
+            "GRANT USAGE ON SCHEMA public TO {role}; GRANT EXECUTE ON FUNCTION rate_limit_prune, rate_limit_prune_answers TO {role}"
         ))
         .await;
     assert_eq!(limiter.prune().await.expect("pruned"), 2);

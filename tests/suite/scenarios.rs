@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use pg_limiter::sqlx::{self, Row};
+use pg_limiter::sqlx::{Connection, Row};
 use serde::Deserialize;
 
 use crate::model::{Kind, Rule};
+use crate::support::sqlx;
 use crate::support::{Answer, Database, Step, decide};
 
 /// 2026-01-01T00:00:00Z in milliseconds; what the file counts from.
@@ -161,10 +162,16 @@ fn cases() -> Vec<Case> {
 #[tokio::test]
 async fn step_by_step_through_the_deciding_function() {
     let database = Database::migrated().await;
-    let mut conn = database.pool.acquire().await.expect("a connection");
+    let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {
         for (nth, step) in case.scenario.steps.iter().enumerate() {
-            let result = decide(&mut conn, &[case.step(step)]).await;
+            let mut tx = conn.begin().await.expect("begin");
+            let result = decide(&mut tx, &[case.step(step)]).await;
+            if result.is_ok() {
+                tx.commit().await.expect("commit");
+            } else {
+                tx.rollback().await.expect("rollback");
+            }
             match (result, is_error(step)) {
                 (Ok(answers), None) => case.compare_answer(nth, step, &answers[0]),
                 (Err(error), Some(expected)) => assert!(error.to_string().contains(expected), "{error}"),
@@ -177,10 +184,12 @@ async fn step_by_step_through_the_deciding_function() {
 #[tokio::test]
 async fn whole_scenarios_in_one_statement() {
     let database = Database::migrated().await;
-    let mut conn = database.pool.acquire().await.expect("a connection");
+    let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {
         let steps: Vec<&ScenarioStep> = case.scenario.steps.iter().filter(|step| is_error(step).is_none()).collect();
-        let answers = decide(&mut conn, &steps.iter().map(|step| case.step(step)).collect::<Vec<_>>()).await;
+        let mut tx = conn.begin().await.expect("begin");
+        let answers = decide(&mut tx, &steps.iter().map(|step| case.step(step)).collect::<Vec<_>>()).await;
+        tx.commit().await.expect("commit");
         for (nth, (step, answer)) in steps.iter().zip(answers.expect("answers")).enumerate() {
             case.compare_answer(nth, step, &answer);
         }
@@ -190,13 +199,15 @@ async fn whole_scenarios_in_one_statement() {
 #[tokio::test]
 async fn step_by_step_through_the_public_functions() {
     let database = Database::migrated().await;
-    let mut conn = database.pool.acquire().await.expect("a connection");
+    let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {
         let Some(config) = &case.scenario.config else { continue };
         for (nth, step) in case.scenario.steps.iter().enumerate() {
             if step.op == "reset" {
                 let gone = sqlx::query("SELECT rate_limit_reset($1, '')").bind(&case.scenario.name);
-                gone.execute(&mut *conn).await.expect("reset");
+                let mut tx = conn.begin().await.expect("begin");
+                gone.execute(&mut *tx).await.expect("reset");
+                tx.commit().await.expect("commit");
                 continue;
             }
             let function = if step.op == "check" { "rate_limit_check" } else { "rate_limit" };
@@ -206,6 +217,7 @@ async fn step_by_step_through_the_public_functions() {
                  reserve => $7, max_reserved => $8, start => $9 * interval '1 millisecond', resolution => $10, \
                  at => timestamptz 'epoch' + $11 * interval '1 millisecond')"
             );
+            let mut tx = conn.begin().await.expect("begin");
             let row = sqlx::query(sqlx::AssertSqlSafe(sql))
                 .bind(&case.scenario.name)
                 .bind(&config.kind)
@@ -218,8 +230,13 @@ async fn step_by_step_through_the_public_functions() {
                 .bind(config.start_ms.map(|start| start + EPOCH_MS))
                 .bind(config.resolution.map(u32::cast_signed))
                 .bind(step.at_ms + EPOCH_MS)
-                .fetch_one(&mut *conn)
+                .fetch_one(&mut *tx)
                 .await;
+            if row.is_ok() {
+                tx.commit().await.expect("commit");
+            } else {
+                tx.rollback().await.expect("rollback");
+            }
             match (row, is_error(step)) {
                 (Ok(row), None) => case.compare(nth, step, row.get("ok"), row.get("retry_after")),
                 (Err(error), Some(expected)) => assert!(error.to_string().contains(expected), "{error}"),

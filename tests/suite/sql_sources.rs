@@ -8,23 +8,51 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 12] = [
-    "table",
-    "clock",
-    "validate",
-    "decide",
-    "rate_limit_take",
-    "single",
-    "rate_limit",
-    "rate_limit_check",
-    "rate_limit_enforce",
-    "rate_limit_reset",
-    "rate_limit_prune",
-    "privileges",
+/// A migration: its file, what it is about, and its sources in `sql/`.
+const MIGRATIONS: [(&str, &str, &[&str]); 3] = [
+    (
+        "migrations/0001_rate_limits.sql",
+        "Rate limits in PostgreSQL: the table and its functions",
+        &[
+            "table",
+            "clock",
+            "phase",
+            "validate",
+            "decide",
+            "rate_limit_take",
+            "single",
+            "rate_limit",
+            "rate_limit_check",
+            "rate_limit_enforce",
+            "rate_limit_reset",
+            "rate_limit_prune",
+            "privileges",
+        ],
+    ),
+    (
+        "migrations/0002_queue.sql",
+        "The rate-limited queue: its tables and functions",
+        &[
+            "queue/table",
+            "queue/enqueue",
+            "queue/claim",
+            "queue/again",
+            "queue/finish",
+            "queue/cancel",
+            "queue/settle",
+            "queue/requeue",
+            "queue/prune",
+            "queue/privileges",
+        ],
+    ),
+    (
+        "migrations/0003_answers.sql",
+        "Idempotency keys: the answers that were given",
+        &["answers/table", "answers/decide_once", "answers/prune", "answers/privileges"],
+    ),
 ];
-const MIGRATION: &str = "migrations/0001_rate_limits.sql";
 const HEADER: &str = "\
--- Rate limits in PostgreSQL: the table and its functions, in the schema public.
+-- {}, in the schema public.
 -- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
 -- For another schema, replace each `public.`. May be run again.
 
@@ -119,35 +147,39 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
     }
 }
 
-fn compose() -> String {
+fn compose(about: &str, files: &[&str]) -> String {
     let kinds = kinds();
-    let texts = FILES.map(|file| {
+    let compose = |file: &&str| {
         let source = split(&root().join("sql").join(file).with_extension("sql"), "--@ part ");
         let mut out = Vec::new();
         expand(&source.text, "", &source.parts, &kinds, &mut out);
         out.join("\n") + "\n"
-    });
-    HEADER.to_owned() + &texts.join("\n")
+    };
+    HEADER.replace("{}", about) + &files.iter().map(compose).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn migrations_are_put_together_from_the_sources() {
-    let path = root().join(MIGRATION);
-    let composed = compose();
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::write(&path, &composed).expect("write the migration");
+    for (file, about, sources) in MIGRATIONS {
+        let path = root().join(file);
+        let composed = compose(about, sources);
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &composed).expect("write the migration");
+        }
+        let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(shipped == composed, "{file} is not what sql/ says; run: BLESS=1 cargo test --test suite sql_sources");
     }
-    let shipped = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(shipped == composed, "{MIGRATION} is not what sql/ says; run: BLESS=1 cargo test --test suite sql_sources");
 }
 
 #[test]
 fn public_stands_only_where_the_schema_is_meant() {
-    for (number, line) in compose().lines().enumerate() {
-        let code = line.split("--").next().unwrap_or_default();
-        for (at, _) in code.match_indices("public.") {
-            let before = code[..at].chars().next_back();
-            assert!(before.is_none_or(|c| c == ' ' || c == '('), "line {}: {line}", number + 1);
+    for (_, about, sources) in MIGRATIONS {
+        for (number, line) in compose(about, sources).lines().enumerate() {
+            let code = line.split("--").next().unwrap_or_default();
+            for (at, _) in code.match_indices("public.") {
+                let before = code[..at].chars().next_back();
+                assert!(before.is_none_or(|c| c == ' ' || c == '('), "line {}: {line}", number + 1);
+            }
         }
     }
 }

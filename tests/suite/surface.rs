@@ -218,6 +218,7 @@ fn the_readme_tells_the_defaults_of_the_limiter() {
         ("isolation", format!("`{:?}`", config.isolation)),
         ("durability", format!("`{:?}`", config.durability)),
         ("connections", format!("`{:?}`", config.connections)),
+        ("named_statements", format!("`{}`", config.named_statements)),
         ("lanes", grouped(config.lanes)),
         ("max_batch", grouped(config.max_batch)),
         ("max_waiting", grouped(config.max_waiting)),

@@ -52,7 +52,7 @@ pub fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
 }
 
 impl Run {
-    fn says(&self, code: i32, stdout: &str) {
+    pub fn says(&self, code: i32, stdout: &str) {
         assert_eq!((self.code, self.stdout.trim_end()), (Some(code), stdout), "stderr: {}", self.stderr);
     }
 
@@ -67,7 +67,7 @@ impl Run {
 }
 
 /// A folder with these files.
-fn files(files: &[(&str, &str)]) -> (TempDir, impl Fn(&str) -> String + use<>) {
+pub fn files(files: &[(&str, &str)]) -> (TempDir, impl Fn(&str) -> String + use<>) {
     let dir = tempfile::tempdir().expect("a folder");
     for (name, text) in files {
         fs::write(dir.path().join(name), text).expect("write a file");
@@ -151,14 +151,14 @@ async fn printed_sql_is_all_that_is_needed() {
             assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), [].as_slice()));
             String::from_utf8(output.stdout).expect("UTF-8")
         };
-        assert_eq!(print("--list"), "0001 rate_limits\n");
+        assert_eq!(print("--list"), "0001 rate_limits\n0002 queue\n0003 answers\n");
         database.execute(&print("--print")).await;
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
         run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 1: applied 1"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 3: applied 1, 2, 3"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 1: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 3: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }

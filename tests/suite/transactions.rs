@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use pg_limiter::sqlx::{self, Connection};
-use pg_limiter::{Call, Error, Item, Limit, Limiter, LimiterConfig, Limits, Outcome, RateLimits, RetryPolicy};
+use pg_limiter::sqlx::Connection;
+use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
 
 use crate::support::{Database, Events};
+use crate::support::{pooler, sqlx};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -23,7 +24,7 @@ fn limits() -> Limits {
 
 async fn limiter() -> (Database, Limiter) {
     let database = Database::migrated().await;
-    let limiter = Limiter::new(database.pool.clone(), limits());
+    let limiter = database.limiter(limits());
     (database, limiter)
 }
 
@@ -49,7 +50,7 @@ async fn a_rollback_gives_the_tokens_back_and_a_commit_keeps_them() {
     for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
         limiter.reset(("messages", "u1")).await.expect("reset");
         let begin = || sqlx::AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
-        let mut tx = database.pool.begin_with(begin()).await.expect("begin");
+        let mut tx = database.app.begin_with(begin()).await.expect("begin");
         let decision = limiter.within(&mut tx).limit(("messages", "u1", 4.0)).await.expect("a decision");
         near(decision.remaining(), 6.0);
         sqlx::query("INSERT INTO orders VALUES (1)").execute(&mut *tx).await.expect("insert");
@@ -57,7 +58,7 @@ async fn a_rollback_gives_the_tokens_back_and_a_commit_keeps_them() {
         tx.rollback().await.expect("rollback");
         near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 10.0);
 
-        let mut tx = database.pool.begin_with(begin()).await.expect("begin");
+        let mut tx = database.app.begin_with(begin()).await.expect("begin");
         let permit = limiter.within(&mut tx).limit(("messages", "u1", 4.0)).await.expect("a decision").enforce();
         assert_eq!(permit.expect("a permit").wait, None);
         tx.commit().await.expect("commit");
@@ -70,7 +71,7 @@ async fn a_rollback_gives_the_tokens_back_and_a_commit_keeps_them() {
 #[tokio::test]
 async fn a_savepoint_gives_back_what_was_taken_within_it() {
     let (database, limiter) = limiter().await;
-    let mut tx = database.pool.begin().await.expect("begin");
+    let mut tx = database.app.begin().await.expect("begin");
     let _ = limiter.within(&mut tx).limit(("messages", "u1", 1.0)).await.expect("a decision");
     let mut inner = tx.begin().await.expect("savepoint");
     let _ = limiter.within(&mut inner).limit(("messages", "u1", 5.0)).await.expect("a decision");
@@ -121,9 +122,10 @@ async fn the_same_bucket_named_twice_counts_twice() {
 async fn every_operation_in_both_forms() {
     let (database, limiter) = limiter().await;
     let bare = RateLimits::new(limits());
+    let bare = if pooler::is_asked_for() { bare.with_unnamed_statements() } else { bare };
     for limit in ["messages", "pages", "searches"] {
         let full = limiter.limits().get(limit).expect("defined").capacity();
-        let mut tx = database.pool.begin().await.expect("begin");
+        let mut tx = database.app.begin().await.expect("begin");
         assert!(bare.within(&mut tx).check((limit, "k", 2.0)).await.expect("a decision").is_allowed());
         near(bare.within(&mut tx).charge((limit, "k", full + 2.0)).await.expect("balances").least(), -2.0);
         assert!(bare.within(&mut tx).limit((limit, "k", 0.0)).await.expect("a decision").is_denied(), "while in debt");
@@ -181,7 +183,7 @@ async fn an_aborted_transaction_is_never_reported_as_committed() {
     near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 10.0);
 
     // In the caller's own transaction, the next call says so.
-    let mut tx = database.pool.begin().await.expect("begin");
+    let mut tx = database.app.begin().await.expect("begin");
     let _ = sqlx::query("INSERT INTO orders VALUES (1)").execute(&mut *tx).await;
     let error = limiter.within(&mut tx).limit(("messages", "u1")).await.expect_err("no decision");
     assert!(matches!(error, Error::Database { .. }) && !error.is_retryable(), "{error}");
@@ -249,7 +251,7 @@ async fn a_unit_of_work_is_retried_as_a_whole() {
 async fn a_conflict_in_the_callers_transaction_is_told_and_not_retried() {
     let (database, limiter) = limiter().await;
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
-    let mut tx = database.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    let mut tx = database.app.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
     let _ = limiter.within(&mut tx).peek(("messages", "u1")).await.expect("a balance");
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
     let error = limiter.within(&mut tx).limit(("messages", "u1")).await.expect_err("a conflict");
@@ -260,11 +262,11 @@ async fn a_conflict_in_the_callers_transaction_is_told_and_not_retried() {
 #[tokio::test]
 async fn the_limiters_own_calls_end_by_their_deadline() {
     let database = Database::migrated().await;
-    let mut config = LimiterConfig::default();
+    let mut config = Database::config();
     config.retry = RetryPolicy { deadline: Duration::from_millis(300), ..RetryPolicy::default() };
-    let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
+    let limiter = Limiter::with_config(database.app.clone(), limits(), config);
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
-    let mut holder = database.pool.begin().await.expect("begin");
+    let mut holder = database.app.begin().await.expect("begin");
     let _ = limiter.within(&mut holder).limit(("messages", "u1")).await.expect("a decision");
     let error = limiter.limit(("messages", "u1")).await.expect_err("the row is held");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
@@ -278,9 +280,9 @@ async fn retries_exhausted_say_how_many_and_how_long() {
     let events = Events::default();
     let _traced = tracing::subscriber::set_default(events.clone());
     let database = Database::migrated().await;
-    let mut config = LimiterConfig::default();
+    let mut config = Database::config();
     config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
-    let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
+    let limiter = Limiter::with_config(database.app.clone(), limits(), config);
     database.rivals_always_win().await;
     let error = limiter.limit(("messages", "u1")).await.expect_err("conflicts only");
     assert!(matches!(error, Error::RetriesExhausted { attempts: 3, .. }), "{error}");

@@ -1,30 +1,63 @@
+use std::any::Any;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
+use pg_limiter::{Limiter, LimiterConfig, Limits};
 
-/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process, of the version in
-/// `PG_LIMITER_TEST_VERSION` if that is set. It is never skipped.
+use super::pooler::{self, Pooler, Settings};
+use super::yugabyte;
+
+fn is_yugabyte() -> bool {
+    std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "yugabyte")
+}
+
+/// A private server as the environment asks for it: of the version `PG_LIMITER_TEST_VERSION`, and in a container if
+/// `PG_LIMITER_TEST_SERVER` is `container`, even where there are programs. (Without them, it is one anyway.)
+pub fn server_config() -> ServerConfig {
+    let mut config = ServerConfig::default();
+    config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
+    config.container = match std::env::var("PG_LIMITER_TEST_SERVER") {
+        Ok(server) if server == "container" => true,
+        Ok(server) if server == "yugabyte" => false, // For tests that need a server of their own besides.
+        Ok(server) => panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\" and \"yugabyte\""),
+        Err(_) => false,
+    };
+    config
+}
+
+/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process. It is never skipped.
 fn server_url() -> &'static str {
-    static SERVER: OnceLock<(Option<Server>, String)> = OnceLock::new();
+    static SERVER: OnceLock<(Box<dyn Any + Send + Sync>, String)> = OnceLock::new();
     let (_, url) = SERVER.get_or_init(|| {
         if let Ok(url) = std::env::var("DATABASE_URL") {
-            return (None, url);
+            return (Box::new(()), url);
         }
-        let mut config = ServerConfig::default();
+        if is_yugabyte() {
+            return yugabyte::start();
+        }
+        let mut config = server_config();
         config.durable = false;
-        config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
         config.settings.push(("max_connections".into(), "300".into()));
         // For tests that take a function of the engine away.
         config.settings.push(("allow_system_table_mods".into(), "on".into()));
         let server = Server::start(&config).unwrap_or_else(|error| panic!("no PostgreSQL for the tests: {error}"));
         eprintln!("testing on {}", server.source());
         let url = server.url("postgres");
-        (Some(server), url)
+        (Box::new(server), url)
     });
     url
+}
+
+/// The same through the pooler, if the suite is to run behind one.
+fn app_url(url: &str) -> String {
+    static POOLER: OnceLock<Pooler> = OnceLock::new();
+    if !pooler::is_asked_for() {
+        return url.to_owned();
+    }
+    POOLER.get_or_init(|| Pooler::start(server_url(), 4, Settings::Refused)).url(url)
 }
 
 fn with_database(url: &str, name: &str) -> String {
@@ -36,9 +69,13 @@ fn with_database(url: &str, name: &str) -> String {
 
 /// A fresh database, dropped at the end of the test.
 pub struct Database {
-    name: String,
+    pub name: String,
     pub url: String,
+    /// To the server itself, for what the tests want to see there.
     pub pool: PgPool,
+    /// The application's: that of limiters and their callers. Through the pooler, if the suite runs behind one.
+    pub app: PgPool,
+    pub app_url: String,
 }
 
 impl Database {
@@ -60,7 +97,21 @@ impl Database {
         admin.close().await.expect("close");
         let url = with_database(server_url(), &name);
         let pool = Self::pool(&url, 16).await;
-        Self { name, url, pool }
+        let app_url = app_url(&url);
+        let app = if app_url == url { pool.clone() } else { Self::pool(&app_url, 16).await };
+        Self { name, url, pool, app, app_url }
+    }
+
+    /// The default, or what a pooler takes if the suite runs behind one.
+    pub fn config() -> LimiterConfig {
+        let mut config = LimiterConfig::default();
+        config.named_statements = !pooler::is_asked_for();
+        config
+    }
+
+    /// Of the application, with the defaults for all else.
+    pub fn limiter(&self, limits: Limits) -> Limiter {
+        Limiter::with_config(self.app.clone(), limits, Self::config())
     }
 
     pub async fn pool(url: &str, connections: u32) -> PgPool {

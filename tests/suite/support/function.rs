@@ -1,5 +1,7 @@
 use pg_limiter::sqlx::postgres::PgRow;
-use pg_limiter::sqlx::{self, PgConnection, Row};
+use pg_limiter::sqlx::{PgConnection, Row};
+
+use super::sqlx;
 
 use crate::model::{Kind, Rule};
 

@@ -14,7 +14,7 @@ pub const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// With time to spare, whatever else the machine is doing.
 pub fn limiter(pool: &PgPool, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
-    let mut config = LimiterConfig::default();
+    let mut config = Database::config();
     config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
     change(&mut config);
     Limiter::with_config(pool.clone(), limits, config)

@@ -1,10 +1,20 @@
-//! What the tests share: a server, a database for each test, raw calls of the deciding function, what is traced.
+//! What the tests share: a server, a pooler before it, a database for each test, raw calls of the deciding function, what is
+//! traced, and what goes wrong between them.
 
 pub mod database;
 pub mod events;
 pub mod function;
 pub mod gate;
+pub mod history;
+pub mod node;
+pub mod payloads;
+pub mod pooler;
+pub mod proxy;
+pub mod sqlx;
+pub mod starts;
+pub mod yugabyte;
 
-pub use database::Database;
+pub use database::{Database, server_config};
 pub use events::Events;
 pub use function::{Answer, Step, decide};
+pub use node::Node;

@@ -1,0 +1,231 @@
+//! Failures that are a story of their own: those that stay, those that take long, and those that nobody says.
+
+use std::time::{Duration, Instant};
+
+use pg_limiter::migrate::migrate;
+use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::{Connections, Engine, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+use crate::support::Database;
+use crate::support::gate::CENTURY;
+use crate::support::payloads::payload;
+use crate::support::proxy::{Fault, Point, Proxy, Way};
+
+const CAPACITY: u32 = 9;
+const YUGABYTE: &str = "PostgreSQL 15.12-YB-2025.2.0.0-b0 on x86_64-pc-linux-gnu";
+
+fn limiter(url: &str, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
+    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(2).connect_lazy(url).expect("a URL");
+    let limits = Limits::new().define("a", Limit::token_bucket(CAPACITY, CENTURY)).expect("a limit");
+    let mut config = LimiterConfig::default();
+    (config.engine, config.lanes) = (Some(Engine::PostgreSql), 1);
+    config.retry.deadline = Duration::from_secs(30);
+    change(&mut config);
+    Limiter::with_config(pool, limits, config)
+}
+
+async fn spent(direct: &PgPool) -> f64 {
+    let left = "SELECT coalesce((SELECT value FROM rate_limits WHERE name = 'a' AND key = 'k'), $1)";
+    let left: f64 = sqlx::query_scalar(left).bind(f64::from(CAPACITY)).fetch_one(direct).await.expect("a balance");
+    (f64::from(CAPACITY) - left).round()
+}
+
+async fn behind_a_proxy() -> (Database, Proxy) {
+    let database = Database::migrated().await;
+    let proxy = Proxy::before(&database.url).await;
+    (database, proxy)
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AppError {
+    #[error(transparent)]
+    Limiter(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+/// A failure that stays uses the attempts up, as many as were given, and takes nothing.
+#[tokio::test]
+async fn attempts_are_bounded() {
+    let (database, proxy) = behind_a_proxy().await;
+    let cases = [("conflict", Point::Statement), ("deadlock", Point::Statement), ("pivot", Point::Commit)];
+    for connections in [Connections::Own, Connections::Pool] {
+        for (name, point) in cases {
+            let limiter = limiter(&proxy.url, |config| {
+                config.connections = connections;
+                config.retry =
+                    RetryPolicy { max_attempts: 4, deadline: Duration::from_secs(30), ..config.retry.clone() };
+            });
+            let before = proxy.count(|seen| &seen.statements);
+            proxy.put(Fault::always(point, Way::Before(payload(name))));
+            let error = limiter.limit(("a", "k")).await.expect_err(name);
+            proxy.calm();
+            assert!(matches!(error, Error::RetriesExhausted { attempts: 4, .. }), "{name}: {error}");
+            assert_eq!(limiter.retries(), 3, "{name}");
+            assert_eq!(proxy.count(|seen| &seen.statements) - before, 4, "{name}");
+            assert_eq!(spent(&database.pool).await, 0.0, "{name}");
+        }
+    }
+}
+
+/// The last attempts may be the ones that matter.
+#[tokio::test]
+async fn conflicts_in_a_row_are_outlasted() {
+    let (database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&proxy.url, |_| ());
+    let faults = ["conflict", "deadlock", "killed", "old read restart", "crashed", "read only"];
+    for name in faults {
+        proxy.put(Fault::once(Point::Statement, Way::Before(payload(name))));
+    }
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+    assert_eq!(limiter.retries(), 6);
+    assert_eq!(proxy.count(|seen| &seen.faults), 6);
+    assert_eq!(spent(&database.pool).await, 1.0);
+}
+
+/// By the deadline there is an answer; what happens to the call later is what the answer said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_after_the_deadline_is_not_taken_for_undone() {
+    let deadline = Duration::from_millis(700);
+    for (connections, point) in
+        [(Connections::Own, Point::Statement), (Connections::Own, Point::Commit), (Connections::Pool, Point::Commit)]
+    {
+        let (database, proxy) = behind_a_proxy().await;
+        let limiter = limiter(&proxy.url, |config| {
+            config.connections = connections;
+            config.retry.deadline = deadline;
+        });
+        proxy.put(Fault::once(point, Way::Delay(deadline * 2)));
+        let began = Instant::now();
+        let error = limiter.limit(("a", "k")).await.expect_err("it takes too long");
+        assert!(matches!(error, Error::OutcomeUnknown { .. }), "{connections:?}, {point:?}: {error}");
+        assert!(began.elapsed() >= deadline, "given up early");
+        assert_eq!(limiter.retries(), 0);
+        // It happens after all.
+        proxy.until_idle().await;
+        while spent(&database.pool).await == 0.0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "{connections:?}, {point:?}: it never happened");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(spent(&database.pool).await, 1.0, "{connections:?}, {point:?}");
+    }
+}
+
+/// A commit of unknown outcome is not tried again by the unit of work around it either.
+#[tokio::test]
+async fn a_unit_of_work_does_not_repeat_a_call_of_unknown_outcome() {
+    let (database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&proxy.url, |_| ());
+    proxy.put(Fault::once(Point::Statement, Way::Cut));
+    let result = limiter
+        .transaction(async |_tx| {
+            let _ = limiter.limit(("a", "k")).await?;
+            Ok::<_, AppError>(())
+        })
+        .await;
+    let told = format!("{result:?}; {} statements", proxy.count(|seen| &seen.statements));
+    assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{told}");
+    assert_eq!(spent(&database.pool).await, 1.0, "{told}");
+}
+
+/// The answer to the COMMIT of a failed transaction is ROLLBACK, and no error: whoever dropped the first error has to be told.
+#[tokio::test]
+async fn work_that_dropped_an_error_is_told_that_nothing_was_committed() {
+    let (database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&proxy.url, |_| ());
+    proxy.put(Fault::once(Point::Statement, Way::Before(payload("duplicate"))));
+    let result = limiter
+        .transaction(async |tx| {
+            let _dropped = limiter.within(tx).limit(("a", "k")).await;
+            Ok::<_, AppError>(())
+        })
+        .await;
+    assert!(matches!(result, Err(AppError::Limiter(Error::Aborted))), "{result:?}");
+    assert_eq!((spent(&database.pool).await, proxy.count(|seen| &seen.commits)), (0.0, 0));
+}
+
+/// The driver does not show what a COMMIT was answered with. So whoever takes the tokens and then has a failed transaction
+/// committed is not told; but then he was told before, by the statement that had failed.
+#[tokio::test]
+async fn the_callers_commit_that_says_rollback_takes_nothing() {
+    let (database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&proxy.url, |_| ());
+    proxy.put(Fault::once(Point::Commit, Way::SaysRollback));
+    let mut tx = limiter.pool().begin().await.expect("begin");
+    assert!(limiter.within(&mut tx).limit(("a", "k")).await.expect("a decision").is_allowed());
+    tx.commit().await.expect("the driver takes it for a commit");
+    assert_eq!(spent(&database.pool).await, 0.0);
+}
+
+#[tokio::test]
+async fn an_engine_without_advisory_locks_is_migrated() {
+    let database = Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    proxy.put(Fault::always(Point::AdvisoryLock, Way::Before(payload("no advisory locks"))));
+    let pool = Database::pool(&proxy.url, 2).await;
+    let report = migrate(&pool).await.expect("migrated without a lock");
+    assert!(!report.applied.is_empty());
+    assert_eq!(proxy.count(|seen| &seen.faults), 1, "asked once, and not again");
+    assert!(migrate(&pool).await.expect("nothing to do").applied.is_empty());
+    assert_eq!(database.rows().await, 0);
+}
+
+/// Statement by statement, and without a lock that it may not have.
+#[tokio::test]
+async fn an_engine_that_says_it_is_yugabytedb_is_migrated() {
+    let database = Database::empty().await;
+    let proxy = Proxy::before(&database.url).await;
+    proxy.put(Fault::always(Point::Version, Way::Says(YUGABYTE)));
+    proxy.put(Fault::always(Point::AdvisoryLock, Way::Before(payload("no advisory locks"))));
+    let pool = Database::pool(&proxy.url, 2).await;
+    assert!(!migrate(&pool).await.expect("migrated").applied.is_empty());
+    assert!(migrate(&pool).await.expect("nothing to do").applied.is_empty());
+    let versions = proxy.count(|seen| &seen.versions);
+    assert_eq!(proxy.count(|seen| &seen.faults), versions, "advisory locks were asked for");
+    assert_eq!(database.rows().await, 0);
+}
+
+/// A server that says it is YugabyteDB is treated like one: COMMIT is sent apart, and what it says is not taken for certain.
+#[tokio::test]
+async fn the_engine_is_found_out_once() {
+    let (database, proxy) = behind_a_proxy().await;
+    for (version, expected) in [(None, 0), (Some(YUGABYTE), 2)] {
+        let limiter = limiter(&proxy.url, |config| config.engine = None);
+        let before = proxy.count(|seen| &seen.commits);
+        let asked = proxy.count(|seen| &seen.versions);
+        if let Some(version) = version {
+            proxy.put(Fault::always(Point::Version, Way::Says(version)));
+        }
+        for _ in 0..2 {
+            assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+        }
+        assert_eq!(proxy.count(|seen| &seen.commits) - before, expected, "{version:?}");
+        assert_eq!(proxy.count(|seen| &seen.versions) - asked, 1, "{version:?}");
+        if version.is_some() {
+            proxy.put(Fault::once(Point::Commit, Way::After(payload("expired"))));
+            let result = limiter.limit(("a", "k")).await;
+            assert!(matches!(result, Err(Error::OutcomeUnknown { .. })), "{result:?}");
+        }
+        proxy.calm();
+    }
+    assert_eq!(spent(&database.pool).await, 5.0);
+}
+
+/// A refusal leaves no transaction open on the limiter's own connections, however long nobody calls.
+#[tokio::test]
+async fn a_refused_call_leaves_no_transaction_open() {
+    let (database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&format!("{}?application_name=limited", proxy.url), |config| {
+        config.engine = Some(Engine::Yugabyte); // There it always begins a transaction.
+    });
+    proxy.put(Fault::once(Point::Statement, Way::Before(payload("duplicate"))));
+    assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Database { .. })));
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'limited'
+        AND state <> 'idle'";
+    let began = Instant::now();
+    while sqlx::query_scalar::<_, i64>(open).fetch_one(&database.pool).await.expect("the backends") > 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "a transaction is left open");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

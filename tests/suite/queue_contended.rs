@@ -1,0 +1,281 @@
+//! Transactions of callers that stay open, workers that share buckets, and ends of jobs at the same moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pg_limiter::queue::{EnqueueOutcome, Finish, Job, JobState, Queue, RunningJob, handler_fn};
+use pg_limiter::sqlx::{PgConnection, PgPool, Row};
+use pg_limiter::{Item, Limit, Limits};
+
+use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::support::gate::CENTURY;
+use crate::support::starts::{assert_times, record, recorded};
+use crate::support::{Database, sqlx};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn idle() -> impl pg_limiter::queue::Handler {
+    handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))
+}
+
+/// What a worker that knows this limit claims: ids, and in how many microseconds they start.
+async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration, f64)) -> Vec<(i64, i64)> {
+    let (name, rate, period, capacity) = limit;
+    let sql = "SELECT job_id, job_start_in FROM rate_limit_claim('q', 'w', $1, $2, 30000000, 1000000, $3, \
+               ARRAY['token_bucket'], $4, $5, $6, NULL)";
+    let rows = sqlx::query(sql)
+        .bind(most)
+        .bind(ahead)
+        .bind(vec![name])
+        .bind(vec![rate])
+        .bind(vec![i64::try_from(period.as_micros()).expect("a period")])
+        .bind(vec![capacity])
+        .fetch_all(pool)
+        .await
+        .expect("a claim");
+    rows.iter().filter_map(|row| Some((row.get::<Option<i64>, _>(0)?, row.get(1)))).collect()
+}
+
+async fn enqueue(queue: &Queue, job: Job) -> i64 {
+    scheduled(&queue.enqueue(job).await.expect("an answer")).id
+}
+
+fn job(limit: &str, key: &str) -> Job {
+    Job::new((limit, key), &1).expect("a job")
+}
+
+async fn make_due(database: &Database) {
+    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id WHERE state = 'scheduled'").await;
+}
+
+/// All jobs of the group are done, although some transaction is open.
+async fn works_off(queue: &Queue, done: i64) {
+    tokio::time::timeout(MINUTE, work_until_done(queue, quick(), idle(), done)).await.expect("nobody is waited for");
+}
+
+#[tokio::test]
+async fn a_cancellation_that_is_not_committed_holds_up_nobody_else() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    // Two can start, and the others have to stand in line.
+    let mut ids = Vec::new();
+    for _ in 0..12 {
+        ids.push(enqueue(&queue, job("slow", "a")).await);
+    }
+    make_due(&database).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    assert_eq!(queue.within(&mut tx).cancel(ids[3]).await.expect("an answer"), JobState::Scheduled);
+    for _ in 0..3 {
+        enqueue(&queue, job("fast", "z")).await;
+    }
+    works_off(&queue, 5).await;
+    tx.rollback().await.expect("rollback");
+}
+
+#[tokio::test]
+async fn settling_in_a_transaction_that_is_not_committed_holds_up_no_worker() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let first = enqueue(&queue, job("fast", "g")).await;
+    works_off(&queue, 1).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    assert!(queue.within(&mut tx).settle(first, ("fast", "g", 5)).await.expect("an answer"));
+    // Reserved before: the limit's own row is held.
+    enqueue(&queue, job("fast", "h")).await;
+    let sql = "INSERT INTO rate_limit_jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
+               SELECT queue, key, run_at, payload, limit_names, limit_keys, counts, 1, 1 FROM rate_limit_jobs WHERE id = $1";
+    sqlx::query(sql).bind(first).execute(&database.pool).await.expect("another job of the group");
+    works_off(&queue, 3).await;
+    tx.rollback().await.expect("rollback");
+}
+
+#[tokio::test]
+async fn a_job_that_holds_its_row_for_longer_than_its_lease_is_not_lost_nor_are_others() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    for key in ["settles", "b", "c"] {
+        enqueue(&queue, job("fast", key)).await;
+    }
+    let settling = queue.clone();
+    let handler = handler_fn(move |job: &RunningJob, tx: &mut PgConnection| {
+        let (settling, id, settles) = (settling.clone(), job.id, job.group == "settles");
+        Box::pin(async move {
+            if settles {
+                settling.within(&mut *tx).settle(id, ("fast", "settles", 3)).await?;
+            }
+            sqlx::query("SELECT pg_sleep(5)").execute(&mut *tx).await?;
+            Ok(Finish::Done)
+        })
+    });
+    let mut config = quick();
+    config.lease = 2 * SECOND;
+    let report = work_until_done(&queue, config, handler, 3).await;
+    assert_eq!((report.done, report.lost, report.failed), (3, 0, 0));
+    let starts: i64 = sqlx::query_scalar("SELECT sum(starts)::bigint FROM rate_limit_jobs")
+        .fetch_one(&database.pool)
+        .await
+        .expect("a sum");
+    assert_eq!(starts, 3);
+}
+
+/// Who sleeps through the end of a job sleeps for hours here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_end_of_a_job_is_slept_through() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let jobs = (0..400).map(|nth| Job::new(("fast", format!("{}", nth % 7)), &nth).expect("a job"));
+    for enqueued in queue.enqueue_all(jobs).await.expect("answers") {
+        let _ = scheduled(&enqueued);
+    }
+    let counted = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&counted);
+    let handler = handler_fn(move |_: &RunningJob, _: &mut PgConnection| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let mut config = quick();
+    config.concurrency = 1;
+    config.poll = Duration::from_secs(36_000);
+    work_until_done(&queue, config, handler, 400).await;
+    assert_eq!(counted.load(Ordering::SeqCst), 400);
+}
+
+#[tokio::test]
+async fn what_was_claimed_and_given_back_is_not_paid_back() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let pool = &database.pool;
+    let limit = ("slow", 1.0, CENTURY, 2.0);
+    for _ in 0..3 {
+        enqueue(&queue, job("slow", "g")).await;
+    }
+    make_due(&database).await;
+    let claimed = claim(pool, 2, 0, limit).await;
+    assert_eq!(claimed.len(), 2);
+    for (id, _) in claimed {
+        let sql = "SELECT rate_limit_job_again(ARRAY[$1], ARRAY[1], 'unstarted', 0, '', ARRAY['slow'], ARRAY['token_bucket'], \
+                   ARRAY[1::float8], ARRAY[1000000::bigint], ARRAY[2::float8], NULL, NULL)";
+        let states: Vec<String> = sqlx::query_scalar(sql).bind(id).fetch_one(pool).await.expect("states");
+        assert_eq!(states, ["available"]);
+    }
+    assert_eq!(claim(pool, 5, 0, limit).await, []);
+}
+
+#[tokio::test]
+async fn what_one_worker_claims_ahead_another_does_not_start_before() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(100, SECOND).capacity(5)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let limit = ("l", 100.0, SECOND, 5.0);
+    let of_all = |group: &str| Job::new(Item::global("l"), &1).expect("a job").group(group);
+    let ahead = enqueue(&queue, of_all("a")).await;
+    let soon = "UPDATE rate_limit_jobs SET run_at = rate_limit_clock() + 800000";
+    database.execute(soon).await;
+    let claimed = claim(&database.pool, 1, 900_000, limit).await;
+    assert_eq!(claimed[0].0, ahead);
+    for _ in 0..4 {
+        enqueue(&queue, of_all("b")).await;
+    }
+    make_due(&database).await;
+    let others = claim(&database.pool, 4, 0, limit).await;
+    assert_eq!(others.len(), 4);
+    let sql = "SELECT min(started_at) FILTER (WHERE key = 'b') >= max(started_at) FILTER (WHERE key = 'a') FROM rate_limit_jobs";
+    assert!(sqlx::query_scalar::<bool>(sql).fetch_one(&database.pool).await.expect("times"), "{claimed:?}, {others:?}");
+}
+
+#[tokio::test]
+async fn lines_of_limits_that_a_worker_does_not_know_keep_nobody_waiting() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    for (limit, key) in [("slow", "a"), ("slow", "b"), ("fast", "c")] {
+        enqueue(&queue, job(limit, key)).await;
+    }
+    database
+        .execute(
+            "UPDATE rate_limit_jobs SET state = 'available';
+             INSERT INTO rate_limit_groups (queue, key, has_line) VALUES ('q', 'a', true), ('q', 'b', true), ('q', 'c', true)",
+        )
+        .await;
+    assert_eq!(claim(&database.pool, 1, 0, ("fast", 1e6, SECOND, 1e6)).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_full_window_does_not_let_lower_priorities_pass() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let low = enqueue(&queue, job("fast", "g")).await;
+    let high = enqueue(&queue, job("fast", "g").priority(5)).await;
+    enqueue(&queue, job("fast", "held").priority(10)).await;
+    database
+        .execute(&format!(
+            "UPDATE rate_limit_jobs SET state = 'available' WHERE id = {low};
+             INSERT INTO rate_limit_groups (queue, key, has_line, not_before)
+             VALUES ('q', 'g', true, 0), ('q', 'held', false, 4000000000000000)"
+        ))
+        .await;
+    let limit = ("fast", 1e6, SECOND, 1e6);
+    let mut started = Vec::new();
+    for _ in 0..4 {
+        started.extend(claim(&database.pool, 1, 0, limit).await.into_iter().map(|(id, _)| id));
+    }
+    assert_eq!(started, [high, low]);
+}
+
+#[tokio::test]
+async fn a_cancellation_does_not_hurry_what_failed() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let first = enqueue(&queue, job("slow", "g")).await;
+    let failed = enqueue(&queue, job("slow", "g")).await;
+    database
+        .execute(&format!("UPDATE rate_limit_jobs SET failures = 1, run_at = run_at + 3600000000 WHERE id = {failed}"))
+        .await;
+    let run_at = queue.job(failed).await.expect("an answer").expect("a job").run_at;
+    assert_eq!(queue.cancel(first).await.expect("an answer"), JobState::Scheduled);
+    assert_eq!(queue.job(failed).await.expect("an answer").expect("a job").run_at, run_at);
+}
+
+/// Both wait for the same statement.
+#[tokio::test]
+async fn one_that_is_refused_does_not_speak_for_another_of_its_unique_id() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    for _ in 0..2 {
+        enqueue(&queue, job("bounded", "full")).await;
+    }
+    let twins =
+        [job("bounded", "full").unique_id("u"), job("fast", "free").unique_id("u"), job("fast", "free").unique_id("u")];
+    let answers = join_all(twins.map(|job| queue.enqueue(job))).await;
+    let outcomes: Vec<_> = answers.into_iter().map(|answer| answer.expect("an answer").outcome()).collect();
+    assert!(matches!(outcomes[0], EnqueueOutcome::Denied { .. }), "{outcomes:?}");
+    let EnqueueOutcome::Scheduled(ticket) = outcomes[1] else { panic!("{outcomes:?}") };
+    assert!(matches!(outcomes[2], EnqueueOutcome::Duplicate(first) if first.id == ticket.id), "{outcomes:?}");
+    until_in_state(&queue, JobState::Scheduled, 3).await;
+}
+
+/// More than the bucket ever holds while others take from it, too.
+#[tokio::test]
+async fn a_large_job_is_not_starved_by_small_ones_of_another_group() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let limits = Limits::new().define("l", Limit::token_bucket(50, SECOND).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let of = |group: &str, count: u32| Job::new(Item::global("l").count(count), &1).expect("a job").group(group);
+    let large = enqueue(&queue, of("large", 5)).await;
+    for _ in 0..150 {
+        enqueue(&queue, of("small", 1)).await;
+    }
+    make_due(&database).await;
+    // The small ones first.
+    database.execute(&format!("UPDATE rate_limit_jobs SET run_at = run_at + 1000 WHERE id = {large}")).await;
+    works_off(&queue, 151).await;
+    let mut starts = recorded(&database.pool).await;
+    let place = starts.iter().position(|start| start.job == large).expect("a start");
+    // However slowly jobs are claimed: while it starved, it was the last.
+    assert!(place < 100, "{place} small ones were before it");
+    starts.iter_mut().for_each(|start| start.key.clear());
+    assert_times(&starts, 50.0, SECOND, 5.0);
+}

@@ -1,0 +1,83 @@
+//! Clocks of several nodes that differ, as on a cluster where each connection reads the clock of the node it is to.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, PgConnection};
+use pg_limiter::{Item, Limit, Limiter, Limits};
+
+use crate::support::Database;
+
+const RATE: f64 = 200.0;
+const CAPACITY: f64 = 20.0;
+/// YugabyteDB's default of max_clock_skew_usec.
+const SKEW: f64 = 0.5;
+
+/// Connections to nodes whose clocks go wrong by so many seconds.
+async fn nodes(database: &Database, skews: &[f64]) -> Vec<PgConnection> {
+    database
+        .execute(
+            "CREATE OR REPLACE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+             $$ SELECT ((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
+                        + coalesce(nullif(pg_catalog.current_setting('test.skew', true), '')::float8, 0)) * 1000000)::bigint $$",
+        )
+        .await;
+    let mut nodes = Vec::new();
+    for skew in skews {
+        let mut node = <PgConnection as sqlx::Connection>::connect(&database.url).await.expect("connect");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("SET test.skew = {skew}")))
+            .execute(&mut node)
+            .await
+            .expect("a clock");
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// The time of the server itself, in seconds.
+async fn time(database: &Database) -> f64 {
+    let sql = "SELECT date_part('epoch', clock_timestamp())";
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a time")
+}
+
+/// However often the nodes take turns, their difference is granted once and not each time.
+#[tokio::test]
+async fn a_difference_of_clocks_is_granted_once() {
+    let database = Database::migrated().await;
+    let second = Duration::from_secs(1);
+    for (name, limit) in [
+        ("bucket", Limit::token_bucket(RATE, second).capacity(CAPACITY)),
+        ("sharded", Limit::token_bucket(RATE, second).capacity(CAPACITY).shards(4)),
+    ] {
+        let limiter = Limiter::new(database.pool.clone(), Limits::new().define(name, limit).expect("a limit"));
+        let mut nodes = nodes(&database, &[0.0, SKEW, -SKEW / 2.0]).await;
+        let began = time(&database).await;
+        let mut admitted = 0.0;
+        for round in 0..1200 {
+            let node = &mut nodes[round % 3];
+            if limiter.within(node).limit((name, "k")).await.expect("a decision").is_allowed() {
+                admitted += 1.0;
+            }
+        }
+        let elapsed = time(&database).await - began;
+        // The bucket was full at first, and the widest difference of two clocks is 1.5 times the skew.
+        let most = CAPACITY + RATE * (elapsed + 1.5 * SKEW);
+        assert!(admitted <= most, "{name}: {admitted} admitted in {elapsed} s, {most} at most");
+        // It would be far more if each turn granted it.
+        assert!(1200.0 * RATE * SKEW > 10.0 * most);
+    }
+}
+
+/// A promise that one node gives is kept by one whose clock is behind, later by no more than the difference.
+#[tokio::test]
+async fn a_node_that_is_behind_waits_for_the_difference() {
+    let database = Database::migrated().await;
+    let limit = Limit::token_bucket(1, Duration::from_secs(1000)).capacity(1).build().expect("a limit");
+    let limiter = Limiter::new(database.pool.clone(), Limits::new());
+    let mut nodes = nodes(&database, &[SKEW, 0.0]).await;
+    let item = || Item::new(("one", limit), "k");
+    assert!(limiter.within(&mut nodes[0]).limit(item()).await.expect("a decision").is_allowed());
+    let ahead = limiter.within(&mut nodes[0]).limit(item()).await.expect("a decision").retry_after().expect("a wait");
+    let behind = limiter.within(&mut nodes[1]).limit(item()).await.expect("a decision").retry_after().expect("a wait");
+    let later = behind.as_secs_f64() - ahead.as_secs_f64();
+    assert!(later > 0.0 && later <= SKEW, "{ahead:?} by the one that is ahead, {behind:?} by the other");
+}

@@ -1,0 +1,90 @@
+//! What callers asked and were told, and whether the books can have come to what they are.
+
+use serde::{Deserialize, Serialize};
+
+/// What a caller was told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Told {
+    Admitted,
+    Denied,
+    /// An error that says that nothing was taken.
+    Failed(String),
+    /// He does not know, or did not wait.
+    Unknown(String),
+}
+
+/// One call. Times are in microseconds, of one clock.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Which of the groups was asked for.
+    pub group: usize,
+    pub count: u32,
+    pub began: u64,
+    pub ended: u64,
+    /// How it ran, for messages.
+    pub ran: String,
+    pub told: Told,
+}
+
+/// Buckets that are only ever asked for together, each with as many tokens, and without refill.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub capacity: f64,
+    /// What is left in each bucket in the end.
+    pub left: Vec<f64>,
+}
+
+/// Everything in the history that cannot be.
+pub fn violations(groups: &[Group], history: &[Record], longest: u64) -> Vec<String> {
+    let mut found = Vec::new();
+    for (nth, group) in groups.iter().enumerate() {
+        let records: Vec<&Record> = history.iter().filter(|record| record.group == nth).collect();
+        check_books(nth, group, &records, &mut found);
+        check_denials(nth, group, &records, &mut found);
+    }
+    for record in history {
+        if record.ended - record.began > longest {
+            found.push(format!("late: {record:?}"));
+        }
+    }
+    found
+}
+
+fn sum<'a>(records: impl Iterator<Item = &'a &'a Record>) -> f64 {
+    records.fold(0.0, |sum, record| sum + f64::from(record.count)) // Of none, `sum` is -0.
+}
+
+fn may_have_taken(record: &Record) -> bool {
+    matches!(record.told, Told::Admitted | Told::Unknown(_))
+}
+
+fn check_books(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<String>) {
+    let admitted = sum(records.iter().filter(|record| record.told == Told::Admitted));
+    let most = sum(records.iter().filter(|record| may_have_taken(record)));
+    for (bucket, left) in group.left.iter().enumerate() {
+        let spent = group.capacity - left;
+        if spent > group.capacity + 1e-6 {
+            found.push(format!("group {nth}, bucket {bucket}: {spent} were spent of {}", group.capacity));
+        }
+        if admitted > spent + 1e-6 {
+            found.push(format!("group {nth}, bucket {bucket}: {admitted} were admitted, and only {spent} spent"));
+        }
+        if spent > most + 1e-6 {
+            found.push(format!("group {nth}, bucket {bucket}: {spent} were spent, and at most {most} taken"));
+        }
+        if (left - group.left[0]).abs() > 1e-6 {
+            found.push(format!("group {nth} was not charged as a whole: {:?} are left", group.left));
+        }
+    }
+}
+
+/// Who was denied although there were enough for him and for all that can have been taken before he was told.
+fn check_denials(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<String>) {
+    for denied in records.iter().filter(|record| record.told == Told::Denied) {
+        let before = records.iter().filter(|record| may_have_taken(record) && record.began < denied.ended);
+        let taken = sum(before);
+        if taken + f64::from(denied.count) <= group.capacity + 1e-6 {
+            found.push(format!("group {nth}: denied with {} left: {denied:?}", group.capacity - taken));
+        }
+    }
+}

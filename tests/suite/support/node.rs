@@ -1,0 +1,137 @@
+//! A server of the test's own, which is killed, restarted and failed over.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+
+/// Where the server programs are, and whom they run as: as for the tests' other servers.
+struct Programs {
+    dir: PathBuf,
+    user: (u32, u32),
+}
+
+impl Programs {
+    fn find() -> Self {
+        let mut config = ServerConfig::default();
+        config.durable = false;
+        config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
+        let server = Server::start(&config).expect("a server");
+        let source = server.source();
+        let dir = source.rsplit_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).expect("the programs' folder");
+        let owner = fs::metadata(server.data_dir().expect("a folder")).expect("its owner");
+        Self { dir: dir.into(), user: (owner.uid(), owner.gid()) }
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(self.dir.join(name));
+        command.env("LC_ALL", "C").current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0) {
+            command.uid(self.user.0).gid(self.user.1);
+        }
+        command
+    }
+
+    fn give(&self, path: &Path) {
+        let _ = chown(path, Some(self.user.0), Some(self.user.1)); // Not needed where it is ours anyway.
+    }
+}
+
+/// A server with its folder. Dropping it kills it.
+pub struct Node {
+    programs: Programs,
+    dir: TempDir,
+    data: PathBuf,
+    port: u16,
+    settings: Vec<String>,
+    postmaster: Option<Child>,
+}
+
+impl Node {
+    pub async fn start(settings: &[&str]) -> Self {
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut node = tokio::task::spawn_blocking(move || Self::make(settings)).await.expect("a server");
+        node.restart().await;
+        node
+    }
+
+    fn make(settings: Vec<String>) -> Self {
+        let programs = Programs::find();
+        let dir = tempfile::Builder::new().prefix("pg-limiter-node-").tempdir_in("/tmp").expect("a folder");
+        programs.give(dir.path());
+        let data = dir.path().join("data");
+        let init =
+            programs.command("initdb").arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-N"]).status();
+        assert!(init.expect("initdb").success(), "initdb failed");
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        Self { programs, dir, data, port, settings, postmaster: None }
+    }
+
+    /// Hands a folder to the server's user.
+    pub fn give(&self, path: &Path) {
+        self.programs.give(path);
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Starts it again, and waits until it answers.
+    pub async fn restart(&mut self) {
+        for _ in 0..600 {
+            let ended = self.postmaster.as_mut().is_none_or(|child| child.try_wait().expect("its state").is_some());
+            if ended {
+                // What is left of a killed one may be in the way for a moment.
+                let mut command = self.programs.command("postgres");
+                command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
+                command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+                for setting in &self.settings {
+                    command.args(["-c", setting]);
+                }
+                self.postmaster = Some(command.spawn().expect("postgres"));
+            }
+            if let Ok(connection) = PgConnection::connect(&self.url()).await {
+                connection.close().await.expect("close");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the server does not start");
+    }
+
+    /// kill -9 of its first process; the others end when they notice.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.postmaster.take() {
+            child.kill().expect("kill");
+            child.wait().expect("its end");
+        }
+    }
+
+    /// A copy of it takes its place, as a standby would: it reads only, until it is promoted.
+    pub async fn fail_over(&mut self) {
+        let pid = self.postmaster.as_ref().expect("a server").id();
+        let stopped = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill");
+        assert!(stopped.success());
+        self.postmaster.take().expect("a server").wait().expect("its end");
+        let copy = self.dir.path().join("standby");
+        let copied = Command::new("cp").arg("-a").arg(&self.data).arg(&copy).status().expect("cp");
+        assert!(copied.success());
+        fs::write(copy.join("standby.signal"), "").expect("a signal");
+        self.programs.give(&copy.join("standby.signal"));
+        self.data = copy;
+        self.restart().await;
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

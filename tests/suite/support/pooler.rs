@@ -1,0 +1,135 @@
+//! pgbouncer in transaction mode, before a server: few connections there for many here.
+
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use pg_limiter::sqlx::postgres::PgConnectOptions;
+
+/// What pgbouncer 1.18 does with settings that a client asks for as it connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settings {
+    Refused,
+    Ignored,
+    /// Refused, and so is the one that sqlx always asks for.
+    AllRefused,
+}
+
+/// A running pgbouncer. It ends with this, or with the process.
+pub struct Pooler {
+    port: u16,
+    /// The shell that watches over it: it ends when its standard input is closed.
+    watcher: Child,
+    folder: tempfile::TempDir,
+}
+
+const INSTALL: &str = "these tests need pgbouncer, in PATH or /usr/sbin: `apt-get install pgbouncer` (Debian, Ubuntu), \
+                       `brew install pgbouncer` (macOS)";
+
+/// A test process that is killed leaves nothing running.
+const WATCH: &str = r#""$@" & pid=$!; trap '' INT TERM; cat >/dev/null; kill -9 "$pid"; wait "$pid""#;
+
+fn program() -> &'static str {
+    static PROGRAM: OnceLock<&str> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let runs = |program: &&&str| match Command::new(program).arg("--version").output() {
+            Ok(output) => output.status.success(),
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => panic!("{program}: {error}"),
+        };
+        ["pgbouncer", "/usr/sbin/pgbouncer"].iter().find(runs).unwrap_or_else(|| panic!("{INSTALL}"))
+    })
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output().expect("id");
+    output.stdout.trim_ascii() == b"0"
+}
+
+impl Pooler {
+    /// In transaction mode, before the server of this URL (which asks for no password), with so many connections to each of
+    /// its databases.
+    pub fn start(url: &str, size: u32, settings: Settings) -> Self {
+        Self::start_in("transaction", url, size, settings)
+    }
+
+    /// In this mode.
+    pub fn start_in(mode: &str, url: &str, size: u32, settings: Settings) -> Self {
+        let server: PgConnectOptions = url.parse().expect("a URL");
+        let folder = tempfile::Builder::new().prefix("pg-limiter-pooler-").tempdir().expect("a folder");
+        open_to_all(folder.path(), 0o755);
+        // Free a moment ago.
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+        let ignored = match settings {
+            Settings::AllRefused => "",
+            Settings::Refused => "extra_float_digits",
+            Settings::Ignored => "extra_float_digits, options",
+        };
+        let config = format!(
+            "[databases]\n* = host={host} port={server_port} user={user}\n\
+                 [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
+                 pool_mode = {mode}\ndefault_pool_size = {size}\nmax_client_conn = 2000\nserver_idle_timeout = 2\n\
+                 ignore_startup_parameters = {ignored}\n",
+            host = server.get_host(),
+            server_port = server.get_port(),
+            user = server.get_username(),
+        );
+        let path = folder.path().join("pgbouncer.ini");
+        std::fs::write(&path, config).expect("a file");
+        open_to_all(&path, 0o644);
+        let mut watcher = Command::new("/bin/sh");
+        watcher.args(["-c", WATCH, "sh", program(), "-q"]).arg(&path);
+        if is_root() {
+            watcher.args(["-u", "nobody"]);
+        }
+        let log = std::fs::File::create(folder.path().join("log")).expect("a file");
+        let watcher = watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn().expect("a process");
+        let pooler = Self { port, watcher, folder };
+        if pooler.is_up() {
+            return pooler;
+        }
+        let log = std::fs::read_to_string(pooler.folder.path().join("log")).unwrap_or_default();
+        panic!("pgbouncer does not start: {log}");
+    }
+
+    fn is_up(&self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(20) {
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// The same database through this.
+    pub fn url(&self, url: &str) -> String {
+        let database = url.rsplit('/').next().expect("a path");
+        format!("postgres://anybody@127.0.0.1:{}/{database}", self.port)
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        drop(self.watcher.stdin.take());
+        let _ = self.watcher.wait();
+    }
+}
+
+#[cfg(unix)]
+fn open_to_all(path: &std::path::Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("permissions");
+}
+
+/// Whether the suite is to run behind a pooler: `PG_LIMITER_TEST_POOLER=pgbouncer`.
+pub fn is_asked_for() -> bool {
+    match std::env::var("PG_LIMITER_TEST_POOLER") {
+        Ok(name) if name == "pgbouncer" => true,
+        Ok(name) => panic!("PG_LIMITER_TEST_POOLER is {name:?}; there is only \"pgbouncer\""),
+        Err(_) => false,
+    }
+}

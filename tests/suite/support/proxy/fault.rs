@@ -1,0 +1,174 @@
+//! What happens where, and how often.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::support::payloads::Payload;
+
+/// Where in the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// The start-up message.
+    Connect,
+    /// BEGIN, whatever follows in the same message.
+    Begin,
+    /// The preparing of the limiter's statement.
+    Prepare,
+    /// The limiter's statement.
+    Statement,
+    /// COMMIT; or, where the limiter's statement is a transaction of its own, what comes after its result.
+    Commit,
+    /// The commit of nothing that waits for the disk.
+    Flush,
+    /// What a unit of work looks with before it commits.
+    Probe,
+    /// The preparing of a statement that takes an advisory lock.
+    AdvisoryLock,
+    /// What asks which engine it is.
+    Version,
+}
+
+/// What happens there.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// It is not run, or rolled back, and answered with this. FATAL closes the connection.
+    Before(&'static Payload),
+    /// It is run, and then answered with this.
+    After(&'static Payload),
+    /// It is not run, or rolled back: the connection is closed without a word.
+    Drop,
+    /// It is run, and then the connection is closed without a word.
+    Cut,
+    /// It is run later, even if nobody waits any more.
+    Delay(Duration),
+    /// A COMMIT that is answered like that of a failed transaction: rolled back, and no error.
+    SaysRollback,
+    /// Instead of the text that the server answers with.
+    Says(&'static str),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    pub point: Point,
+    pub way: Way,
+    /// So many pass before it.
+    pub skip: u32,
+    /// How often it happens then.
+    pub times: u32,
+}
+
+impl Fault {
+    pub const fn once(point: Point, way: Way) -> Self {
+        Self { point, way, skip: 0, times: 1 }
+    }
+
+    pub const fn always(point: Point, way: Way) -> Self {
+        Self { point, way, skip: 0, times: u32::MAX }
+    }
+}
+
+/// Faults at random.
+#[derive(Clone, Debug)]
+pub struct Chaos {
+    pub seed: u64,
+    /// Of a thousand occurrences of a point that the menu names, how many go wrong.
+    pub per_thousand: u64,
+    pub menu: Vec<(Point, Way)>,
+}
+
+/// Reproducible, and good enough to choose.
+pub fn xorshift(state: &mut u64) -> u64 {
+    *state = (*state).max(1);
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// How often each point was seen, what went wrong there included.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub connects: AtomicU32,
+    pub begins: AtomicU32,
+    pub prepares: AtomicU32,
+    pub statements: AtomicU32,
+    /// COMMIT messages.
+    pub commits: AtomicU32,
+    pub flushes: AtomicU32,
+    pub probes: AtomicU32,
+    pub versions: AtomicU32,
+    /// How often something went wrong.
+    pub faults: AtomicU32,
+}
+
+/// What is to go wrong.
+#[derive(Default)]
+pub(super) struct Plan {
+    pub(super) seen: Seen,
+    /// Requests under way.
+    pub(super) busy: AtomicU32,
+    faults: Mutex<Vec<Fault>>,
+    chaos: Mutex<Option<Chaos>>,
+}
+
+impl Plan {
+    pub(super) fn put(&self, fault: Fault) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+    }
+
+    pub(super) fn clear(&self) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.set_chaos(None);
+    }
+
+    pub(super) fn set_chaos(&self, chaos: Option<Chaos>) {
+        *self.chaos.lock().unwrap_or_else(PoisonError::into_inner) = chaos;
+    }
+
+    pub(super) fn count(&self, point: Point, is_lone: bool) {
+        let seen = &self.seen;
+        let counter = match point {
+            Point::Connect => &seen.connects,
+            Point::Begin => &seen.begins,
+            Point::Prepare => &seen.prepares,
+            Point::Statement => &seen.statements,
+            Point::Commit if is_lone => return,
+            Point::Commit => &seen.commits,
+            Point::Flush => &seen.flushes,
+            Point::Probe => &seen.probes,
+            Point::Version => &seen.versions,
+            Point::AdvisoryLock => return,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What goes wrong at this occurrence of the point.
+    pub(super) fn next(&self, point: Point) -> Option<Way> {
+        let way = self.planned(point).or_else(|| self.random(point))?;
+        self.seen.faults.fetch_add(1, Ordering::Relaxed);
+        Some(way)
+    }
+
+    fn planned(&self, point: Point) -> Option<Way> {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let fault = faults.iter_mut().find(|fault| fault.point == point && fault.times > 0)?;
+        if fault.skip > 0 {
+            fault.skip -= 1;
+            return None;
+        }
+        fault.times -= 1;
+        Some(fault.way)
+    }
+
+    fn random(&self, point: Point) -> Option<Way> {
+        let mut chaos = self.chaos.lock().unwrap_or_else(PoisonError::into_inner);
+        let chaos = chaos.as_mut()?;
+        let ways: Vec<Way> = chaos.menu.iter().filter(|(at, _)| *at == point).map(|(_, way)| *way).collect();
+        if ways.is_empty() || xorshift(&mut chaos.seed) % 1_000 >= chaos.per_thousand {
+            return None;
+        }
+        let nth = xorshift(&mut chaos.seed) % ways.len() as u64;
+        ways.get(usize::try_from(nth).expect("small")).copied()
+    }
+}

@@ -1,0 +1,105 @@
+//! What was started when: written by a trigger, in the transaction that claims.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::{self, PgPool, Row};
+
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub job: i64,
+    pub key: String,
+    /// In microseconds.
+    pub at: i64,
+    pub run_at: i64,
+    pub count: f64,
+    /// Which start of the job it is.
+    pub nth: i32,
+}
+
+pub async fn record(pool: &PgPool) {
+    let sql = "
+        CREATE TABLE starts (n bigserial, job bigint, key text, at bigint, run_at bigint, count double precision, nth integer);
+        CREATE FUNCTION note_start() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+        BEGIN
+          INSERT INTO starts (job, key, at, run_at, count, nth)
+          VALUES (NEW.id, NEW.key, NEW.started_at, NEW.run_at, NEW.counts[1], NEW.starts);
+          RETURN NULL;
+        END $$;
+        CREATE TRIGGER note_start AFTER UPDATE ON rate_limit_jobs FOR EACH ROW
+          WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION note_start();
+        CREATE TABLE paid (n bigserial, key text, value double precision, ts bigint);
+        CREATE FUNCTION note_payment() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+        BEGIN
+          INSERT INTO paid (key, value, ts) VALUES (NEW.key, NEW.value, NEW.ts);
+          RETURN NULL;
+        END $$;
+        CREATE TRIGGER note_payment AFTER INSERT OR UPDATE ON rate_limits FOR EACH ROW
+          WHEN (NEW.name LIKE '%/started') EXECUTE FUNCTION note_payment();";
+    sqlx::raw_sql(sql).execute(pool).await.expect("a trigger");
+}
+
+/// All of them, in the order of their times.
+pub async fn recorded(pool: &PgPool) -> Vec<Start> {
+    let sql = "SELECT job, key, at, run_at, count, nth FROM starts ORDER BY at, n";
+    let rows = sqlx::query(sql).fetch_all(pool).await.expect("starts");
+    let start = |row: &sqlx::postgres::PgRow| Start {
+        job: row.get(0),
+        key: row.get(1),
+        at: row.get(2),
+        run_at: row.get(3),
+        count: row.get(4),
+        nth: row.get(5),
+    };
+    rows.iter().map(start).collect()
+}
+
+/// Nothing started early, and the times of the starts of each group are in keeping with the limit, but for the moment between
+/// the taking of tokens and the noting of a time.
+pub fn assert_times(starts: &[Start], rate: f64, period: Duration, capacity: f64) {
+    for start in starts {
+        assert!(start.at >= start.run_at, "{start:?} is early");
+    }
+    let rate = rate / period.as_micros() as f64;
+    for key in keys(starts) {
+        let of_key: Vec<&Start> = starts.iter().filter(|start| start.key == key).collect();
+        for first in 0..of_key.len() {
+            let mut taken = 0.0;
+            for last in &of_key[first..] {
+                taken += last.count;
+                let granted = capacity + rate * ((last.at - of_key[first].at) as f64 + 200_000.0);
+                assert!(taken <= granted + 1e-6, "{key}: {taken} taken, {granted} are granted: {of_key:#?}");
+            }
+        }
+    }
+}
+
+/// And each start took its tokens from a bucket of this limit, which never had too few. (Only for a job that is larger than the
+/// limit's own capacity it may owe: `owed`, at most.)
+pub async fn assert_within(pool: &PgPool, starts: &[Start], rate: f64, period: Duration, capacity: f64, owed: f64) {
+    assert_times(starts, rate, period, capacity);
+    let rate = rate / period.as_micros() as f64;
+    for key in keys(starts) {
+        let rows = sqlx::query("SELECT value, ts FROM paid WHERE key = $1 ORDER BY n").bind(key).fetch_all(pool).await;
+        let (mut balance, mut ts, mut paid) = (capacity, None, 0.0);
+        for row in rows.expect("payments") {
+            let (value, at): (f64, i64) = (row.get(0), row.get(1));
+            assert!(value >= -owed - 1e-6, "{key}: the bucket holds {value}");
+            if ts.is_none() && at == 0 {
+                continue; // A row that was put there to be locked.
+            }
+            let elapsed = ts.map_or(0, |ts| at - ts);
+            assert!(elapsed >= 0, "{key}: the bucket went back in time");
+            paid += (balance + rate * elapsed as f64).min(capacity) - value;
+            (balance, ts) = (value, Some(at));
+        }
+        let started: f64 = starts.iter().filter(|start| start.key == key).map(|start| start.count).sum();
+        assert!(paid >= started - 1e-3, "{key}: {started} were started, {paid} paid for");
+    }
+}
+
+fn keys(starts: &[Start]) -> Vec<&str> {
+    let mut keys: Vec<&str> = starts.iter().map(|start| start.key.as_str()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
