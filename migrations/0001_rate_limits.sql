@@ -164,8 +164,10 @@ $function$;
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
--- two statements do not wait for each other in a circle; where that order cannot be kept, nothing is waited for.
+-- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
+-- in a circle: under READ COMMITTED those that are there and then new ones, otherwise the other way round (the write tells
+-- why). Where that order cannot be kept, nothing is waited for; only a batch, of which the first UPDATE has taken a part,
+-- may still meet another in a circle, and is made again.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
@@ -1713,7 +1715,7 @@ BEGIN
       CONTINUE;
     END IF;
 
-    -- Writes what has changed, in the global order: rows that are there, new ones, then those that go.
+    -- Writes what has changed, each in the global order: new rows, those that are there, then those that go.
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF share_counts[b] IS NOT NULL THEN
@@ -1929,6 +1931,16 @@ BEGIN
         to_delete := to_delete || bucket;
       END IF;
     END LOOP;
+    -- New rows before those that are there: one that is new by the snapshot may be there since, and taken by somebody, for whom
+    -- an INSERT waits. Whoever has taken rows that are there waits for more of these only, and so never for who inserts.
+    IF to_insert IS NOT NULL THEN
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+      FROM unnest((SELECT to_insert)) AS w
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      GET DIAGNOSTICS written = ROW_COUNT;
+      missed := cardinality(to_insert) - written;
+    END IF;
     IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
       FOR bucket IN
         SELECT u.*
@@ -1952,15 +1964,7 @@ BEGIN
       FROM unnest((SELECT to_update)) AS w
       WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
       GET DIAGNOSTICS written = ROW_COUNT;
-      missed := cardinality(to_update) - written;
-    END IF;
-    IF to_insert IS NOT NULL THEN
-      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
-      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
-      FROM unnest((SELECT to_insert)) AS w
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      GET DIAGNOSTICS written = ROW_COUNT;
-      missed := missed + cardinality(to_insert) - written;
+      missed := missed + cardinality(to_update) - written;
     END IF;
     FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
       bucket := to_delete[i];

@@ -30,8 +30,10 @@
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows that are there are taken first, then new ones, both in the order of (name, key, shard) by bytes, so that
--- two statements do not wait for each other in a circle; where that order cannot be kept, nothing is waited for.
+-- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
+-- in a circle: under READ COMMITTED those that are there and then new ones, otherwise the other way round (the write tells
+-- why). Where that order cannot be kept, nothing is waited for; only a batch, of which the first UPDATE has taken a part,
+-- may still meet another in a circle, and is made again.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.

@@ -1,4 +1,4 @@
--- Writes what has changed, in the global order: rows that are there, new ones, then those that go.
+-- Writes what has changed, each in the global order: new rows, those that are there, then those that go.
 FOR i IN 1 .. buckets LOOP
   b := sorted[i];
   IF share_counts[b] IS NOT NULL THEN
@@ -16,6 +16,16 @@ FOR i IN 1 .. buckets LOOP
     to_delete := to_delete || bucket;
   END IF;
 END LOOP;
+-- New rows before those that are there: one that is new by the snapshot may be there since, and taken by somebody, for whom
+-- an INSERT waits. Whoever has taken rows that are there waits for more of these only, and so never for who inserts.
+IF to_insert IS NOT NULL THEN
+  INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+  SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+  FROM unnest((SELECT to_insert)) AS w
+  ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+  GET DIAGNOSTICS written = ROW_COUNT;
+  missed := cardinality(to_insert) - written;
+END IF;
 IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
   FOR bucket IN
     SELECT u.*
@@ -39,15 +49,7 @@ IF to_update IS NOT NULL THEN
   FROM unnest((SELECT to_update)) AS w
   WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
   GET DIAGNOSTICS written = ROW_COUNT;
-  missed := cardinality(to_update) - written;
-END IF;
-IF to_insert IS NOT NULL THEN
-  INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
-  SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
-  FROM unnest((SELECT to_insert)) AS w
-  ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-  GET DIAGNOSTICS written = ROW_COUNT;
-  missed := missed + cardinality(to_insert) - written;
+  missed := missed + cardinality(to_update) - written;
 END IF;
 FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
   bucket := to_delete[i];

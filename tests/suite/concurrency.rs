@@ -8,6 +8,7 @@ use pg_limiter::sqlx::{Connection, PgConnection, PgPool};
 use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits, RetryPolicy};
 use serde::{Deserialize, Serialize};
 
+use crate::support::gate::until_waiting;
 use crate::support::{Database, sqlx};
 
 const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
@@ -244,6 +245,42 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
         for set in &sets {
             assert!(set.iter().any(|name| exhausted.contains(name)), "{level}: {set:?} was refused for nothing");
         }
+    }
+}
+
+/// A row that has come since a group began, and that somebody else has taken: to wait for it with new rows in hand, which
+/// that one waits for, would be a circle.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_puts_new_rows_there_waits_for_nobody_who_waits_for_them() {
+    for (level, shards) in LEVELS[1..].iter().flat_map(|level| [(level, 1), (level, 5)]) {
+        let database = Database::migrated().await;
+        let names = ["a", "b", "c"];
+        let capacities = names.iter().map(|name| ((*name).to_owned(), 10)).collect();
+        let limiter = database.limiter(limits(&capacities, shards));
+        let items = |names: &[&str]| names.iter().map(|name| Item::new(*name, "k")).collect::<Vec<_>>();
+        let ask = async |names: &[&str]| {
+            let mut conn = database.app.acquire().await.expect("a connection");
+            let level = sqlx::AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+            let mut tx = conn.begin_with(level).await.expect("begin");
+            let decision = limiter.within(&mut tx).limit(items(names)).await?;
+            tx.commit().await.map(|()| decision.is_allowed()).map_err(|source| Error::Conflict { source })
+        };
+        let mut holder = database.app.begin().await.expect("begin");
+        assert!(limiter.within(&mut holder).limit(("b", "k")).await.expect("a decision").is_allowed());
+        let steps = async {
+            until_waiting(&database, 1).await; // The first has put "a" there, and waits for "b".
+            assert!(limiter.limit(("c", "k")).await.expect("a decision").is_allowed());
+            let release = async {
+                until_waiting(&database, 2).await; // The second waits for "a".
+                holder.rollback().await.expect("rollback");
+            };
+            tokio::join!(ask(&["a", "c"]), release).0
+        };
+        let (first, second) = tokio::join!(ask(&names), steps);
+        assert!(second.as_ref().is_ok_and(|allowed| *allowed), "{level}, {shards} shards: {second:?}");
+        let Err(Error::Conflict { source }) = first else { panic!("{level}, {shards} shards: {first:?}") };
+        let code = source.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+        assert_eq!(code, "40001", "{level}, {shards} shards: {source}");
     }
 }
 
