@@ -22,6 +22,8 @@ struct Lease {
     until: Instant,
     /// Nothing while the job waits for its moment.
     running: Option<AbortHandle>,
+    /// Its completion is written, and only to be committed: until then nobody else can have it.
+    ends: bool,
 }
 
 impl Lease {
@@ -39,7 +41,7 @@ impl Leases {
 
     pub(super) fn add(&self, id: i64, starts: i32, until: Instant) {
         // One of an earlier start is somebody else's by now, or was: this one.
-        if let Some(earlier) = self.held().insert(id, Lease { starts, until, running: None }) {
+        if let Some(earlier) = self.held().insert(id, Lease { starts, until, running: None, ends: false }) {
             earlier.abort();
         }
     }
@@ -54,6 +56,12 @@ impl Leases {
             && lease.starts == starts
         {
             lease.running = Some(running);
+        }
+    }
+
+    pub(super) fn ends(&self, id: i64, starts: i32) {
+        if let Some(lease) = self.held().get_mut(&id).filter(|lease| lease.starts == starts) {
+            lease.ends = true;
         }
     }
 
@@ -104,8 +112,10 @@ impl Leases {
             let Some(lease) = held.get_mut(id).filter(|lease| lease.starts == *starts) else { continue };
             if kept.contains(id) {
                 lease.until = until;
+            } else if lease.ends {
+                // Most likely it is committed, and the answer on its way. If it was lost, it cannot be committed.
             } else if let Some(lease) = held.remove(id) {
-                // It has just ended, or it was too slow once and belongs to somebody else now.
+                // It was too slow once, and belongs to somebody else now.
                 lease.abort();
             }
         }

@@ -8,6 +8,7 @@ use tracing::{debug, warn};
 
 use crate::error::{Error, told};
 use crate::limiter::Held;
+use crate::queue::leases::Leases;
 use crate::queue::own::Site;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
@@ -48,10 +49,16 @@ impl Drop for AbortOnDrop {
 }
 
 /// Runs it, and says so to the database.
-pub(super) async fn run<H: Handler>(site: Site, config: WorkerConfig, handler: Arc<H>, job: ClaimedJob) -> Ended {
+pub(super) async fn run<H: Handler>(
+    site: Site,
+    config: WorkerConfig,
+    handler: Arc<H>,
+    job: ClaimedJob,
+    leases: Arc<Leases>,
+) -> Ended {
     let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
     // In a task of its own, so that a panic ends nothing else.
-    let attempt = tokio::spawn(attempt(site.clone(), handler, job.clone(), limits.clone()));
+    let attempt = tokio::spawn(attempt(site.clone(), handler, job.clone(), limits.clone(), leases));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let stop = match attempt.await {
         Ok(Ok(())) => return Ended::Done,
@@ -98,7 +105,13 @@ async fn let_go(
     Ok(states.await?.pop().flatten())
 }
 
-async fn attempt<H: Handler>(site: Site, handler: Arc<H>, job: ClaimedJob, limits: KnownLimits) -> Result<(), Stop> {
+async fn attempt<H: Handler>(
+    site: Site,
+    handler: Arc<H>,
+    job: ClaimedJob,
+    limits: KnownLimits,
+    leases: Arc<Leases>,
+) -> Result<(), Stop> {
     let not_begun = |error: sqlx::Error| Stop::NotBegun(told(&error));
     let failed = |error: sqlx::Error| Stop::Failed(told(&error));
     let mut connection = Held::acquire(site.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
@@ -108,6 +121,7 @@ async fn attempt<H: Handler>(site: Site, handler: Arc<H>, job: ClaimedJob, limit
     let result = match result {
         Ok(Finish::Done) => match done(&mut tx, &site.statements, job.id, job.starts, &limits).await {
             Ok(true) => {
+                leases.ends(job.id, job.starts);
                 // A transaction in which something has failed has been found out by the statement before.
                 tx.commit().await.map_err(failed)?;
                 connection.release();

@@ -11,6 +11,7 @@ use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
 use crate::support::gate::CENTURY;
+use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::starts::{assert_times, record, recorded};
 use crate::support::{Database, sqlx};
 
@@ -264,18 +265,43 @@ async fn a_large_job_is_not_starved_by_small_ones_of_another_group() {
     let limits = Limits::new().define("l", Limit::token_bucket(50, SECOND).capacity(1)).expect("limits");
     let queue = queue_with(&database, limits).await;
     let of = |group: &str, count: u32| Job::new(Item::global("l").count(count), &1).expect("a job").group(group);
+    for _ in 0..50 {
+        enqueue(&queue, of("small", 1)).await;
+    }
     let large = enqueue(&queue, of("large", 5)).await;
-    for _ in 0..150 {
+    for _ in 0..100 {
         enqueue(&queue, of("small", 1)).await;
     }
     make_due(&database).await;
-    // The small ones first.
-    database.execute(&format!("UPDATE rate_limit_jobs SET run_at = run_at + 1000 WHERE id = {large}")).await;
     works_off(&queue, 151).await;
     let mut starts = recorded(&database.pool).await;
     let place = starts.iter().position(|start| start.job == large).expect("a start");
-    // However slowly jobs are claimed: while it starved, it was the last.
+    // However slowly jobs are claimed: those that came before it go first. While it starved, it was the last.
     assert!(place < 100, "{place} small ones were before it");
     starts.iter_mut().for_each(|start| start.key.clear());
     assert_times(&starts, 50.0, SECOND, 5.0);
+}
+
+/// Leases are extended while the answer to a job's COMMIT is on its way: by then the job is no lease any more, but nor is it lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_commit_is_answered_late_is_done() {
+    let database = Database::migrated().await;
+    let proxy = Arc::new(Proxy::before(&database.url).await);
+    let limits = || Limits::new().define("l", Limit::token_bucket(50, SECOND)).expect("limits");
+    let mut config = Database::config();
+    config.engine = Some(pg_limiter::Engine::PostgreSql);
+    let limiter = pg_limiter::Limiter::with_config(Database::pool(&proxy.url, 8).await, limits(), config);
+    let behind = Queue::new(&limiter, "q").expect("a queue");
+    enqueue(&behind, job("l", "a")).await;
+    let mut config = quick();
+    config.lease = Duration::from_secs(3); // Extended each second.
+    let late = Arc::clone(&proxy);
+    let handler = handler_fn(move |_: &RunningJob, _: &mut PgConnection| {
+        late.put(Fault::once(Point::Commit, Way::Late(Duration::from_millis(1_500))));
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let worker = behind.worker(config, handler).expect("a worker");
+    let watched = queue_with(&database, limits()).await;
+    let report = worker.run(async move { until_in_state(&watched, JobState::Done, 1).await }).await.expect("a report");
+    assert_eq!((report.done, report.lost), (1, 0));
 }

@@ -9,7 +9,7 @@ use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, scheduled, until_in_state, work_until_done};
-use crate::support::starts::{assert_within, record, recorded};
+use crate::support::starts::{assert_in_order, assert_within, record, recorded};
 use crate::support::{Database, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,10 +44,7 @@ async fn late_jobs_start_at_the_rate_of_the_limit_and_not_at_once() {
     let starts = recorded(&database.pool).await;
     assert_eq!(starts.len(), 60);
     assert_within(&database.pool, &starts, 40.0, SECOND, 3.0, 0.0).await;
-    for key in ["a", "b"] {
-        let jobs: Vec<i64> = starts.iter().filter(|start| start.key == key).map(|start| start.job).collect();
-        assert!(jobs.is_sorted(), "{jobs:?}");
-    }
+    ["a", "b"].iter().for_each(|key| assert_in_order(&starts, key));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,10 +70,7 @@ async fn many_workers_start_the_jobs_of_a_group_in_order_and_each_once() {
     assert_eq!(done, 600);
     let starts = recorded(&database.pool).await;
     assert_eq!(starts.len(), 600);
-    for key in ["0", "1", "2"] {
-        let jobs: Vec<i64> = starts.iter().filter(|start| start.key == key).map(|start| start.job).collect();
-        assert!(jobs.is_sorted(), "{jobs:?}");
-    }
+    ["0", "1", "2"].iter().for_each(|key| assert_in_order(&starts, key));
 }
 
 #[tokio::test]

@@ -53,6 +53,15 @@ pub async fn recorded(pool: &PgPool) -> Vec<Start> {
     rows.iter().map(start).collect()
 }
 
+/// The jobs of a key started in the order in which they were enqueued. (Starts of one moment have no order.)
+pub fn assert_in_order(starts: &[Start], key: &str) {
+    let mut of_key: Vec<&Start> = starts.iter().filter(|start| start.key == key).collect();
+    of_key.sort_by_key(|start| (start.job, start.nth));
+    for pair in of_key.windows(2) {
+        assert!(pair[0].at <= pair[1].at, "{:?} started after {:?}", pair[0], pair[1]);
+    }
+}
+
 /// Nothing started early, and the times of the starts of each group are in keeping with the limit, but for the moment between
 /// the taking of tokens and the noting of a time.
 pub fn assert_times(starts: &[Start], rate: f64, period: Duration, capacity: f64) {

@@ -42,6 +42,8 @@ pub enum Way {
     Cut,
     /// It is run later, even if nobody waits any more.
     Delay(Duration),
+    /// It is run, and answered later.
+    Late(Duration),
     /// A COMMIT that is answered like that of a failed transaction: rolled back, and no error.
     SaysRollback,
     /// Instead of the text that the server answers with.

@@ -80,7 +80,7 @@ async fn serve(client: TcpStream, address: &str, plan: Arc<Plan>) -> io::Result<
         Some(Way::Before(payload) | Way::After(payload)) => {
             return send(&mut to_client, &[Frame::error(payload)]).await;
         }
-        Some(Way::Delay(time)) => tokio::time::sleep(time).await,
+        Some(Way::Delay(time) | Way::Late(time)) => tokio::time::sleep(time).await,
         Some(Way::Drop | Way::Cut | Way::SaysRollback | Way::Says(_)) => return gone(),
         None => {}
     }
@@ -252,6 +252,11 @@ impl Session {
                 let answer = self.run_out(frames).await?;
                 send(&mut self.to_client, &answer).await
             }
+            Way::Late(time) => {
+                let answer = self.run_out(frames).await?;
+                tokio::time::sleep(time).await;
+                send(&mut self.to_client, &answer).await
+            }
             Way::SaysRollback => {
                 let answer = self.run_out(&[Frame::query("ROLLBACK")]).await?;
                 send(&mut self.to_client, &answer).await
@@ -267,7 +272,7 @@ impl Session {
     /// The limiter's statement in a transaction of its own: its result comes, and then something else than the end.
     async fn fault_in_commit_of_lone(&mut self, frames: &[Frame], way: Way) -> io::Result<()> {
         let runs = match way {
-            Way::After(_) | Way::Cut | Way::Delay(_) => true,
+            Way::After(_) | Way::Cut | Way::Delay(_) | Way::Late(_) => true,
             Way::Before(_) | Way::Drop | Way::SaysRollback | Way::Says(_) => false,
         };
         let mut answer = if runs {
@@ -293,7 +298,7 @@ impl Session {
                 send(&mut self.to_client, result).await?;
                 gone()
             }
-            Way::Delay(time) => {
+            Way::Delay(time) | Way::Late(time) => {
                 tokio::time::sleep(time).await;
                 send(&mut self.to_client, &answer).await
             }
