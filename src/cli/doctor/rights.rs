@@ -44,7 +44,7 @@ impl Role {
 pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding, sqlx::Error> {
     if let Some(found) = role.may_do_all() {
         return Ok(Finding::note(format!("{found}, who may do everything by hand")).advise(
-            "Let the application connect as a role that has EXECUTE on the functions only (README, Privileges).",
+            "Let the application connect as a role that has EXECUTE on the functions only (guide: migrations, privileges).",
         ));
     }
     let sql = format!(

@@ -59,7 +59,8 @@ pub(super) async fn check(session: &mut Session, longest: Duration) -> Result<Fi
                 (format!("pid {name} ({role}{application}{state})"), format!("SELECT pg_terminate_backend({name});"))
             }
             "prepared" => {
-                (format!("the prepared transaction '{name}' of {role}"), format!("ROLLBACK PREPARED '{name}';"))
+                let gid = name.replace('\'', "''");
+                (format!("the prepared transaction '{name}' of {role}"), format!("ROLLBACK PREPARED '{gid}';"))
             }
             _ => (
                 format!("what the replication slot '{name}' waits for"),
