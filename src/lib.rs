@@ -30,6 +30,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! The [`guide`] tells the rest: the kinds of limits, transactions, failures, performance, poolers, the tool.
+//!
 //! # Where things are
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
 //! - Calls on a connection that you own: [`RateLimits`], [`Within`].
@@ -60,6 +62,7 @@ pub mod cli;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
+pub mod guide;
 pub mod migrate;
 pub mod queue;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy, Schema};
 
-use crate::support::Database;
+use crate::support::{Database, guide};
 
 fn limits() -> Limits {
     Limits::new().define("a", Limit::token_bucket(10, Duration::from_secs(60))).expect("a limit")
@@ -66,10 +66,8 @@ async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
     let error = limiter.within(&mut conn).limit(("a", "k")).await.expect_err("no privilege");
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
 
-    // What the README tells to grant is enough, and gives no way to the rows.
-    let grants = include_str!("../../README.md").split("```sql\n").find(|block| block.contains("GRANT EXECUTE"));
-    let grants = grants.expect("the grants").split("```").next().unwrap_or_default().replace("app_role", &role);
-    database.execute(&grants).await;
+    // What the guide tells to grant is enough, and gives no way to the rows.
+    database.execute(&guide::grants()[0].replace("app_role", &role)).await;
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
     let once = || pg_limiter::Call::from(("a", "k")).idempotency_key("1");
     assert!(limiter.within(&mut conn).limit(once()).await.expect("a decision").is_allowed());

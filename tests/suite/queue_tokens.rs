@@ -9,7 +9,7 @@ use pg_limiter::{Error, InvalidCall, InvalidJob, Item, Limit, Limiter, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, scheduled, until_in_state, work_until_done};
 use crate::support::gate::CENTURY;
-use crate::support::{Database, sqlx};
+use crate::support::{Database, guide, sqlx};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -257,10 +257,7 @@ async fn a_worker_that_cannot_be_says_so() {
 async fn a_role_needs_the_functions_only() {
     let database = Database::migrated().await;
     let role = format!("worker_{}", database.name);
-    let readme = include_str!("../../README.md");
-    let grants: Vec<&str> = readme.split("```sql").skip(1).filter_map(|part| part.split("```").next()).collect();
-    let of_the_queue = grants.iter().find(|part| part.contains("rate_limit_enqueue")).expect("the grants of the queue");
-    let grants = of_the_queue.replace("app_role", &role);
+    let grants = guide::grants()[2].replace("app_role", &role);
     let schema = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA public TO {role}; {grants}");
     sqlx::raw_sql(AssertSqlSafe(schema)).execute(&database.pool).await.expect("a role");
     let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);

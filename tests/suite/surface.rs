@@ -8,7 +8,7 @@ use axum::routing::post;
 use pg_limiter::sqlx::{self, Row};
 use pg_limiter::{Call, Decision, Denied, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
 
-use crate::support::Database;
+use crate::support::{Database, guide};
 
 fn limits() -> Limits {
     Limits::new().define("a", Limit::token_bucket(2, Duration::from_secs(3600))).expect("a limit")
@@ -181,17 +181,14 @@ async fn the_default_phase_is_stable_and_spread() {
 }
 
 #[tokio::test]
-async fn every_sql_block_of_the_readme_runs() {
+async fn every_sql_block_of_the_readme_and_the_guide_runs() {
     let database = Database::migrated().await;
     let role = format!("reader_{}", std::process::id());
     database
         .execute(&format!("CREATE TABLE posts (author text); DROP ROLE IF EXISTS {role}; CREATE ROLE {role}"))
         .await;
-    let blocks: Vec<&str> = include_str!("../../README.md")
-        .split("```sql\n")
-        .skip(1)
-        .map(|block| block.split("```").next().unwrap_or_default())
-        .collect();
+    let texts = [guide::README].into_iter().chain(guide::GUIDE.map(|(_, text)| text));
+    let blocks: Vec<&str> = texts.flat_map(guide::sql_of).collect();
     assert!(blocks.len() >= 4, "{blocks:?}");
     for block in blocks {
         database.execute(&block.replace("app_role", &role)).await;
@@ -205,15 +202,15 @@ async fn every_sql_block_of_the_readme_runs() {
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// The defaults stand in the README, too.
+/// The defaults stand in the guide, too.
 #[test]
-fn the_readme_tells_the_defaults_of_the_limiter() {
+fn the_guide_tells_the_defaults_of_the_limiter() {
     let config = pg_limiter::LimiterConfig::default();
     let grouped = |number: usize| match number / 1000 {
         0 => number.to_string(),
         thousands => format!("{thousands},{:03}", number % 1000),
     };
-    let readme = include_str!("../../README.md");
+    let many_callers = guide::chapter("many_callers");
     for (field, value) in [
         ("isolation", format!("`{:?}`", config.isolation)),
         ("durability", format!("`{:?}`", config.durability)),
@@ -224,6 +221,34 @@ fn the_readme_tells_the_defaults_of_the_limiter() {
         ("max_waiting", grouped(config.max_waiting)),
         ("remember_denials", format!("`{:?}`", config.remember_denials)),
     ] {
-        assert!(readme.contains(&format!("\n| `{field}` | {value} |")), "{field}: {value}");
+        assert!(many_callers.contains(&format!("\n| `{field}` | {value} |")), "{field}: {value}");
+    }
+}
+
+/// Where the README says what the guide says, it says the same, and what it refers to is there.
+#[test]
+fn the_readme_does_not_part_from_the_guide() {
+    let of_its_own = ["| feature |", "| ratio |"];
+    let mut tables = 0;
+    for table in guide::README.split("\n\n").map(str::trim).filter(|part| part.starts_with('|')) {
+        if of_its_own.iter().any(|head| table.starts_with(head)) {
+            continue;
+        }
+        tables += 1;
+        for row in table.lines() {
+            assert!(guide::GUIDE.iter().any(|(_, text)| text.lines().any(|line| line == row)), "{row}");
+        }
+    }
+    assert!(tables >= 3, "{tables} tables");
+    let links: Vec<&str> = guide::README
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|link| !link.contains("://"))
+        .collect();
+    assert!(links.len() > 10, "{links:?}");
+    for link in links {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(link.split('#').next().unwrap_or_default());
+        assert!(path.exists(), "the README refers to {link}");
     }
 }

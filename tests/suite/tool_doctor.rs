@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::queue::scheduled;
 use crate::support::Database;
 use crate::support::gate::limiter;
+use crate::support::guide::grants;
 use crate::tool::{Run, run};
 
 /// What was found, by check.
@@ -87,15 +88,6 @@ impl<'d> Role<'d> {
     }
 }
 
-/// What the README tells to grant.
-fn grants() -> Vec<&'static str> {
-    let readme = include_str!("../../README.md");
-    let blocks = readme.split("```sql\n").skip(1).filter_map(|block| block.split("```").next());
-    let blocks: Vec<&str> = blocks.filter(|block| block.contains("TO app_role;")).collect();
-    assert_eq!(blocks.len(), 3, "to limit, from SQL, and the queue");
-    blocks
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     // Not the one of the tests, which does not wait for the disk.
@@ -130,7 +122,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("updates", "ok", &["fillfactor 70"])
         .has("idle rows", "ok", &["0 of 0 rows"])
         .has("old transactions", "ok", &["5m"])
-        // The queue's README grants nothing that reads.
+        // The queue's grants give nothing that reads.
         .has("jobs", "note", &["not looked at", "rate_limit_jobs", "42501", "owner"])
         .has("table of jobs", "ok", &[])
         .has("connections", "ok", &["of the server are taken"])

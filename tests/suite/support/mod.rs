@@ -5,6 +5,7 @@ pub mod database;
 pub mod events;
 pub mod function;
 pub mod gate;
+pub mod guide;
 pub mod history;
 pub mod node;
 pub mod payloads;

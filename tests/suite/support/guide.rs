@@ -1,0 +1,41 @@
+//! What the README and the guide say, for the tests that hold them to it.
+
+pub const README: &str = include_str!("../../../README.md");
+
+macro_rules! chapters {
+    ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../../../src/guide/", $name, ".md")))),+] };
+}
+
+/// The chapters of the guide by name.
+pub const GUIDE: [(&str, &str); 14] = chapters![
+    "alternatives",
+    "failures",
+    "kinds",
+    "many_callers",
+    "migrations",
+    "performance",
+    "personal_data",
+    "poolers",
+    "queue",
+    "shards",
+    "sql",
+    "tool",
+    "transactions",
+    "yugabytedb",
+];
+
+pub fn chapter(name: &str) -> &'static str {
+    GUIDE.iter().find(|(chapter, _)| *chapter == name).expect("a chapter").1
+}
+
+/// Its blocks of SQL.
+pub fn sql_of(text: &str) -> Vec<&str> {
+    text.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect()
+}
+
+/// What a role of the application has to be granted: to limit, from SQL, and for the queue.
+pub fn grants() -> [&'static str; 3] {
+    let blocks: Vec<&str> =
+        sql_of(chapter("migrations")).into_iter().filter(|block| block.contains("TO app_role;")).collect();
+    blocks.try_into().expect("three blocks of grants")
+}
