@@ -3,7 +3,7 @@
 #![cfg(feature = "embedded")]
 #![allow(unreachable_pub, missing_debug_implementations)]
 
-#[path = "../examples/third_party.rs"]
+#[path = "../examples/third_party_api.rs"]
 #[allow(dead_code)]
 mod example;
 

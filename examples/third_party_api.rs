@@ -1,10 +1,14 @@
-//! A third party that allows 10 requests in 10 seconds for each group, and answers 429 to more: 300 jobs over 3 groups, in
-//! a queue, meet none.
+//! A third party that allows 10 requests in 10 seconds for each group, and answers 429 to more: 300 jobs over 3 groups,
+//! in a queue, meet none.
 //!
-//!     cargo run --features embedded --example third_party
+//!     cargo run --features embedded --example third_party_api
 //!
-//! On the database of `DATABASE_URL`, or on a private PostgreSQL. The third party is a real HTTP server of this process,
-//! which counts the requests of each group in the last 10 seconds: the strictest way there is. It takes some 100 seconds.
+//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. The third party is a real
+//! HTTP server of this process, which counts the requests of each group in the last 10 seconds: the strictest way there
+//! is. It takes some 100 seconds.
+
+#[cfg(not(test))]
+mod common;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,26 +119,16 @@ pub(crate) async fn run(pool: &PgPool, groups: usize, jobs: usize) -> Result<Has
 #[cfg(not(test))]
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    use pg_limiter::embedded::{Server, ServerConfig};
-
-    let private = match std::env::var("DATABASE_URL") {
-        Ok(_) => None,
-        Err(_) => Some(Server::start(&ServerConfig::default())?),
-    };
-    let url = match &private {
-        Some(server) => server.url("postgres"),
-        None => std::env::var("DATABASE_URL")?,
-    };
-    let pool = PgPool::connect(&url).await?;
-    pg_limiter::migrate::migrate(&pool).await?;
-    let began = Instant::now();
-    let mut groups: Vec<_> = run(&pool, 3, 300).await?.into_iter().collect();
-    groups.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (group, seen) in groups {
-        let (admitted, refused, share) = (seen.admitted.len(), seen.refused, seen.share() * 100.0);
-        println!("{group}: {admitted} requests, {refused} times 429, {share:.1} % of the allowed rate");
-    }
-    println!("{:.1} s", began.elapsed().as_secs_f64());
-    pool.close().await;
-    Ok(())
+    common::on_a_fresh_database(async |pool| {
+        let began = Instant::now();
+        let mut groups: Vec<_> = run(pool, 3, 300).await?.into_iter().collect();
+        groups.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (group, seen) in groups {
+            let (admitted, refused, share) = (seen.admitted.len(), seen.refused, seen.share() * 100.0);
+            println!("{group}: {admitted} requests, {refused} times 429, {share:.1} % of the allowed rate");
+        }
+        println!("{:.1} s", began.elapsed().as_secs_f64());
+        Ok(())
+    })
+    .await
 }

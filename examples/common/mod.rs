@@ -1,0 +1,43 @@
+//! Where the examples play: a database of their own on the server of `DATABASE_URL`, or on a private PostgreSQL.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs `story` on a fresh, migrated database, which is dropped afterwards.
+pub(crate) async fn on_a_fresh_database<T>(
+    story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>,
+) -> Result<T, BoxError> {
+    match std::env::var("DATABASE_URL") {
+        Ok(url) => on_a_fresh_database_of(&url, story).await,
+        Err(_) => {
+            let server = tokio::task::spawn_blocking(|| Server::start(&ServerConfig::default())).await??;
+            on_a_fresh_database_of(&server.url("postgres"), story).await
+        }
+    }
+}
+
+/// The same on the server of this URL, whose user may create databases.
+pub(crate) async fn on_a_fresh_database_of<T>(
+    url: &str,
+    story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>,
+) -> Result<T, BoxError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("pg_limiter_example_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let options: PgConnectOptions = url.parse()?;
+    let mut server = options.connect().await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE template0"))).execute(&mut server).await?;
+    let pool = PgPoolOptions::new().max_connections(20).connect_with(options.database(&name)).await?;
+    let told = match pg_limiter::migrate::migrate(&pool).await {
+        Ok(_) => story(&pool).await,
+        Err(error) => Err(error.into()),
+    };
+    pool.close().await;
+    sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut server).await?;
+    server.close().await?;
+    told
+}

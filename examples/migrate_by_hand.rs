@@ -1,0 +1,153 @@
+//! The limiter's SQL in the application's own migrations, in a schema of its own, for roles that may do no more than
+//! they have to.
+//!
+//!     cargo run --features embedded --example migrate_by_hand
+//!
+//! On a database of its own: on the server of `DATABASE_URL` (whose user may create roles), or on a private PostgreSQL.
+//!
+//! Without this program: `pg-limiter migrate --print --schema limits` prints the same SQL for psql or any other tool.
+//! Every release says in its changelog if it has a new migration; `pg-limiter doctor` finds what is missing.
+
+#[cfg(not(test))]
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use pg_limiter::migrate::migrations;
+use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, Schema};
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Executor, PgPool};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Once, by whoever administers the server. `shop_owner` migrates, and owns what it makes; `shop_app` is the
+/// application.
+const ROLES: &str = "
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop_owner') THEN CREATE ROLE shop_owner; END IF;
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop_app') THEN CREATE ROLE shop_app; END IF;
+END $$;
+CREATE SCHEMA shop AUTHORIZATION shop_owner;
+CREATE SCHEMA limits AUTHORIZATION shop_owner;";
+
+/// What the application may do: call these functions, which run as their owner. It can neither read nor change a bucket
+/// by hand, and has no right on the queue, which it does not use.
+const GRANTS: &str = "
+GRANT USAGE ON SCHEMA limits TO shop_app;
+GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_take, limits.rate_limit_decide_once,
+  limits.rate_limit_reset(text), limits.rate_limit_prune, limits.rate_limit_prune_answers TO shop_app;";
+
+const ORDERS: &str = "
+CREATE TABLE shop.orders (customer text NOT NULL, at timestamptz NOT NULL DEFAULT now());
+GRANT USAGE ON SCHEMA shop TO shop_app;
+GRANT SELECT, INSERT ON shop.orders TO shop_app;";
+
+/// Writes the limiter's migrations into the folder of the application's own, a file for each: run once, look at the
+/// files, and commit them. A later release adds files and leaves those that are there as they are.
+fn write_migrations(folder: &Path, schema: &Schema) -> std::io::Result<()> {
+    for migration in migrations(schema) {
+        // The application chooses the numbers: here the day of the release and the version.
+        let name = format!("20260101{:06}_{}.sql", migration.version, migration.name);
+        std::fs::write(folder.join(name), migration.sql)?;
+    }
+    Ok(())
+}
+
+/// The same database as that role, with its own schema first. (With a log-in of its own: its user name in the URL.)
+async fn pool_of(pool: &PgPool, role: &str) -> Result<PgPool, sqlx::Error> {
+    let options = pool.connect_options().as_ref().clone().options([("role", role), ("search_path", "shop")]);
+    PgPoolOptions::new().max_connections(4).connect_with(options).await
+}
+
+/// What came of it, for the test.
+#[derive(Debug)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) struct Story {
+    /// The files of the migrations.
+    pub(crate) files: Vec<String>,
+    /// How many migrations the application's tool has applied, after its first run and after its second.
+    pub(crate) applied: [i64; 2],
+    /// Whether each of three orders was allowed, two of which are.
+    pub(crate) allowed: Vec<bool>,
+    pub(crate) orders: i64,
+    /// The SQLSTATE, if the application tries each of these by hand.
+    pub(crate) by_hand: Vec<(&'static str, String)>,
+}
+
+pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
+    let schema = Schema::new("limits")?;
+    pool.execute(ROLES).await?;
+
+    let folder = tempfile::tempdir()?; // migrations/ of the application
+    write_migrations(folder.path(), &schema)?;
+    std::fs::write(folder.path().join("20260101999999_grants.sql"), GRANTS)?;
+    std::fs::write(folder.path().join("20260102000000_orders.sql"), ORDERS)?;
+    let names = std::fs::read_dir(folder.path())?.map(|entry| entry.map(|entry| entry.file_name().into_string()));
+    let mut files: Vec<String> = names.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    files.sort();
+    println!("migrations: {}", files.join(", "));
+
+    // As the application does it when it starts, or `sqlx migrate run` does it for it.
+    let owner = pool_of(pool, "shop_owner").await?;
+    let migrator = Migrator::new(folder.path()).await?;
+    let mut applied = [0; 2];
+    for run in &mut applied {
+        migrator.run(&owner).await?;
+        *run = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success").fetch_one(&owner).await?;
+    }
+    println!("applied: {}, and {} after a second run", applied[0], applied[1]);
+
+    let app = pool_of(pool, "shop_app").await?;
+    let mut config = LimiterConfig::default();
+    config.schema = schema;
+    let limits = Limits::new().define("orders", Limit::token_bucket(2, Duration::from_secs(3600)))?;
+    let limiter = Limiter::with_config(app.clone(), limits, config);
+    let mut allowed = Vec::new();
+    for nth in 1..=3 {
+        let mut tx = app.begin().await?;
+        sqlx::query("INSERT INTO orders (customer) VALUES ('ann')").execute(&mut *tx).await?;
+        let decision = limiter.within(&mut tx).limit(("orders", "ann")).await?;
+        if decision.is_denied() {
+            tx.rollback().await?;
+        } else {
+            tx.commit().await?;
+        }
+        println!("order {nth}: {:?}", decision.outcome());
+        allowed.push(decision.is_allowed());
+    }
+    let orders = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&app).await?;
+    println!("{orders} orders in the table, {} buckets removed as idle", limiter.prune().await?);
+    limiter.close().await;
+
+    let mut by_hand = Vec::new();
+    for sql in [
+        "SELECT * FROM limits.rate_limits",
+        "UPDATE limits.rate_limits SET value = 1000",
+        "DELETE FROM limits.rate_limits",
+        "SELECT * FROM limits.rate_limit('orders', 'bob', 'token_bucket', 2, '1 hour')",
+        "CREATE TABLE limits.mine ()",
+    ] {
+        let code = match app.execute(AssertSqlSafe(sql)).await {
+            Ok(_) => "allowed".to_owned(),
+            Err(error) => error.as_database_error().and_then(|error| error.code()).ok_or("no SQLSTATE")?.into_owned(),
+        };
+        println!("by hand: {sql}: {code}");
+        by_hand.push((sql, code));
+    }
+    app.close().await;
+    owner.close().await;
+
+    // Roles belong to the server, not to the database.
+    let roles = "DROP OWNED BY shop_owner, shop_app CASCADE; DROP ROLE shop_app, shop_owner";
+    pool.execute(roles).await?;
+    Ok(Story { files, applied, allowed, orders, by_hand })
+}
+
+#[cfg(not(test))]
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    common::on_a_fresh_database(run).await.map(drop)
+}

@@ -1,0 +1,99 @@
+//! What the programs tell.
+
+use std::time::Duration;
+
+use crate::login_throttle::LogIn;
+use crate::{cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
+use crate::{signup_global, told};
+
+#[tokio::test]
+async fn in_transaction_a_message_and_its_tokens_commit_or_roll_back_together() {
+    let story = told(in_transaction::run).await;
+    assert_eq!((story.sent, story.denied), (3, 2));
+    assert_eq!(story.left, [0.0, 3.0, 97.0]);
+}
+
+#[tokio::test]
+async fn login_throttle_counts_failures_and_forgets_them_after_success() {
+    use LogIn::{ComeBackIn, Welcome, WrongPassword};
+    let story = told(login_throttle::run).await;
+    assert_eq!(story.ann, [WrongPassword, WrongPassword, Welcome]);
+    assert_eq!(story.ann_left, [3.0, 5.0]);
+    // The sixth guess was right.
+    let (last, guesses) = story.guesser.split_last().expect("guesses");
+    assert_eq!(guesses, [WrongPassword; 5]);
+    assert!(matches!(last, ComeBackIn(wait) if *wait <= Duration::from_secs(180)), "{last:?}");
+    // Who comes at once passes the check together, and owes for it.
+    let (looks, left) = story.at_once;
+    assert!(looks > 5, "{looks}");
+    assert_eq!(left, 5.0 - looks as f64);
+    assert_eq!(story.at_once_strictly, (5, 0.0));
+    assert_eq!(story.after_success, [50.0, 5.0]);
+    assert_eq!(story.sessions, 2);
+}
+
+#[tokio::test]
+async fn llm_tokens_are_estimated_and_then_settled() {
+    let story = told(llm_tokens::run).await;
+    assert_eq!(story.left, [[59.0, 9_000.0], [58.0, 5_000.0], [58.0, 5_000.0]]);
+    assert_eq!(story.settled, [true, false]);
+    assert_eq!(story.too_few, (false, [57.0, 2_000.0]));
+    assert_eq!(story.wait, Duration::from_millis(600));
+    assert!(story.never.contains("50000") && story.never.contains("10000"), "{}", story.never);
+    // Of what was refused, there is no row.
+    assert_eq!(story.used, (1_000 + 4_000 + 3_000 + 10_100, 5));
+}
+
+#[tokio::test]
+async fn signup_global_admits_as_many_as_the_limit_has_whoever_comes_at_once() {
+    let story = told(signup_global::run).await;
+    assert_eq!(story.shards, 10);
+    let counts = |counts: &std::collections::BTreeMap<String, usize>| {
+        counts.iter().map(|(what, count)| (what.clone(), *count)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&story.bot), [("refused by sign_ups_per_address".into(), 25), ("welcome".into(), 5)]);
+    assert_eq!(counts(&story.people), [("refused by sign_ups".into(), 55), ("welcome".into(), 95)]);
+    assert!(!story.twice);
+    assert_eq!((story.accounts, story.left), (100, 0.0));
+}
+
+#[tokio::test]
+async fn per_user_and_per_org_charges_both_or_none() {
+    let story = told(per_user_and_per_org::run).await;
+    assert_eq!(story.ann, (10, vec!["messages_per_user".to_owned()]));
+    assert_eq!(story.bob, (2, vec!["messages_per_org".to_owned()]));
+    assert_eq!(story.bob_left, 8.0);
+    assert_eq!(story.upgraded, (88.0, 8));
+    assert_eq!(story.messages, 20);
+}
+
+#[tokio::test]
+async fn cooldown_keeps_mails_apart_and_few() {
+    let story = told(cooldown::run).await;
+    assert_eq!(story.at_once.denied_by(), ["password_mail_pause"]);
+    let wait = story.at_once.retry_after().expect("a time");
+    assert!(wait <= Duration::from_secs(30), "{wait:?}");
+    let (sent, denial) = story.patient;
+    assert_eq!(sent, 5);
+    assert!(denial.denied_by().contains(&"password_mails_a_day"), "{denial:?}");
+    assert_eq!(story.outbox, 6);
+}
+
+#[tokio::test]
+async fn migrate_by_hand_leaves_the_application_no_more_rights_than_it_needs() {
+    let story = told(migrate_by_hand::run).await;
+    // A version that has no file would be missing in the application's folder.
+    let versions = pg_limiter::migrate::migrations(&pg_limiter::Schema::default());
+    for version in &versions {
+        let file = format!("20260101{:06}_{}.sql", version.version, version.name);
+        assert!(story.files.contains(&file), "{file} is not in {:?}", story.files);
+    }
+    let files = i64::try_from(versions.len()).expect("a few") + 2;
+    assert_eq!(story.applied, [files, files]);
+    assert_eq!(story.allowed, [true, true, false]);
+    assert_eq!(story.orders, 2);
+    assert_eq!(story.by_hand.len(), 5);
+    for (sql, code) in story.by_hand {
+        assert_eq!(code, "42501", "{sql}");
+    }
+}
