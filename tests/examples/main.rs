@@ -20,6 +20,7 @@ mod migrate_by_hand;
 mod per_user_and_per_org;
 #[path = "../../examples/signup_global.rs"]
 mod signup_global;
+mod sql;
 mod stories;
 
 use std::sync::OnceLock;

@@ -1,0 +1,88 @@
+-- Triggers that refuse rows: whoever writes to the table, and however, is limited.
+--
+--   psql -v ON_ERROR_STOP=1 -f examples/sql/trigger.sql
+--
+-- On a migrated database (pg-limiter migrate), as a superuser. All of it is in one transaction, which ends with
+-- ROLLBACK: with COMMIT there instead, it stays.
+BEGIN;
+
+-- app_owner owns the tables and the triggers, and may ask the limiter. app_role, as which the application connects, may
+-- write rows, and neither ask the limiter nor touch a bucket by hand.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'app_owner') THEN CREATE ROLE app_owner; END IF;
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'app_role') THEN CREATE ROLE app_role; END IF;
+END $$;
+CREATE SCHEMA app AUTHORIZATION app_owner;
+GRANT USAGE ON SCHEMA app TO app_role;
+GRANT EXECUTE ON FUNCTION public.rate_limit_enforce TO app_owner;
+
+SET LOCAL ROLE app_owner;
+
+-- Two posts an hour for each author. AFTER, so that a row that ON CONFLICT DO NOTHING leaves out costs nothing.
+-- SECURITY DEFINER, so that it may do what its owner may.
+CREATE TABLE app.posts (author text NOT NULL, body text NOT NULL, UNIQUE (author, body));
+GRANT SELECT, INSERT ON app.posts TO app_role;
+
+CREATE FUNCTION app.limit_posts() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM public.rate_limit_enforce('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER limit_posts AFTER INSERT ON app.posts FOR EACH ROW EXECUTE FUNCTION app.limit_posts();
+
+-- 100 events a minute for each source, which come many at once: one call for each source of a statement instead of one
+-- for each row, and always in the same order, so that two statements never wait for each other in a circle.
+CREATE TABLE app.events (source text NOT NULL, nth integer NOT NULL);
+GRANT SELECT, INSERT ON app.events TO app_role;
+
+CREATE FUNCTION app.limit_events() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  one record;
+BEGIN
+  FOR one IN SELECT w.source, count(*) AS events FROM written AS w GROUP BY w.source ORDER BY w.source COLLATE "C" LOOP
+    PERFORM public.rate_limit_enforce('events', one.source, kind => 'token_bucket', rate => 100, period => '1 minute',
+      count => one.events);
+  END LOOP;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER limit_events AFTER INSERT ON app.events REFERENCING NEW TABLE AS written
+  FOR EACH STATEMENT EXECUTE FUNCTION app.limit_events();
+
+-- What the application sees. `attempt` is for this file only: it shows an error where the application would get it.
+RESET ROLE;
+CREATE FUNCTION pg_temp.attempt(statement text, OUT result text, OUT detail text) LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE statement;
+  result := 'done';
+EXCEPTION WHEN OTHERS THEN
+  GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+  result := SQLSTATE || ' ' || SQLERRM;
+END $$;
+SET LOCAL ROLE app_role;
+
+SELECT 'three posts' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '1'), ('bob', '1'), ('ann', '2')$$);
+SELECT 'a third of ann, with one of bob' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('bob', '2'), ('ann', '3')$$);
+SELECT 'that of bob alone, whose token came back' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('bob', '2')$$);
+SELECT 'one of ann that is there already' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '1') ON CONFLICT DO NOTHING$$);
+SELECT '90 events' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'sensor', n FROM generate_series(1, 90) AS n$$);
+SELECT '90 more' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'sensor', n FROM generate_series(91, 180) AS n$$);
+SELECT 'more than can ever be' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'other', n FROM generate_series(1, 101) AS n$$);
+SELECT 'a reset' AS what, * FROM pg_temp.attempt($$SELECT rate_limit_reset('posts', 'ann')$$);
+SELECT 'a bucket by hand' AS what, * FROM pg_temp.attempt($$UPDATE rate_limits SET value = 100$$);
+
+SELECT 'posts of ' || author AS what, count(*) FROM app.posts GROUP BY author ORDER BY author;
+SELECT 'events' AS what, count(*) FROM app.events;
+
+ROLLBACK;

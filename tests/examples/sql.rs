@@ -1,0 +1,201 @@
+//! What the files for psql show: through the driver everywhere, and through psql itself where there is one.
+
+use std::io::ErrorKind;
+use std::process::Command;
+
+use pg_limiter::sqlx::postgres::PgValueRef;
+use sqlx::{AssertSqlSafe, PgPool, Row, ValueRef};
+
+use crate::common::BoxError;
+use crate::{server_url, told};
+
+/// The rows of all its SELECTs: NULL is an empty text.
+type Rows = Vec<Vec<String>>;
+
+async fn shown(file: &'static str) -> Rows {
+    told(async |pool: &PgPool| {
+        let path = format!("{}/examples/sql/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path)?;
+        let mut rows = Rows::new();
+        for row in sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await? {
+            let texts =
+                (0..row.len()).map(|nth| told_as(row.try_get_raw(nth)?)).collect::<Result<Vec<_>, BoxError>>()?;
+            rows.push(texts);
+        }
+        let options = pool.connect_options();
+        let database = options.get_database().ok_or("a database")?;
+        if let Some(output) = by_psql(&path, database)? {
+            let lines: Vec<String> = rows.iter().map(|row| without_digits(&row.join("|"))).collect();
+            let theirs: Vec<String> = output.lines().map(without_digits).collect();
+            assert_eq!(theirs, lines, "{file}, by psql");
+        }
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(pool).await?;
+        assert_eq!(left, 0, "{file} leaves something behind");
+        Ok(rows)
+    })
+    .await
+}
+
+fn told_as(value: PgValueRef<'_>) -> Result<String, BoxError> {
+    Ok(if value.is_null() { String::new() } else { value.as_str()?.to_owned() })
+}
+
+/// Times differ from run to run.
+fn without_digits(line: &str) -> String {
+    line.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// What psql prints, as the first lines of the files say to call it. `None` where there is no psql.
+fn by_psql(path: &str, database: &str) -> Result<Option<String>, BoxError> {
+    let mut psql = Command::new("psql");
+    psql.args(["-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-d", &server_url()]);
+    psql.args(["-c", &format!("\\connect {database}"), "-f", path]);
+    let output = match psql.output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("there is no psql: {path} was run by the driver only");
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{path}: {errors}");
+    Ok(Some(String::from_utf8(output.stdout)?))
+}
+
+/// The row that begins with this.
+fn row<'a>(rows: &'a Rows, what: &str) -> &'a [String] {
+    rows.iter().find(|row| row[0] == what).map_or_else(|| panic!("no {what:?} in {rows:#?}"), |row| &row[1..])
+}
+
+/// The seconds of a denial's DETAIL.
+fn retry_after(detail: &str) -> f64 {
+    let seconds = detail.strip_prefix("Retry after ").and_then(|rest| rest.strip_suffix(" seconds."));
+    seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or_else(|| panic!("{detail:?}"))
+}
+
+/// That it was refused with SQLSTATE RL429, and a time of at most so many seconds.
+fn assert_refused(row: &[String], limit: &str, seconds: f64) {
+    assert_eq!(row[0], format!("RL429 rate limit \"{limit}\" exceeded"));
+    let after = retry_after(&row[1]);
+    assert!(after > 0.0 && after <= seconds, "{row:?}");
+}
+
+#[tokio::test]
+async fn a_trigger_refuses_the_rows_that_are_too_many_and_counts_those_that_were_written() {
+    let rows = shown("trigger.sql").await;
+    assert_eq!(row(&rows, "three posts")[0], "done");
+    assert_refused(row(&rows, "a third of ann, with one of bob"), "posts", 1800.0);
+    assert_eq!(row(&rows, "that of bob alone, whose token came back")[0], "done");
+    assert_eq!(row(&rows, "one of ann that is there already")[0], "done");
+    assert_eq!(row(&rows, "90 events")[0], "done");
+    assert_refused(row(&rows, "90 more"), "events", 48.0);
+    let never = &row(&rows, "more than can ever be")[0];
+    assert!(never.starts_with("22023 count_exceeds_capacity"), "{never}");
+    for by_hand in ["a reset", "a bucket by hand"] {
+        assert!(row(&rows, by_hand)[0].starts_with("42501 permission denied"), "{by_hand}");
+    }
+    assert_eq!(row(&rows, "posts of ann"), ["2"]);
+    assert_eq!(row(&rows, "posts of bob"), ["2"]);
+    assert_eq!(row(&rows, "events"), ["90"]);
+}
+
+#[tokio::test]
+async fn a_policy_refuses_the_rows_that_are_too_many() {
+    let rows = shown("row_level_security.sql").await;
+    assert_refused(row(&rows, "four posts in one statement, and three are allowed"), "posts", 1200.0);
+    assert_eq!(row(&rows, "two of them: what was refused was not charged")[0], "done");
+    let other = &row(&rows, "one as bob")[0];
+    assert!(other.starts_with("42501 new row violates row-level security policy"), "{other}");
+    assert_eq!(row(&rows, "one that is there already: the policy counts it")[0], "done");
+    assert_refused(row(&rows, "so there is none left"), "posts", 1200.0);
+    let by_hand = &row(&rows, "the limiter by hand")[0];
+    assert!(by_hand.starts_with("42501 permission denied"), "{by_hand}");
+    assert_eq!(row(&rows, "bob has a limit of his own")[0], "done");
+    assert_refused(row(&rows, "the owner, in the name of bob"), "posts", 1200.0);
+    assert_eq!(row(&rows, "posts of ann"), ["2"]);
+    assert_eq!(row(&rows, "posts of bob"), ["1"]);
+}
+
+/// A policy as the file warns of: `(SELECT ..)` around the call makes it one a statement.
+#[tokio::test]
+async fn a_policy_with_a_subselect_is_evaluated_once_a_statement() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sql/row_level_security.sql");
+    let text = std::fs::read_to_string(path)
+        .expect("the file")
+        .replace("WITH CHECK (app.may_post())", "WITH CHECK ((SELECT app.may_post()))");
+    let rows = told(async |pool: &PgPool| {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await?;
+        rows.iter().map(|row| told_as(row.try_get_raw(1)?)).collect::<Result<Vec<_>, _>>()
+    })
+    .await;
+    assert_eq!(rows[0], "done", "four posts in one statement");
+}
+
+#[tokio::test]
+async fn behind_postgrest_a_denial_is_a_429_with_retry_after() {
+    let rows = shown("postgrest.sql").await;
+    let status = |what: &str| row(&rows, what)[0].clone();
+    let refused = |what: &str, limit: &str, seconds: u32| {
+        let row = row(&rows, what);
+        let after: u32 = row[1].parse().unwrap_or_else(|_| panic!("{row:?}"));
+        assert!(row[0] == "429" && (1..=seconds).contains(&after), "{row:?}");
+        let body: serde_json::Value = serde_json::from_str(&row[2]).expect("JSON");
+        assert_eq!(body["code"], "RL429");
+        assert_eq!(body["message"], format!("rate limit \"{limit}\" exceeded"));
+        assert_eq!(body["details"], format!("Retry after {after} seconds."));
+        assert!(body["hint"].is_string(), "{body}");
+    };
+    assert_eq!(row(&rows, "ann sends a message"), ["200", "", "sent, 1 left"]);
+    assert_eq!(status("an empty one, which is no message and free"), "400");
+    assert_eq!(row(&rows, "another"), ["200", "", "sent, 0 left"]);
+    refused("one too many", "messages", 1800);
+    assert_eq!(row(&rows, "bob"), ["200", "", "sent, 1 left"]);
+    assert_eq!(status("somebody who is not signed in"), "401");
+    assert_eq!(row(&rows, "ann reads"), ["200", "", "3"]);
+    assert_eq!(status("a search by GET"), "405");
+    assert_eq!(row(&rows, "by POST"), ["200", "", "2"]);
+    assert_eq!(status("and again"), "200");
+    refused("from the same address, which says that it is another", "searches", 1800);
+    let rest: Vec<_> = rows.iter().filter(|row| row[0] == "the rest of the six requests of ann").collect();
+    assert_eq!(rest.len(), 4);
+    assert!(rest.iter().all(|row| row[1] == "200"), "{rest:?}");
+    refused("any other", "requests", 600);
+    refused("and reading", "requests", 600);
+    assert_eq!(status("a way around"), "403");
+
+    assert_eq!(row(&rows, "messages of user ann"), ["2"]);
+    assert_eq!(row(&rows, "messages of user bob"), ["1"]);
+    for (bucket, left) in [
+        ("user ann: messages", "0"),
+        ("user bob: messages", "1"),
+        ("address 192.0.2.1: requests", "4"),
+        ("user ann: requests", "0"),
+        ("user bob: requests", "5"),
+        ("address 192.0.2.1: searches", "0"),
+    ] {
+        assert_eq!(row(&rows, bucket), [left], "{bucket}");
+    }
+}
+
+#[tokio::test]
+async fn from_plain_sql_every_operation_is_a_row() {
+    let rows = shown("psql.sql").await;
+    let texts: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
+    assert_eq!(texts[0], ["t", "", "1"]);
+    assert_eq!(texts[1][..2], ["t", ""]);
+    assert_eq!(texts[2][0], "f");
+    assert!(texts[2][1].starts_with("00:0"), "{:?}", texts[2]);
+    assert_eq!(texts[3][0], "f");
+    assert_eq!(texts[4], ["0"]);
+    assert_eq!(texts[5], ["1"]);
+    assert_eq!(texts[6], ["t", "0"]);
+    assert_eq!(texts[7], ["t", "", "0"]);
+    assert_eq!(texts[8], ["t", "t", "-1"]);
+    assert_eq!(texts[9], ["t", ""]);
+    assert_eq!(texts[10], ["f", "22:00:00"]);
+    assert_eq!(texts[11], ["t", ""]);
+    assert_eq!(texts[12], ["0"]);
+    let buckets: Vec<_> = texts[13..].iter().map(|row| &row[..3]).collect();
+    assert_eq!(buckets, [["deploy", "shop", "0"], ["mails", "ann", "-1"], ["report", "ann", "0"]]);
+}
