@@ -6,22 +6,20 @@ use pg_limiter::migrate::migrate;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Connections, Engine, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
-use crate::support::Database;
 use crate::support::gate::CENTURY;
 use crate::support::payloads::payload;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
+use crate::support::{Database, limiter_at};
 
 const CAPACITY: u32 = 9;
 const YUGABYTE: &str = "PostgreSQL 15.12-YB-2025.2.0.0-b0 on x86_64-pc-linux-gnu";
 
 fn limiter(url: &str, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(2).connect_lazy(url).expect("a URL");
     let limits = Limits::new().define("a", Limit::token_bucket(CAPACITY, CENTURY)).expect("a limit");
-    let mut config = LimiterConfig::default();
-    (config.engine, config.lanes) = (Some(Engine::PostgreSql), 1);
-    config.retry.deadline = Duration::from_secs(30);
-    change(&mut config);
-    Limiter::with_config(pool, limits, config)
+    limiter_at(url, limits, |config| {
+        config.lanes = 1;
+        change(config);
+    })
 }
 
 async fn spent(direct: &PgPool) -> f64 {

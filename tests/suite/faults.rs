@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Call, Connections, Engine, Error, Item, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Call, Connections, Engine, Error, Item, Limit, Limiter, Limits};
 
-use crate::support::Database;
+use crate::support::gate::CENTURY;
 use crate::support::payloads::payload;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
+use crate::support::{Database, limiter_at};
 
-const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 const CAPACITY: u32 = 5;
 
 /// What goes wrong.
@@ -180,14 +180,12 @@ enum AppError {
 }
 
 fn limiter(url: &str, runs: Runs, engine: Engine) -> Limiter {
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(2).connect_lazy(url).expect("a URL");
     let limit = || Limit::token_bucket(CAPACITY, CENTURY);
     let limits = Limits::new().define("a", limit()).and_then(|limits| limits.define("b", limit())).expect("limits");
-    let mut config = LimiterConfig::default();
-    config.retry.deadline = Duration::from_secs(30);
-    config.engine = Some(engine);
-    config.connections = if runs == Runs::Pool { Connections::Pool } else { Connections::Own };
-    Limiter::with_config(pool, limits, config)
+    limiter_at(url, limits, |config| {
+        config.engine = Some(engine);
+        config.connections = if runs == Runs::Pool { Connections::Pool } else { Connections::Own };
+    })
 }
 
 const ORDER: &str = "INSERT INTO orders (key) VALUES ($1)";

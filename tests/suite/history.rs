@@ -4,17 +4,17 @@ use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use pg_limiter::sqlx::postgres::{PgDatabaseError, PgPoolOptions, PgSeverity};
+use pg_limiter::sqlx::postgres::{PgDatabaseError, PgSeverity};
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Call, Connections, Engine, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Call, Connections, Engine, Error, Isolation, Item, Limit, Limiter, Limits};
 use serde::{Deserialize, Serialize};
 
-use crate::support::Database;
+use crate::support::gate::CENTURY;
 use crate::support::history::{Group, Record, Told, violations};
 use crate::support::payloads::payload;
 use crate::support::proxy::{Chaos, Point, Proxy, Way, xorshift};
+use crate::support::{Database, limiter_at};
 
-const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The deadline, that of the end of a unit of work, and what a busy machine takes on top.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -62,14 +62,12 @@ fn limits() -> Limits {
 }
 
 fn limiter(work: &Work, connections: Connections) -> Limiter {
-    let options = PgPoolOptions::new().max_connections(4).acquire_timeout(DEADLINE);
-    let pool = options.connect_lazy(&format!("{}?application_name=proxied", work.url)).expect("a URL");
-    let mut config = LimiterConfig::default();
-    config.connections = connections;
-    config.engine = Some(if work.yugabyte { Engine::Yugabyte } else { Engine::PostgreSql });
-    config.isolation = if work.read_committed { Isolation::ReadCommitted } else { Isolation::Serializable };
-    (config.retry.deadline, config.retry.max_attempts) = (DEADLINE, 1_000);
-    Limiter::with_config(pool, limits(), config)
+    limiter_at(&format!("{}?application_name=proxied", work.url), limits(), |config| {
+        config.connections = connections;
+        config.engine = Some(if work.yugabyte { Engine::Yugabyte } else { Engine::PostgreSql });
+        config.isolation = if work.read_committed { Isolation::ReadCommitted } else { Isolation::Serializable };
+        (config.retry.deadline, config.retry.max_attempts) = (DEADLINE, 1_000);
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
