@@ -17,7 +17,13 @@ pub enum Engine {
 impl Engine {
     /// The engine that says this of itself in `version()`: `PostgreSQL 15.12-YB-2025.2.0.0-b1 on …`.
     pub(crate) fn of_version(version: &str) -> Self {
-        if version.contains("-YB-") { Self::Yugabyte } else { Self::PostgreSql }
+        if Self::yugabyte_release(version).is_some() { Self::Yugabyte } else { Self::PostgreSql }
+    }
+
+    /// The release of YugabyteDB in that text, `2025.2.0.0-b1`; `None` if it is PostgreSQL's.
+    pub(crate) fn yugabyte_release(version: &str) -> Option<&str> {
+        let (_, release) = version.split_once("-YB-")?;
+        release.split([' ', ',']).next()
     }
 }
 

@@ -33,12 +33,10 @@ impl Engine {
         let Some(version) = text.strip_prefix("PostgreSQL ").and_then(|rest| rest.split_whitespace().next()) else {
             return other();
         };
-        if let Some((_, version)) = version.split_once("-YB-") {
+        if let Some(version) = crate::Engine::yugabyte_release(text) {
             let mut numbers = version.split(['.', '-']).map_while(|part| part.parse().ok());
             return match (numbers.next(), numbers.next()) {
-                (Some(year), Some(half)) => {
-                    Self::Yugabyte { release: (year, half), version: version.trim_end_matches(',').to_owned() }
-                }
+                (Some(year), Some(half)) => Self::Yugabyte { release: (year, half), version: version.to_owned() },
                 _ => other(),
             };
         }
