@@ -37,6 +37,7 @@
 //! - Calls on a connection that you own: [`RateLimits`], [`Within`].
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
 //! - Reserve now, run later: [`queue`].
+//! - Limits for HTTP, as a layer of tower and in handlers: `web` (features `tower` and `axum`).
 //! - The tables and functions in your database: [`migrate`].
 //!
 //! # Units and defaults
@@ -46,7 +47,7 @@
 //!
 //! # Features
 //! `toml` (default): [`Limits::from_toml`]. `embedded`: a private PostgreSQL for tests. `containers`: that one may be a
-//! container. `cli`: the tool.
+//! container. `cli`: the tool. `tower`: limits for HTTP services. `axum`: the same with what axum knows and answers.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
@@ -65,6 +66,9 @@ pub mod embedded;
 pub mod guide;
 pub mod migrate;
 pub mod queue;
+#[cfg(feature = "tower")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
+pub mod web;
 
 pub use call::{
     Balances, Call, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Outcome, Permit,

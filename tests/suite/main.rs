@@ -56,3 +56,15 @@ mod tool_queue;
 #[cfg(feature = "cli")]
 mod tool_soak;
 mod transactions;
+#[cfg(feature = "axum")]
+mod web;
+#[cfg(feature = "tower")]
+mod web_addresses;
+#[cfg(feature = "axum")]
+mod web_failures;
+#[cfg(feature = "axum")]
+mod web_in_handler;
+#[cfg(feature = "tower")]
+mod web_keys;
+#[cfg(feature = "axum")]
+mod web_tower;

@@ -14,6 +14,8 @@ pub mod proxy;
 pub mod reached;
 pub mod sqlx;
 pub mod starts;
+#[cfg(feature = "axum")]
+pub mod web;
 pub mod yugabyte;
 
 pub use database::{Database, server_config};

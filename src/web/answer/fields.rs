@@ -1,0 +1,83 @@
+//! The header fields that tell limits.
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
+
+use crate::web::answer::Standing;
+use crate::web::answer::standing::whole_seconds;
+
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+/// Which fields responses get, besides `Retry-After`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::web) struct Fields {
+    pub(in crate::web) draft: bool,
+    pub(in crate::web) x_ratelimit: bool,
+}
+
+impl Fields {
+    /// Lists are continued in further lines, if another layer has written some.
+    pub(in crate::web) fn add(self, headers: &mut HeaderMap, standings: &[Standing]) {
+        if self.draft {
+            let policies = standings.iter().map(|standing| (standing, [(Q, Some(standing.quota)), (W, standing.window)]));
+            if let Some(value) = list(policies) {
+                headers.append(RATELIMIT_POLICY, value);
+            }
+            let now = standings.iter().map(|standing| (standing, [(R, Some(standing.remaining)), (T, standing.reset)]));
+            if let Some(value) = list(now) {
+                headers.append(RATELIMIT, value);
+            }
+        }
+        if self.x_ratelimit
+            && let Some(standing) = standings.iter().min_by_key(|standing| (!standing.refused, standing.remaining))
+        {
+            add_x_ratelimit(headers, standing);
+        }
+    }
+}
+
+const Q: &KeyRef = key_ref("q");
+const W: &KeyRef = key_ref("w");
+const R: &KeyRef = key_ref("r");
+const T: &KeyRef = key_ref("t");
+
+type Parameters = [(&'static KeyRef, Option<i64>); 2];
+
+/// A List of Strings with Integers as parameters (RFC 9651).
+fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option<HeaderValue> {
+    let mut list = ListSerializer::new();
+    for (standing, parameters) in members {
+        // It is printable: see `policy_name`.
+        let Ok(name) = StringRef::from_str(&standing.policy) else { continue };
+        let mut member = list.bare_item(name);
+        for (name, value) in parameters {
+            if let Some(value) = value.and_then(|value| Integer::try_from(value).ok()) {
+                member = member.parameter(name, value);
+            }
+        }
+    }
+    HeaderValue::try_from(list.finish()?).ok()
+}
+
+/// The trio has room for one limit: the one that refused, or has the least left, also among those of other layers.
+fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
+    let told = headers.get(X_RATELIMIT_REMAINING).and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
+    if !standing.refused && told.is_some_and(|told| told <= standing.remaining) {
+        return;
+    }
+    headers.insert(X_RATELIMIT_LIMIT, standing.quota.into());
+    headers.insert(X_RATELIMIT_REMAINING, standing.remaining.into());
+    headers.insert(X_RATELIMIT_RESET, standing.reset.unwrap_or(standing.whole).into());
+}
+
+/// In whole seconds, unless the response has one already.
+pub(in crate::web) fn set_retry_after(headers: &mut HeaderMap, wait: Duration) {
+    headers.entry(RETRY_AFTER).or_insert_with(|| whole_seconds(wait).into());
+}

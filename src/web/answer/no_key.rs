@@ -1,0 +1,19 @@
+use http::{Response, StatusCode};
+
+use crate::web::answer::problem::plain;
+use crate::web::keys::NoKey;
+use crate::web::note;
+
+/// The response to a request that has no key.
+pub(in crate::web) fn no_key_response(no_key: &NoKey) -> Response<String> {
+    match no_key {
+        NoKey::Missing { .. } | NoKey::Unusable { .. } => {
+            let detail = format!("Rate limits need it, but {no_key}.");
+            plain(StatusCode::BAD_REQUEST, Some(detail))
+        }
+        NoKey::Misconfigured { .. } => {
+            note::misconfigured(no_key);
+            plain(StatusCode::INTERNAL_SERVER_ERROR, None)
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! How a client stands with each limit, in the whole numbers that HTTP fields have.
+
+use std::time::Duration;
+
+use percent_encoding::{CONTROLS, utf8_percent_encode};
+
+use crate::call::{Decision, LimitState};
+use crate::limit::{Kind, Limit};
+
+/// The largest Integer of Structured Fields (RFC 9651).
+const LARGEST: f64 = 999_999_999_999_999.0;
+/// As forgiving as decisions are: a balance of 8.9999999999 is 9.
+const FORGIVEN: f64 = 1e-9;
+
+/// Of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::web) struct Standing {
+    pub(super) policy: String,
+    pub(super) quota: i64,
+    /// In seconds.
+    pub(super) window: Option<i64>,
+    pub(super) remaining: i64,
+    /// In seconds.
+    pub(super) reset: Option<i64>,
+    /// Whatever happens, all of the quota is there after this time; in seconds.
+    pub(super) whole: i64,
+    pub(super) refused: bool,
+}
+
+/// Printable ASCII, as a String of Structured Fields has to be.
+pub(super) fn policy_name(limit: &str) -> String {
+    utf8_percent_encode(limit, CONTROLS).to_string()
+}
+
+/// Up, and 1 at least: who comes a moment too early is refused again.
+pub(super) fn whole_seconds(time: Duration) -> i64 {
+    up(time.as_secs_f64()).max(1)
+}
+
+fn down(number: f64) -> i64 {
+    (number + FORGIVEN).floor().clamp(0.0, LARGEST) as i64
+}
+
+fn up(number: f64) -> i64 {
+    (number - FORGIVEN).ceil().clamp(0.0, LARGEST) as i64
+}
+
+/// One for each policy, in the order of the call; of a limit that was asked for several keys, that with the least left.
+pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<Standing> {
+    let mut standings: Vec<Standing> = Vec::with_capacity(limits.len());
+    for (limit, state) in limits.iter().zip(decision.limits()) {
+        let standing = Standing::new(limit, state, decision);
+        match standings.iter_mut().find(|other| other.policy == standing.policy) {
+            Some(other) if (!standing.refused, standing.remaining) < (!other.refused, other.remaining) => {
+                *other = standing;
+            }
+            Some(_) => {}
+            None => standings.push(standing),
+        }
+    }
+    standings
+}
+
+impl Standing {
+    fn new(limit: &Limit, state: &LimitState, decision: &Decision) -> Self {
+        let window = window(limit);
+        let reset = match decision.retry_after() {
+            Some(wait) if state.refused => Some(whole_seconds(wait)),
+            Some(_) => None,
+            None => until_as_many(limit, state.remaining),
+        };
+        Self {
+            policy: policy_name(&state.limit),
+            quota: down(limit.capacity()),
+            window: (window >= 1.0).then(|| up(window)),
+            remaining: down(state.remaining),
+            reset,
+            whole: up(window).max(1),
+            refused: state.refused,
+        }
+    }
+}
+
+/// The seconds in which an empty bucket fills.
+fn window(limit: &Limit) -> f64 {
+    let period = limit.period().as_secs_f64();
+    match limit.kind() {
+        Kind::TokenBucket => period * (limit.capacity() / limit.rate()),
+        Kind::FixedWindow => period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0),
+        Kind::SlidingWindow => period,
+    }
+}
+
+/// The seconds in which as many tokens arrive as are left, or until there is one. Where the windows of the others end is
+/// known in the database only.
+fn until_as_many(limit: &Limit, remaining: f64) -> Option<i64> {
+    if limit.kind() != Kind::TokenBucket {
+        return None;
+    }
+    let left = (remaining + FORGIVEN).floor();
+    let tokens = if left >= 1.0 { left } else { 1.0 - remaining };
+    Some(up(tokens * (limit.period().as_secs_f64() / limit.rate())).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Outcome;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn standing(limit: Limit, remaining: f64, retry_after: Option<(Duration, bool)>) -> Standing {
+        let outcome = match retry_after {
+            Some((retry_after, _)) => Outcome::Denied { retry_after },
+            None => Outcome::Allowed,
+        };
+        let refused = retry_after.is_some_and(|(_, refused)| refused);
+        let limits = vec![LimitState { limit: "a".into(), remaining, refused }];
+        let decision = Decision { outcome, limits };
+        standings(&[limit], &decision).pop().unwrap()
+    }
+
+    #[test]
+    fn the_window_of_a_bucket_is_the_time_in_which_it_fills() {
+        let cases = [
+            (Limit::token_bucket(10, MINUTE), (10, Some(60))),
+            (Limit::token_bucket(10, MINUTE).capacity(20), (20, Some(120))),
+            (Limit::token_bucket(100, MINUTE).capacity(10), (10, Some(6))),
+            (Limit::token_bucket(0.5, Duration::from_secs(1)).capacity(1), (1, Some(2))),
+            (Limit::token_bucket(3, Duration::from_secs(2)), (3, Some(2))),
+            (Limit::token_bucket(100, Duration::from_millis(100)), (100, None)),
+            (Limit::token_bucket(10, MINUTE).capacity(0), (0, None)),
+            (Limit::token_bucket(10, MINUTE).capacity(2.5), (2, Some(15))),
+            (Limit::token_bucket(1e-100, MINUTE).capacity(1e100), (999_999_999_999_999, Some(999_999_999_999_999))),
+        ];
+        for (limit, (quota, window)) in cases {
+            let limit = limit.build().unwrap();
+            let standing = standing(limit, limit.capacity(), None);
+            assert_eq!((standing.quota, standing.window), (quota, window), "{limit:?}");
+            assert_eq!(standing.remaining, quota, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn the_window_of_a_window_is_its_period_or_as_many_as_fill_it() {
+        let cases = [
+            (Limit::fixed_window(10, MINUTE).build(), (10, Some(60))),
+            (Limit::fixed_window(10, MINUTE).capacity(5).build(), (5, Some(60))),
+            (Limit::fixed_window(10, MINUTE).capacity(25).build(), (25, Some(180))),
+            (Limit::sliding_window(10, MINUTE).resolution(6).build(), (10, Some(60))),
+            (Limit::sliding_window(10, Duration::from_millis(1500)).build(), (10, Some(2))),
+        ];
+        for (limit, (quota, window)) in cases {
+            let standing = standing(limit.unwrap(), 1.0, None);
+            assert_eq!((standing.quota, standing.window, standing.reset), (quota, window, None), "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn who_spreads_what_is_left_over_the_reset_keeps_to_the_rate() {
+        let limit = Limit::token_bucket(10, MINUTE).capacity(20).build().unwrap();
+        for (remaining, expected) in
+            [(20.0, (20, 120)), (9.0, (9, 54)), (8.999_999_999_9, (9, 54)), (1.7, (1, 6)), (0.5, (0, 3)), (-1.0, (0, 12))]
+        {
+            let standing = standing(limit, remaining, None);
+            assert_eq!((standing.remaining, standing.reset), (expected.0, Some(expected.1)), "{remaining}");
+        }
+    }
+
+    #[test]
+    fn after_a_refusal_only_those_that_refused_have_a_reset_which_is_retry_after() {
+        let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
+        let retry_after = Duration::from_micros(5_000_001);
+        assert_eq!(standing(limit, 0.2, Some((retry_after, true))).reset, Some(6));
+        assert_eq!(standing(limit, 9.0, Some((retry_after, false))).reset, None);
+        assert_eq!(whole_seconds(Duration::from_secs(6)), 6);
+        assert_eq!(whole_seconds(Duration::from_micros(1)), 1);
+        assert_eq!(whole_seconds(Duration::MAX), 999_999_999_999_999);
+    }
+
+    #[test]
+    fn a_limit_that_is_asked_for_two_keys_is_one_policy_with_the_least_left() {
+        let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
+        let state = |remaining, refused| LimitState { limit: "a".into(), remaining, refused };
+        let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
+        let told = standings(&[limit, limit], &allowed);
+        assert_eq!(told.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
+        let outcome = Outcome::Denied { retry_after: MINUTE };
+        let denied = Decision { outcome, limits: vec![state(5.0, true), state(3.0, false)] };
+        let told = standings(&[limit, limit], &denied);
+        assert_eq!((told.len(), told[0].remaining, told[0].reset), (1, 5, Some(60)));
+    }
+
+    #[test]
+    fn any_name_is_printable_ascii() {
+        assert_eq!(policy_name("per user, \"q\" \\ 50%"), "per user, \"q\" \\ 50%");
+        assert_eq!(policy_name("z\u{fc}rich\n\u{7f}"), "z%C3%BCrich%0A%7F");
+    }
+}

@@ -1,0 +1,79 @@
+//! What axum knows of a request, and what it makes a response of.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use axum::body::Body;
+use axum::extract::connect_info::MockConnectInfo;
+use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{Extensions, StatusCode};
+
+use crate::call::{Denied, Key};
+use crate::error::Error;
+use crate::web::answer::{error_response, plain};
+use crate::web::keys::{KeyExtractor, NoKey};
+use crate::web::{RequestLimits, note};
+
+/// The peer, if the app is served with `into_make_service_with_connect_info`, or tested with a `MockConnectInfo`.
+pub(super) fn connect_info(extensions: &Extensions) -> Option<SocketAddr> {
+    let served = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
+    served.or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|MockConnectInfo(address)| *address))
+}
+
+/// The route of an axum router, as it is written there: `/users/{id}`. All that match no route share one bucket. So there
+/// are as many keys as routes, whatever clients ask for.
+///
+/// For layers on a `Router` or on a route. Around a whole router, as a `tower` service, the route is not known yet.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct RouteKey;
+
+impl KeyExtractor for RouteKey {
+    fn key(&self, request: &Parts) -> Result<Option<Key>, NoKey> {
+        Ok(Some(request.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str).into()))
+    }
+}
+
+/// See [`error_response`].
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        error_response(&self).map(Body::from)
+    }
+}
+
+/// See [`error_response`].
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        Error::Denied(self).into_response()
+    }
+}
+
+/// There are none, because no layer with [`in_handler`](crate::web::RateLimitLayer::in_handler) is around the handler: 500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoRequestLimits;
+
+impl fmt::Display for NoRequestLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the handler takes RequestLimits, but no RateLimitLayer with in_handler() is around it; add one")
+    }
+}
+
+impl std::error::Error for NoRequestLimits {}
+
+impl IntoResponse for NoRequestLimits {
+    fn into_response(self) -> Response {
+        note::misconfigured(&self);
+        plain(StatusCode::INTERNAL_SERVER_ERROR, None).map(Body::from)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for RequestLimits {
+    type Rejection = NoRequestLimits;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NoRequestLimits> {
+        parts.extensions.get().cloned().ok_or(NoRequestLimits)
+    }
+}

@@ -1,0 +1,13 @@
+//! Whom a request is charged to.
+
+mod extractor;
+mod header;
+mod key_fn;
+mod missing;
+mod path;
+
+pub use extractor::{KeyExtractor, NoKey};
+pub use header::HeaderKey;
+pub use key_fn::{KeyFn, key_fn};
+pub use missing::{Or, OrShared, OrUnlimited};
+pub use path::PathKey;

@@ -1,0 +1,160 @@
+//! Which limits a request is asked for, and what becomes of it then.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use http::request::Parts;
+use http::{HeaderMap, Response};
+
+use crate::call::{Decision, Item, LimitRef};
+use crate::error::Error;
+use crate::limit::Limit;
+use crate::limiter::Limiter;
+use crate::web::answer::{Fields, Standing, error_response, no_key_response, standings};
+use crate::web::keys::{KeyExtractor, NoKey};
+use crate::web::layer::OnFailure;
+use crate::web::note;
+
+pub(super) type Cost = Arc<dyn Fn(&Parts) -> f64 + Send + Sync>;
+pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+
+/// One limit of a route.
+#[derive(Clone)]
+pub(super) struct Rule {
+    pub(super) limit: LimitRef,
+    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) cost: Option<Cost>,
+}
+
+#[derive(Clone)]
+pub(in crate::web) struct Rules {
+    pub(in crate::web) limiter: Limiter,
+    pub(super) rules: Vec<Rule>,
+    pub(super) cost: Option<Cost>,
+    pub(super) skip: Option<Predicate>,
+    pub(super) on_failure: OnFailure,
+    pub(in crate::web) shadow: bool,
+    pub(super) in_handler: bool,
+    pub(super) fields: Fields,
+    pub(in crate::web) shadow_denials: Arc<AtomicU64>,
+}
+
+/// What becomes of a request.
+pub(super) enum Verdict {
+    /// It goes to the inner service; its response tells how the client stands.
+    Pass(Vec<Standing>),
+    Refuse(Response<String>),
+}
+
+impl Rules {
+    pub(super) fn new(limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            rules: Vec::new(),
+            cost: None,
+            skip: None,
+            on_failure: OnFailure::default(),
+            shadow: false,
+            in_handler: false,
+            fields: Fields { draft: true, x_ratelimit: false },
+            shadow_denials: Arc::default(),
+        }
+    }
+
+    /// What a request is charged for: nothing, if it is skipped or no limit applies. In shadow mode, what has no key is
+    /// let through.
+    pub(super) fn items(&self, request: &Parts) -> Result<Vec<Item>, Response<String>> {
+        if self.skip.as_ref().is_some_and(|skip| skip(request)) {
+            return Ok(Vec::new());
+        }
+        match self.rules.iter().filter_map(|rule| self.item(rule, request).transpose()).collect() {
+            Ok(items) => Ok(items),
+            Err(no_key) if self.shadow => {
+                note::let_through_without_key(&no_key);
+                Ok(Vec::new())
+            }
+            Err(no_key) => Err(no_key_response(&no_key)),
+        }
+    }
+
+    fn item(&self, rule: &Rule, request: &Parts) -> Result<Option<Item>, NoKey> {
+        let Some(key) = rule.key.key(request)? else { return Ok(None) };
+        let item = Item::new(rule.limit.clone(), key);
+        Ok(Some(match rule.cost.as_ref().or(self.cost.as_ref()) {
+            Some(cost) => item.count(cost(request)),
+            None => item,
+        }))
+    }
+
+    /// Decides in the limiter's own transaction.
+    pub(super) async fn decide(&self, items: Vec<Item>) -> Verdict {
+        if items.is_empty() {
+            return Verdict::Pass(Vec::new());
+        }
+        let limits = self.limits(&items);
+        match self.limiter.limit(items).await {
+            Ok(decision) => self.verdict(&limits, decision),
+            Err(error) => self.without_decision(&error),
+        }
+    }
+
+    fn verdict(&self, limits: &[Limit], decision: Decision) -> Verdict {
+        let told = self.note(limits, &decision);
+        if self.shadow {
+            return Verdict::Pass(told);
+        }
+        match decision.enforce() {
+            Ok(_) => Verdict::Pass(told),
+            Err(denied) => {
+                let mut response = error_response(&denied);
+                self.tell(response.headers_mut(), &told);
+                Verdict::Refuse(response)
+            }
+        }
+    }
+
+    fn without_decision(&self, error: &Error) -> Verdict {
+        let why = match (self.shadow, self.on_failure) {
+            (true, _) => "shadow mode",
+            // What is wrong with the request or the limits would be wrong with the database, too.
+            (false, OnFailure::Open) if !matches!(error, Error::Invalid(_)) => "on_failure is Open",
+            (false, _) => return Verdict::Refuse(error_response(error)),
+        };
+        note::let_through(error, why);
+        Verdict::Pass(Vec::new())
+    }
+
+    /// The limits of these items, in their order. All are known: the layer has looked them up, or the call has been decided.
+    pub(in crate::web) fn limits(&self, items: &[Item]) -> Vec<Limit> {
+        let by_name = self.limiter.limits();
+        items.iter().filter_map(|item| item.limit.inline.or_else(|| by_name.get(&item.limit.name).copied())).collect()
+    }
+
+    /// Counts and traces a denial. Returns what is to be told to the client: nothing, in shadow mode.
+    pub(in crate::web) fn note(&self, limits: &[Limit], decision: &Decision) -> Vec<Standing> {
+        match (self.shadow, decision.is_denied()) {
+            (true, true) => note::shadow_denied(&self.shadow_denials, decision),
+            (false, true) => note::denied(decision),
+            (_, false) => {}
+        }
+        if self.shadow { Vec::new() } else { standings(limits, decision) }
+    }
+
+    pub(in crate::web) fn tell(&self, headers: &mut HeaderMap, standings: &[Standing]) {
+        self.fields.add(headers, standings);
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits: Vec<&str> = self.rules.iter().map(|rule| &*rule.limit.name).collect();
+        f.debug_struct("Rules")
+            .field("limits", &limits)
+            .field("on_failure", &self.on_failure)
+            .field("shadow", &self.shadow)
+            .field("in_handler", &self.in_handler)
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::web::RequestLimits;
+use crate::web::layer::rules::{Rules, Verdict};
+use crate::web::layer::ResponseBody;
+
+/// A service whose requests are limited, from [`RateLimitLayer`](crate::web::RateLimitLayer).
+///
+/// # Cancel safety
+/// Dropping the future of a response is safe: the tokens are taken or they are not, never in part.
+#[derive(Clone, Debug)]
+pub struct RateLimitService<S> {
+    inner: S,
+    rules: Arc<Rules>,
+}
+
+impl<S> RateLimitService<S> {
+    pub(super) const fn new(inner: S, rules: Arc<Rules>) -> Self {
+        Self { inner, rules }
+    }
+}
+
+impl<S, RequestBody, Body> Service<Request<RequestBody>> for RateLimitService<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    RequestBody: Send + 'static,
+    Body: 'static,
+{
+    type Response = Response<ResponseBody<Body>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        // The one that is ready; its clone need not be.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        Box::pin(limited(inner, Arc::clone(&self.rules), request))
+    }
+}
+
+async fn limited<S, RequestBody, Body>(
+    mut inner: S,
+    rules: Arc<Rules>,
+    request: Request<RequestBody>,
+) -> Result<Response<ResponseBody<Body>>, S::Error>
+where
+    S: Service<Request<RequestBody>, Response = Response<Body>> + Send,
+    S::Future: Send,
+    RequestBody: Send,
+{
+    let (mut parts, body) = request.into_parts();
+    let items = match rules.items(&parts) {
+        Ok(items) => items,
+        Err(refusal) => return Ok(refusal.map(ResponseBody::refusal)),
+    };
+    if rules.in_handler {
+        let limits = RequestLimits::new(Arc::clone(&rules), items);
+        parts.extensions.insert(limits.clone());
+        let mut response = inner.call(Request::from_parts(parts, body)).await?;
+        limits.tell(&mut response);
+        return Ok(response.map(ResponseBody::inner));
+    }
+    match rules.decide(items).await {
+        Verdict::Pass(standings) => {
+            let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            rules.tell(response.headers_mut(), &standings);
+            Ok(response.map(ResponseBody::inner))
+        }
+        Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),
+    }
+}

@@ -1,0 +1,40 @@
+//! What is told to those who run the server: one place, with the names of limits and no keys.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{debug, error, info, warn};
+
+use crate::call::Decision;
+use crate::error::Error;
+use crate::web::keys::NoKey;
+
+/// A request was refused.
+pub(super) fn denied(decision: &Decision) {
+    debug!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded");
+}
+
+/// A request would have been refused, but the layer is in shadow mode.
+pub(super) fn shadow_denied(counter: &AtomicU64, decision: &Decision) {
+    counter.fetch_add(1, Ordering::Relaxed);
+    info!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded, in shadow mode: let through");
+}
+
+/// There is no decision, and the answer is a 5xx.
+pub(super) fn failed(error: &Error) {
+    warn!(%error, "no decision on a rate limit: refused");
+}
+
+/// There is no decision, and the request is let through all the same.
+pub(super) fn let_through(error: &Error, why: &'static str) {
+    warn!(%error, why, "no decision on a rate limit: let through");
+}
+
+/// A request has no key, and is let through all the same.
+pub(super) fn let_through_without_key(no_key: &NoKey) {
+    warn!(%no_key, why = "shadow mode", "no key for a rate limit: let through");
+}
+
+/// The server or the layer is set up wrongly.
+pub(super) fn misconfigured(mistake: &dyn std::fmt::Display) {
+    error!("rate limits are set up wrongly: {mistake}");
+}

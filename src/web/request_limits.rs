@@ -1,0 +1,134 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{Response, StatusCode};
+use sqlx::PgConnection;
+
+use crate::call::{Call, Item, Permit};
+use crate::error::Error;
+use crate::limiter::Limiter;
+use crate::web::answer::{Standing, set_retry_after};
+use crate::web::layer::Rules;
+
+/// The limits and keys of one request, for a handler that limits in its own transaction: what it writes and what it is
+/// charged commit or roll back together, as no layer can have it.
+///
+/// A [`RateLimitLayer`](crate::web::RateLimitLayer) with [`in_handler`](crate::web::RateLimitLayer::in_handler) puts one
+/// among the extensions of each request; with axum it is an extractor. Clones belong to the same request.
+///
+/// ```no_run
+/// # #[cfg(feature = "axum")]
+/// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::response::{IntoResponse, Response};
+/// use axum::{Router, extract::State, routing::post};
+/// use pg_limiter::Limiter;
+/// use pg_limiter::web::{HeaderKey, RateLimitLayer, RequestLimits};
+///
+/// #[derive(Debug, thiserror::Error)]
+/// #[error(transparent)]
+/// enum AppError {
+///     Limit(#[from] pg_limiter::Error),
+///     Database(#[from] sqlx::Error),
+/// }
+///
+/// impl IntoResponse for AppError {
+///     fn into_response(self) -> Response {
+///         match self {
+///             Self::Limit(error) => error.into_response(),
+///             Self::Database(_) => axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+///         }
+///     }
+/// }
+///
+/// async fn order(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<&'static str, AppError> {
+///     let mut tx = limiter.pool().begin().await?;
+///     sqlx::query("INSERT INTO orders DEFAULT VALUES").execute(&mut *tx).await?;
+///     limits.enforce_within(&mut tx).await?; // late: its rows stay locked until the commit
+///     tx.commit().await?;
+///     Ok("ordered")
+/// }
+///
+/// let layer = RateLimitLayer::new(limiter.clone()).limit("orders", HeaderKey::new("x-account")?)?.in_handler();
+/// let app: Router = Router::new().route("/orders", post(order).layer(layer)).with_state(limiter);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is limited unless the handler asks: enforce_within() it"]
+pub struct RequestLimits {
+    rules: Arc<Rules>,
+    items: Vec<Item>,
+    told: Arc<Mutex<Told>>,
+}
+
+/// What was decided last, for the response.
+#[derive(Default)]
+struct Told {
+    standings: Vec<Standing>,
+    retry_after: Option<Duration>,
+}
+
+impl RequestLimits {
+    pub(super) fn new(rules: Arc<Rules>, items: Vec<Item>) -> Self {
+        Self { rules, items, told: Arc::default() }
+    }
+
+    /// The limits, keys and costs that the layer has found: none if the request is skipped, or if no limit applies.
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// One more, for what only the handler knows: the room in the body of a message, say. All are charged or none is.
+    pub fn and(mut self, item: impl Into<Item>) -> Self {
+        self.items.push(item.into());
+        self
+    }
+
+    /// The layer's limiter.
+    pub fn limiter(&self) -> &Limiter {
+        &self.rules.limiter
+    }
+
+    /// Takes the tokens in the caller's transaction, and tells the layer what was decided, for the fields of the response.
+    /// Without items, there is a permit at once. As all limits [within](crate::Within) a transaction, late is best.
+    ///
+    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and traced, and a permit.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], and those of [`Within`](crate::Within). Return it and roll back;
+    /// [`error_response`](crate::web::error_response) makes the response of it, and with axum it is one. Failures of the database
+    /// are errors whatever [`OnFailure`](crate::web::OnFailure) or shadow mode say: the transaction has failed with them.
+    ///
+    /// # Cancel safety
+    /// As for [`Within`](crate::Within).
+    pub async fn enforce_within(&self, connection: &mut PgConnection) -> Result<Permit, Error> {
+        if self.items.is_empty() {
+            return Ok(Permit { wait: None, remaining: f64::INFINITY });
+        }
+        let call = Call::from(self.items.clone());
+        let decision = self.rules.limiter.within(connection).limit(call).await?;
+        let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
+        if self.rules.shadow {
+            return Ok(Permit { wait: None, remaining: decision.remaining() });
+        }
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) =
+            Told { standings, retry_after: decision.retry_after() };
+        decision.enforce()
+    }
+
+    /// Puts what was decided into the response.
+    pub(super) fn tell<B>(&self, response: &mut Response<B>) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rules.tell(response.headers_mut(), &told.standings);
+        // A handler that makes a 429 of its own need not think of it.
+        if let Some(retry_after) = told.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
+            set_retry_after(response.headers_mut(), retry_after);
+        }
+    }
+}
+
+impl fmt::Debug for RequestLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestLimits").field("items", &self.items).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! A database that is gone, that is not set up, or that too many wait for: refused by default, let through if that was
+//! asked for, and told to the operator only.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use pg_limiter::sqlx::postgres::PgPoolOptions;
+use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::web::{HeaderKey, OnFailure, RateLimitLayer, error_response};
+use pg_limiter::{Error, InvalidCall, Limit, Limiter, LimiterConfig, Limits};
+
+use crate::support::web::{Seen, Served};
+use crate::support::{Database, Events, Node};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn limiter(pool: &PgPool, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
+    let mut config = LimiterConfig::default();
+    config.retry.deadline = Duration::from_millis(500);
+    change(&mut config);
+    let limits = Limits::new().define("per_user", Limit::token_bucket(100, HOUR)).expect("a limit");
+    Limiter::with_config(pool.clone(), limits, config)
+}
+
+fn layer(limiter: &Limiter) -> RateLimitLayer {
+    RateLimitLayer::new(limiter.clone()).limit("per_user", HeaderKey::new("x-user").expect("a name")).expect("a limit")
+}
+
+async fn serve(layer: RateLimitLayer) -> Served {
+    Served::start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
+}
+
+const USER: [(&str, &str); 1] = [("x-user", "somebody-secret")];
+
+/// 503, and nothing of what is behind it.
+fn is_refused(seen: &Seen) {
+    assert_eq!(seen.status, 503, "{seen:?}");
+    assert_eq!(seen.number("retry-after"), Some(1));
+    let problem = seen.problem();
+    assert_eq!((problem["type"].as_str(), problem["title"].as_str()), (Some("about:blank"), Some("Service Unavailable")));
+    assert!(seen.list("ratelimit").is_empty());
+    for word in ["somebody-secret", "per_user", "postgres", "schema", "rate_limits", "127.0.0.1", "closed", "SQLSTATE"] {
+        assert!(!seen.body.contains(word), "{word} in {}", seen.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
+    let mut node = Node::start(&[]).await;
+    let pool = PgPoolOptions::new().max_connections(4).connect(&node.url()).await.expect("connect");
+    pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+    let limiter = limiter(&pool, |_| {});
+    let shadow = layer(&limiter).shadow();
+    let closed = serve(layer(&limiter)).await;
+    let open = serve(layer(&limiter).on_failure(OnFailure::Open)).await;
+    let in_shadow = serve(shadow.clone()).await;
+    for served in [&closed, &open] {
+        let seen = served.get("/", &USER).await;
+        assert_eq!((seen.status, seen.list("ratelimit").len()), (200, 1));
+    }
+    assert_eq!(in_shadow.get("/", &USER).await.status, 200);
+
+    node.kill();
+    for _ in 0..3 {
+        is_refused(&closed.get("/", &USER).await);
+        for served in [&open, &in_shadow] {
+            let seen = served.get("/", &USER).await;
+            assert_eq!((seen.status, seen.body.as_str()), (200, "hello"));
+            assert!(seen.is_untouched());
+        }
+    }
+    assert_eq!(shadow.shadow_denials(), 0, "no decision is no denial");
+    // Open is for the database's failures, not for requests that break the rules.
+    assert_eq!(open.get("/", &[]).await.status, 400);
+
+    node.restart().await;
+    let mut seen = closed.get("/", &USER).await;
+    for _ in 0..100 {
+        if seen.status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        seen = closed.get("/", &USER).await;
+    }
+    assert_eq!(seen.status, 200, "it works again by itself");
+}
+
+#[tokio::test]
+async fn a_database_without_the_schema_is_a_failure_and_traced() {
+    let events = Events::default();
+    let database = Database::empty().await;
+    let limiter = limiter(&database.pool, |_| {});
+    let watched = tracing::subscriber::set_default(events.clone());
+    is_refused(&serve(layer(&limiter)).await.get("/", &USER).await);
+    assert_eq!(serve(layer(&limiter).on_failure(OnFailure::Open)).await.get("/", &USER).await.status, 200);
+    drop(watched);
+    let told = events.told();
+    assert!(told.contains("no decision on a rate limit: refused") && told.contains("run migrate"), "{told}");
+    assert!(told.contains("no decision on a rate limit: let through") && told.contains("on_failure is Open"), "{told}");
+    assert!(!told.contains("somebody-secret"), "{told}");
+}
+
+#[tokio::test]
+async fn a_closed_limiter_is_a_failure() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, |_| {});
+    limiter.close().await;
+    is_refused(&serve(layer(&limiter)).await.get("/", &USER).await);
+    assert_eq!(serve(layer(&limiter).on_failure(OnFailure::Open)).await.get("/", &USER).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_too_many_wait_the_next_is_refused_at_once() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, |config| {
+        config.retry.deadline = Duration::from_secs(60);
+        (config.lanes, config.max_batch, config.max_waiting) = (1, 1, 1);
+    });
+    let served = serve(layer(&limiter)).await;
+    assert_eq!(served.get("/", &USER).await.status, 200);
+    // Somebody holds the row.
+    let mut tx = database.pool.begin().await.expect("begin");
+    sqlx::query("SELECT FROM rate_limits FOR UPDATE").execute(&mut *tx).await.expect("a lock");
+    let mut asked: Vec<_> = (0..4).map(|_| Box::pin(served.get("/", &USER))).collect();
+    let (seen, _, _) = futures_util::future::select_all(&mut asked).await;
+    is_refused(&seen);
+    tx.rollback().await.expect("rollback");
+}
+
+#[test]
+fn every_error_has_its_response() {
+    let io = || sqlx::Error::Io(std::io::Error::other("10.0.0.1 somebody-secret"));
+    let cases = [
+        (Error::Unavailable { source: io() }, 503),
+        (Error::RetriesExhausted { attempts: 3, elapsed: HOUR, last: io() }, 503),
+        (Error::OutcomeUnknown { last: io() }, 503),
+        (Error::Overloaded { waiting: 7 }, 503),
+        (Error::Closed, 503),
+        (Error::SchemaMissing { schema: "somebody-secret".into(), source: io() }, 503),
+        (Error::Conflict { source: io() }, 503),
+        (Error::Database { source: io() }, 503),
+        (Error::Pooler { source: io() }, 503),
+        (Error::Aborted, 500),
+        (InvalidCall::CountExceedsCapacity { limit: "a".into(), count: 5.0, most: 2.0 }.into(), 400),
+        (InvalidCall::Key { limit: "a".into(), bytes: 2000 }.into(), 400),
+        (InvalidCall::IdempotencyKey { bytes: 0 }.into(), 400),
+        (InvalidCall::IdempotencyKeyReused.into(), 422),
+        (InvalidCall::IdempotencyKeyUnsupported.into(), 500),
+        (InvalidCall::Count { limit: "somebody-secret".into(), count: -1.0 }.into(), 500),
+        (InvalidCall::UnknownLimit { limit: "somebody-secret".into() }.into(), 500),
+        (InvalidCall::Name { bytes: 0 }.into(), 500),
+        (InvalidCall::Contradiction { limit: "somebody-secret".into() }.into(), 500),
+        (InvalidCall::Empty.into(), 500),
+    ];
+    for (error, status) in cases {
+        let response = error_response(&error);
+        assert_eq!(response.status(), status, "{error:?}");
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        assert_eq!(response.headers().contains_key("retry-after"), status == 503);
+        let problem: serde_json::Value = serde_json::from_str(response.body()).expect("JSON");
+        assert_eq!((problem["status"].as_u64(), problem["type"].as_str()), (Some(status), Some("about:blank")));
+        for word in ["somebody-secret", "10.0.0.1"] {
+            assert!(!response.body().contains(word), "{error:?}: {}", response.body());
+        }
+    }
+}

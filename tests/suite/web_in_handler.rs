@@ -1,0 +1,250 @@
+//! Handlers that limit in their own transactions, with the limits, the keys and the answers of a layer.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::{HeaderMap, StatusCode};
+use pg_limiter::sqlx::{self, PgConnection};
+use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
+use pg_limiter::{Error, Limit, Limiter, Limits};
+
+use crate::support::web::Served;
+use crate::support::Database;
+
+const YEAR: Duration = Duration::from_secs(8766 * 3600);
+
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum AppError {
+    Limit(#[from] Error),
+    Database(#[from] sqlx::Error),
+}
+
+impl IntoResponse for AppError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Limit(error) => error.into_response(),
+            Self::Database(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    }
+}
+
+const ORDER: &str = "INSERT INTO orders DEFAULT VALUES";
+
+/// Fails after the limit if it is told to.
+async fn order(
+    State(limiter): State<Limiter>,
+    headers: HeaderMap,
+    limits: RequestLimits,
+) -> Result<&'static str, AppError> {
+    let mut tx = limiter.pool().begin().await?;
+    sqlx::query(ORDER).execute(&mut *tx).await?;
+    limits.enforce_within(&mut tx).await?;
+    if headers.contains_key("x-fail") {
+        return Err(AppError::Database(sqlx::Error::RowNotFound));
+    }
+    tx.commit().await?;
+    Ok("ordered")
+}
+
+/// The same as a unit of work, which is run again after a conflict.
+async fn order_again(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<&'static str, AppError> {
+    limiter
+        .transaction(async move |tx: &mut PgConnection| {
+            limits.enforce_within(tx).await?;
+            sqlx::query(ORDER).execute(&mut *tx).await?;
+            Ok::<_, AppError>(())
+        })
+        .await?;
+    Ok("ordered")
+}
+
+struct Shop {
+    database: Database,
+    limiter: Limiter,
+    served: Served,
+}
+
+impl Shop {
+    async fn open(change: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> Self {
+        let database = Database::migrated().await;
+        database.execute("CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY)").await;
+        let limits = Limits::new()
+            .define("orders", Limit::token_bucket(2, YEAR))
+            .and_then(|limits| limits.define("per_address", Limit::token_bucket(100, YEAR)))
+            .and_then(|limits| limits.define("rooms", Limit::token_bucket(1, YEAR)))
+            .expect("limits");
+        let limiter = database.limiter(limits);
+        let layer = RateLimitLayer::new(limiter.clone())
+            .limit("orders", HeaderKey::new("x-account").expect("a name"))
+            .expect("a limit");
+        let app = Router::new()
+            .route("/", post(order))
+            .route("/again", post(order_again))
+            .route("/room", post(in_a_room))
+            .route("/own", post(own_answer))
+            .route("/idle", post(|_: RequestLimits| async { "nothing to charge" }))
+            .layer(change(layer).in_handler())
+            .with_state(limiter.clone());
+        Self { served: Served::start(app).await, database, limiter }
+    }
+
+    async fn orders(&self) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.database.pool).await.expect("count")
+    }
+
+    async fn left(&self, account: &str) -> f64 {
+        self.limiter.peek(("orders", account)).await.expect("a balance").least().floor()
+    }
+}
+
+const ADA: (&str, &str) = ("x-account", "ada");
+
+#[tokio::test]
+async fn the_order_and_its_token_commit_or_roll_back_together() {
+    let shop = Shop::open(|layer| layer).await;
+    let failed = shop.served.post("/", &[ADA, ("x-fail", "")]).await;
+    assert_eq!((failed.status, shop.orders().await, shop.left("ada").await), (500, 0, 2.0));
+    // It was told what held in the transaction.
+    assert_eq!(failed.list("ratelimit")[0].1["r"], 1);
+    for left in [1, 0] {
+        let seen = shop.served.post("/", &[ADA]).await;
+        assert_eq!((seen.status, seen.body.as_str()), (200, "ordered"));
+        assert_eq!((seen.list("ratelimit")[0].0.as_str(), seen.list("ratelimit")[0].1["r"]), ("orders", left));
+        assert_eq!(seen.list("ratelimit-policy")[0].1["q"], 2);
+    }
+    let seen = shop.served.post("/", &[ADA]).await;
+    assert_eq!((seen.status, shop.orders().await), (429, 2));
+    let retry_after = seen.number("retry-after").expect("a time");
+    assert!(retry_after > 0);
+    assert_eq!(seen.list("ratelimit")[0].1["t"], retry_after);
+    assert_eq!(seen.problem()["violated-policies"], serde_json::json!(["orders"]));
+    assert!(!seen.body.contains("ada"));
+    assert_eq!(shop.served.post("/", &[("x-account", "bob")]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_unit_of_work_takes_them_too() {
+    let shop = Shop::open(|layer| layer).await;
+    for expected in [200, 200, 429] {
+        let seen = shop.served.post("/again", &[ADA]).await;
+        assert_eq!(seen.status, expected);
+        assert_eq!((seen.list("ratelimit").len(), seen.number("retry-after").is_some()), (1, expected == 429));
+    }
+    assert_eq!(shop.orders().await, 2);
+}
+
+/// Without a key, a handler is not even asked.
+#[tokio::test]
+async fn keys_and_exceptions_are_those_of_the_layer() {
+    let shop = Shop::open(|layer| layer.skip(|request| request.headers.contains_key("x-monitor"))).await;
+    assert_eq!((shop.served.post("/", &[]).await.status, shop.orders().await), (400, 0));
+    for _ in 0..3 {
+        let seen = shop.served.post("/", &[ADA, ("x-monitor", "")]).await;
+        assert!(seen.status == 200 && seen.is_untouched());
+    }
+    assert_eq!((shop.orders().await, shop.left("ada").await), (3, 2.0));
+    let idle = shop.served.post("/idle", &[ADA]).await;
+    assert!(idle.status == 200 && idle.is_untouched(), "nothing was decided");
+}
+
+#[tokio::test]
+async fn in_shadow_mode_a_denial_is_a_permit() {
+    let database = Database::migrated().await;
+    database.execute("CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY)").await;
+    let limits = Limits::new().define("orders", Limit::token_bucket(2, YEAR)).expect("a limit");
+    let limiter = database.limiter(limits);
+    let layer = RateLimitLayer::new(limiter.clone()).limit("orders", ClientAddress::direct()).expect("a limit");
+    let layer = layer.in_handler().shadow();
+    let served = Served::start(Router::new().route("/", post(order).layer(layer.clone())).with_state(limiter)).await;
+    for _ in 0..5 {
+        let seen = served.post("/", &[]).await;
+        assert!(seen.status == 200 && seen.is_untouched());
+    }
+    assert_eq!(layer.shadow_denials(), 3);
+    // A failure of the database is one all the same: the transaction has failed.
+    database.execute("DROP TABLE rate_limits").await;
+    assert_eq!(served.post("/", &[]).await.status, 503);
+}
+
+/// A limit by what stands in the body.
+async fn in_a_room(
+    State(limiter): State<Limiter>,
+    limits: RequestLimits,
+    room: String,
+) -> Result<String, AppError> {
+    assert_eq!(limits.items().len(), 1);
+    let mut tx = limits.limiter().pool().begin().await?;
+    let permit = limits.and(("rooms", room)).enforce_within(&mut tx).await?;
+    tx.commit().await?;
+    drop(limiter);
+    Ok(permit.remaining.floor().to_string())
+}
+
+#[tokio::test]
+async fn a_handler_adds_what_only_it_knows() {
+    let shop = Shop::open(|layer| layer).await;
+    let seen = shop.served.post("/room", &[ADA]).await;
+    assert_eq!((seen.status, seen.body.as_str()), (200, "0"));
+    let names: Vec<String> = seen.list("ratelimit").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["orders", "rooms"]);
+    let seen = shop.served.post("/room", &[ADA]).await;
+    assert_eq!((seen.status, seen.problem()["violated-policies"].clone()), (429, serde_json::json!(["rooms"])));
+    assert_eq!(shop.left("ada").await, 1.0, "all or none");
+}
+
+/// Made by hand, with a page of its own.
+async fn own_answer(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<Response, AppError> {
+    let mut tx = limiter.pool().begin().await?;
+    match limits.enforce_within(&mut tx).await {
+        Ok(_) => tx.commit().await?,
+        Err(Error::Denied(_)) => return Ok((StatusCode::TOO_MANY_REQUESTS, "slow down").into_response()),
+        Err(error) => return Err(error.into()),
+    }
+    Ok("ordered".into_response())
+}
+
+#[tokio::test]
+async fn an_own_answer_gets_the_fields_and_retry_after() {
+    let shop = Shop::open(|layer| layer).await;
+    for _ in 0..2 {
+        assert_eq!(shop.served.post("/own", &[ADA]).await.status, 200);
+    }
+    let seen = shop.served.post("/own", &[ADA]).await;
+    assert_eq!((seen.status, seen.body.as_str()), (429, "slow down"));
+    assert_eq!(seen.list("ratelimit")[0].1["t"], seen.number("retry-after").expect("a time"));
+}
+
+#[tokio::test]
+async fn a_handler_without_the_layer_is_a_mistake_of_the_program() {
+    let app = Router::new().route("/", post(|_: RequestLimits| async { "limited?" }));
+    let seen = Served::start(app).await.post("/", &[]).await;
+    assert_eq!((seen.status, seen.problem()["title"].as_str()), (500, Some("Internal Server Error")));
+}
+
+/// Without any layer: an error of this library is a response.
+#[tokio::test]
+async fn errors_and_denials_are_responses() {
+    async fn handler(State(limiter): State<Limiter>) -> Result<&'static str, Error> {
+        limiter.limit(("orders", "ada")).await?.enforce()?;
+        Ok("ordered")
+    }
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("orders", Limit::token_bucket(1, YEAR)).expect("a limit");
+    let limiter = database.limiter(limits);
+    let served = Served::start(Router::new().route("/", post(handler)).with_state(limiter.clone())).await;
+    assert_eq!(served.post("/", &[]).await.status, 200);
+    let seen = served.post("/", &[]).await;
+    assert_eq!((seen.status, seen.problem()["violated-policies"].clone()), (429, serde_json::json!(["orders"])));
+    assert!(seen.number("retry-after").is_some_and(|seconds| seconds > 0));
+    let Err(Error::Denied(denied)) = limiter.limit(("orders", "ada")).await.expect("a decision").enforce() else {
+        panic!("there was one token");
+    };
+    let response = denied.into_response();
+    assert_eq!((response.status(), response.headers().contains_key("retry-after")), (StatusCode::TOO_MANY_REQUESTS, true));
+    limiter.close().await;
+    assert_eq!(served.post("/", &[]).await.status, 503);
+}
