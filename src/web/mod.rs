@@ -80,10 +80,10 @@ mod request_limits;
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 mod axum;
 
-pub use address::{ClientAddress, InvalidTrustedProxies, PeerAddress, TrustedProxies};
-pub use answer::error_response;
 #[cfg(feature = "axum")]
 pub use self::axum::{NoRequestLimits, RouteKey};
+pub use address::{ClientAddress, InvalidTrustedProxies, PeerAddress, TrustedProxies};
+pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
 pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody};
 pub use request_limits::RequestLimits;

@@ -350,9 +350,9 @@ async fn who_does_not_want_to_tell_limits_tells_when_to_come_back_only() {
 async fn any_name_of_a_limit_makes_a_field_that_can_be_read() {
     let database = Database::migrated().await;
     let names = ["z\u{fc}rich", "a \"quoted\" \\ name", "two\nlines\r\n", "\u{1f980}", "50%, or;q=1"];
-    let limits = names.iter().fold(Limits::new(), |limits, name| {
-        limits.define(name, Limit::token_bucket(1, HOUR)).expect("a limit")
-    });
+    let limits = names
+        .iter()
+        .fold(Limits::new(), |limits, name| limits.define(name, Limit::token_bucket(1, HOUR)).expect("a limit"));
     let layer = names.iter().fold(RateLimitLayer::new(database.limiter(limits)), |layer, name| {
         layer.limit(*name, ClientAddress::direct()).expect("a limit")
     });

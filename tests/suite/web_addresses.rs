@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request};
-use pg_limiter::web::{ClientAddress, KeyExtractor, NoKey, PeerAddress, TrustedProxies};
 use pg_limiter::Key;
+use pg_limiter::web::{ClientAddress, KeyExtractor, NoKey, PeerAddress, TrustedProxies};
 use proptest::prelude::*;
 
 const PROXIES: &str = "10.0.0.0/8, 192.168.1.7, fd00::/8, 2001:db8:ffff::1";
@@ -91,7 +91,16 @@ fn addresses_come_with_ports_brackets_and_as_mapped_ones() {
 
 #[test]
 fn rubbish_stops_at_the_last_address_that_is_to_be_trusted() {
-    for rubbish in ["unknown", "_hidden", "203.0.113", "203.0.113.5.6", "203.0.113.05", "1.2.3.4 5.6.7.8", "\"203.0.113.5\"", "x\u{e4}"] {
+    for rubbish in [
+        "unknown",
+        "_hidden",
+        "203.0.113",
+        "203.0.113.5.6",
+        "203.0.113.05",
+        "1.2.3.4 5.6.7.8",
+        "\"203.0.113.5\"",
+        "x\u{e4}",
+    ] {
         assert_eq!(forwarded_for("10.0.0.1", &[rubbish]), "10.0.0.1", "{rubbish}");
         let after = format!("203.0.113.5, {rubbish}, 10.1.2.3");
         assert_eq!(forwarded_for("10.0.0.1", &[&after]), "10.1.2.3", "{rubbish}");
@@ -123,11 +132,8 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
 
 #[test]
 fn only_the_header_that_was_chosen_counts() {
-    let spoofed: [(&str, &[u8]); 3] = [
-        ("forwarded", b"for=198.51.100.9"),
-        ("x-real-ip", b"198.51.100.9"),
-        ("x-forwarded-for", b"203.0.113.5"),
-    ];
+    let spoofed: [(&str, &[u8]); 3] =
+        [("forwarded", b"for=198.51.100.9"), ("x-real-ip", b"198.51.100.9"), ("x-forwarded-for", b"203.0.113.5")];
     let found = behind("x-forwarded-for").find(&request("10.0.0.1", &spoofed));
     assert_eq!(found, "203.0.113.5".parse().ok());
     assert_eq!(client("cf-connecting-ip", "10.0.0.1", &["203.0.113.5"]), "203.0.113.5");

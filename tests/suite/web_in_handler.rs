@@ -11,8 +11,8 @@ use pg_limiter::sqlx::{self, PgConnection};
 use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
 use pg_limiter::{Error, Limit, Limiter, Limits};
 
-use crate::support::web::Served;
 use crate::support::Database;
+use crate::support::web::Served;
 
 const YEAR: Duration = Duration::from_secs(8766 * 3600);
 
@@ -166,16 +166,12 @@ async fn in_shadow_mode_a_denial_is_a_permit() {
     }
     assert_eq!(layer.shadow_denials(), 3);
     // A failure of the database is one all the same: the transaction has failed.
-    database.execute("DROP TABLE rate_limits").await;
+    database.execute("DROP TABLE rate_limits CASCADE").await;
     assert_eq!(served.post("/", &[]).await.status, 503);
 }
 
 /// A limit by what stands in the body.
-async fn in_a_room(
-    State(limiter): State<Limiter>,
-    limits: RequestLimits,
-    room: String,
-) -> Result<String, AppError> {
+async fn in_a_room(State(limiter): State<Limiter>, limits: RequestLimits, room: String) -> Result<String, AppError> {
     assert_eq!(limits.items().len(), 1);
     let mut tx = limits.limiter().pool().begin().await?;
     let permit = limits.and(("rooms", room)).enforce_within(&mut tx).await?;
@@ -244,7 +240,10 @@ async fn errors_and_denials_are_responses() {
         panic!("there was one token");
     };
     let response = denied.into_response();
-    assert_eq!((response.status(), response.headers().contains_key("retry-after")), (StatusCode::TOO_MANY_REQUESTS, true));
+    assert_eq!(
+        (response.status(), response.headers().contains_key("retry-after")),
+        (StatusCode::TOO_MANY_REQUESTS, true)
+    );
     limiter.close().await;
     assert_eq!(served.post("/", &[]).await.status, 503);
 }

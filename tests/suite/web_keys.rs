@@ -102,7 +102,8 @@ async fn an_unknown_limit_is_found_when_the_layer_is_made() {
     let limits = Limits::new().define("known", Limit::token_bucket(1, Duration::from_secs(1))).expect("a limit");
     let layer = RateLimitLayer::new(database.limiter(limits));
     let inline = Limit::token_bucket(1, Duration::from_secs(1)).build().expect("a limit");
-    let layer = layer.limit("known", PathKey).expect("it is known").limit(("given", inline), PathKey).expect("it is given");
+    let layer =
+        layer.limit("known", PathKey).expect("it is known").limit(("given", inline), PathKey).expect("it is given");
     let error = layer.limit("knwon", PathKey).expect_err("there is none");
     let Error::Invalid(InvalidCall::UnknownLimit { limit }) = &error else { panic!("{error:?}") };
     assert_eq!(limit, "knwon");

@@ -26,7 +26,8 @@ impl Fields {
     /// Lists are continued in further lines, if another layer has written some.
     pub(in crate::web) fn add(self, headers: &mut HeaderMap, standings: &[Standing]) {
         if self.draft {
-            let policies = standings.iter().map(|standing| (standing, [(Q, Some(standing.quota)), (W, standing.window)]));
+            let policies =
+                standings.iter().map(|standing| (standing, [(Q, Some(standing.quota)), (W, standing.window)]));
             if let Some(value) = list(policies) {
                 headers.append(RATELIMIT_POLICY, value);
             }

@@ -44,7 +44,9 @@ pub fn error_response(error: &Error) -> Response<String> {
     let response = match error {
         Error::Denied(denied) => return denied_response(denied),
         Error::Invalid(invalid) => invalid_response(invalid),
-        Error::InvalidLimit(_) | Error::InvalidJob(_) | Error::Aborted => plain(StatusCode::INTERNAL_SERVER_ERROR, None),
+        Error::InvalidLimit(_) | Error::InvalidJob(_) | Error::Aborted => {
+            plain(StatusCode::INTERNAL_SERVER_ERROR, None)
+        }
         Error::Unavailable { .. }
         | Error::RetriesExhausted { .. }
         | Error::OutcomeUnknown { .. }
@@ -74,7 +76,10 @@ pub(super) fn denied_response(denied: &Denied) -> Response<String> {
             kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
             title: "Quota Exceeded",
             status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
-            detail: Some(format!("Rate limit exceeded: {}. Come back after the time in Retry-After.", policies.join(", "))),
+            detail: Some(format!(
+                "Rate limit exceeded: {}. Come back after the time in Retry-After.",
+                policies.join(", ")
+            )),
             violated_policies: policies,
         },
     );
@@ -86,11 +91,17 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
     let (status, detail) = match invalid {
         InvalidCall::CountExceedsCapacity { limit, .. } => (
             StatusCode::BAD_REQUEST,
-            format!("The request costs more than its rate limit {} ever grants; ask for less at once.", policy_name(limit)),
+            format!(
+                "The request costs more than its rate limit {} ever grants; ask for less at once.",
+                policy_name(limit)
+            ),
         ),
         InvalidCall::Key { limit, .. } => (
             StatusCode::BAD_REQUEST,
-            format!("The key of the request for the rate limit {} is longer than 1024 bytes, or no text.", policy_name(limit)),
+            format!(
+                "The key of the request for the rate limit {} is longer than 1024 bytes, or no text.",
+                policy_name(limit)
+            ),
         ),
         InvalidCall::IdempotencyKey { .. } => {
             (StatusCode::BAD_REQUEST, "The idempotency key has to have 1 to 255 bytes.".to_owned())

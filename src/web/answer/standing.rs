@@ -159,9 +159,14 @@ mod tests {
     #[test]
     fn who_spreads_what_is_left_over_the_reset_keeps_to_the_rate() {
         let limit = Limit::token_bucket(10, MINUTE).capacity(20).build().unwrap();
-        for (remaining, expected) in
-            [(20.0, (20, 120)), (9.0, (9, 54)), (8.999_999_999_9, (9, 54)), (1.7, (1, 6)), (0.5, (0, 3)), (-1.0, (0, 12))]
-        {
+        for (remaining, expected) in [
+            (20.0, (20, 120)),
+            (9.0, (9, 54)),
+            (8.999_999_999_9, (9, 54)),
+            (1.7, (1, 6)),
+            (0.5, (0, 3)),
+            (-1.0, (0, 12)),
+        ] {
             let standing = standing(limit, remaining, None);
             assert_eq!((standing.remaining, standing.reset), (expected.0, Some(expected.1)), "{remaining}");
         }

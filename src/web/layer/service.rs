@@ -6,8 +6,8 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::web::RequestLimits;
-use crate::web::layer::rules::{Rules, Verdict};
 use crate::web::layer::ResponseBody;
+use crate::web::layer::rules::{Rules, Verdict};
 
 /// A service whose requests are limited, from [`RateLimitLayer`](crate::web::RateLimitLayer).
 ///
