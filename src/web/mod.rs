@@ -56,9 +56,9 @@
 //! - `q` is the limit's capacity, and `w` the time in which an empty bucket fills: its period, unless the capacity is not
 //!   the rate. Left out below one second, which cannot be told.
 //! - `r` is what is left, in whole tokens.
-//! - `t`: after a refusal, that of the limits that refused is `Retry-After`, and the others have none. Otherwise, for a token
-//!   bucket, the time in which as many tokens arrive as are left, or until there is one: a client that spreads `r` over `t`
-//!   keeps to the rate. Windows have none, because it is not known here where theirs ends.
+//! - `t`: of a limit that refused, `Retry-After`. Otherwise, for a token bucket, the time in which as many tokens arrive as
+//!   are left, or until there is one: a client that spreads `r` over `t` keeps to the rate. Windows have none, because it
+//!   is not known here where theirs ends; nor does a limit whose `t` would be later than `Retry-After`.
 //! - `pk` is not sent: keys are personal data more often than not.
 //!
 //! Times are whole seconds, rounded up; tokens are rounded down. In the name of a limit, what a Structured Fields String

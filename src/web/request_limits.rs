@@ -119,11 +119,11 @@ impl RequestLimits {
     /// Puts what was decided into the response.
     pub(super) fn tell<B>(&self, response: &mut Response<B>) {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        self.rules.tell(response.headers_mut(), &told.standings);
         // A handler that makes a 429 of its own need not think of it.
         if let Some(retry_after) = told.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
             set_retry_after(response.headers_mut(), retry_after);
         }
+        self.rules.tell(response.headers_mut(), &told.standings);
     }
 }
 

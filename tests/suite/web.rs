@@ -122,6 +122,25 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     assert_eq!(seen[4].problem()["violated-policies"], serde_json::json!(["per_org"]));
 }
 
+/// As the draft wants it, even if the refusal is not of this layer.
+#[tokio::test]
+async fn no_layer_tells_a_time_later_than_retry_after() {
+    let database = Database::migrated().await;
+    let busy = get(|| async { (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "30")]) });
+    let limits = Limits::new()
+        .define("soon", Limit::token_bucket(1, Duration::from_secs(30)))
+        .and_then(|limits| limits.define("later", Limit::token_bucket(1, Duration::from_secs(31))))
+        .expect("limits");
+    let layer = RateLimitLayer::new(database.limiter(limits))
+        .limit("soon", ClientAddress::direct())
+        .and_then(|layer| layer.limit("later", ClientAddress::direct()))
+        .expect("limits");
+    let seen = Served::start(Router::new().route("/", busy).layer(layer)).await.get("/", &[]).await;
+    assert_eq!((seen.status, seen.number("retry-after")), (503, Some(30)));
+    let told = seen.list("ratelimit");
+    assert_eq!((told[0].1.get("t"), told[1].1.get("t")), (Some(&30), None));
+}
+
 /// By default; and a client that rotates the header, as against those who take its first address.
 #[tokio::test]
 async fn a_spoofed_forwarded_header_buys_nothing() {

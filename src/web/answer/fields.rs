@@ -23,7 +23,8 @@ pub(in crate::web) struct Fields {
 }
 
 impl Fields {
-    /// Lists are continued in further lines, if another layer has written some.
+    /// Lists are continued in further lines, if another layer has written some. No `t` is later than a `Retry-After` that is
+    /// there already, as the draft has it.
     pub(in crate::web) fn add(self, headers: &mut HeaderMap, standings: &[Standing]) {
         if self.draft {
             let policies =
@@ -31,7 +32,11 @@ impl Fields {
             if let Some(value) = list(policies) {
                 headers.append(RATELIMIT_POLICY, value);
             }
-            let now = standings.iter().map(|standing| (standing, [(R, Some(standing.remaining)), (T, standing.reset)]));
+            let latest = whole_number(headers, &RETRY_AFTER).unwrap_or(i64::MAX);
+            let now = standings.iter().map(|standing| {
+                let reset = standing.reset.filter(|reset| *reset <= latest);
+                (standing, [(R, Some(standing.remaining)), (T, reset)])
+            });
             if let Some(value) = list(now) {
                 headers.append(RATELIMIT, value);
             }
@@ -69,13 +74,17 @@ fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option
 
 /// The trio has room for one limit: the one that refused, or has the least left, also among those of other layers.
 fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
-    let told = headers.get(X_RATELIMIT_REMAINING).and_then(|value| value.to_str().ok()?.parse::<i64>().ok());
+    let told = whole_number(headers, &X_RATELIMIT_REMAINING);
     if !standing.refused && told.is_some_and(|told| told <= standing.remaining) {
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, standing.quota.into());
     headers.insert(X_RATELIMIT_REMAINING, standing.remaining.into());
     headers.insert(X_RATELIMIT_RESET, standing.reset.unwrap_or(standing.whole).into());
+}
+
+fn whole_number(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
 /// In whole seconds, unless the response has one already.

@@ -8,7 +8,7 @@ use crate::web::note;
 pub(in crate::web) fn no_key_response(no_key: &NoKey) -> Response<String> {
     match no_key {
         NoKey::Missing { .. } | NoKey::Unusable { .. } => {
-            let detail = format!("Rate limits need it, but {no_key}.");
+            let detail = format!("There is no key for a rate limit: {no_key}.");
             plain(StatusCode::BAD_REQUEST, Some(detail))
         }
         NoKey::Misconfigured { .. } => {

@@ -99,7 +99,7 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         InvalidCall::Key { limit, .. } => (
             StatusCode::BAD_REQUEST,
             format!(
-                "The key of the request for the rate limit {} is longer than 1024 bytes, or no text.",
+                "The key of the request for the rate limit {} is longer than 1024 bytes, or holds a NUL.",
                 policy_name(limit)
             ),
         ),

@@ -64,9 +64,8 @@ pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<St
 impl Standing {
     fn new(limit: &Limit, state: &LimitState, decision: &Decision) -> Self {
         let window = window(limit);
-        let reset = match decision.retry_after() {
-            Some(wait) if state.refused => Some(whole_seconds(wait)),
-            Some(_) => None,
+        let reset = match decision.retry_after().filter(|_| state.refused) {
+            Some(wait) => Some(whole_seconds(wait)),
             None => until_as_many(limit, state.remaining),
         };
         Self {
@@ -151,7 +150,8 @@ mod tests {
             (Limit::sliding_window(10, Duration::from_millis(1500)).build(), (10, Some(2))),
         ];
         for (limit, (quota, window)) in cases {
-            let standing = standing(limit.unwrap(), 1.0, None);
+            let limit = limit.unwrap();
+            let standing = standing(limit, 1.0, None);
             assert_eq!((standing.quota, standing.window, standing.reset), (quota, window, None), "{limit:?}");
         }
     }
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_refusal_only_those_that_refused_have_a_reset_which_is_retry_after() {
+    fn the_reset_of_those_that_refused_is_retry_after() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
         let retry_after = Duration::from_micros(5_000_001);
         assert_eq!(standing(limit, 0.2, Some((retry_after, true))).reset, Some(6));
-        assert_eq!(standing(limit, 9.0, Some((retry_after, false))).reset, None);
+        assert_eq!(standing(limit, 9.0, Some((retry_after, false))).reset, Some(54));
         assert_eq!(whole_seconds(Duration::from_secs(6)), 6);
         assert_eq!(whole_seconds(Duration::from_micros(1)), 1);
         assert_eq!(whole_seconds(Duration::MAX), 999_999_999_999_999);

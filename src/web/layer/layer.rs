@@ -129,7 +129,8 @@ impl RateLimitLayer {
     /// Leaves the decision to the handler, for its own transaction: the layer finds the keys, hands them on as
     /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
     ///
-    /// Nothing is limited unless the handler asks.
+    /// Nothing is limited unless the handler asks. What becomes of failures is the handler's choice, too:
+    /// [`on_failure`](Self::on_failure) has no say there.
     pub fn in_handler(self) -> Self {
         self.change(|rules| rules.in_handler = true)
     }

@@ -11,7 +11,7 @@ use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::web::answer::{Fields, Standing, error_response, no_key_response, standings};
+use crate::web::answer::{Fields, Standing, error_response, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
 use crate::web::note;
@@ -64,17 +64,16 @@ impl Rules {
 
     /// What a request is charged for: nothing, if it is skipped or no limit applies. In shadow mode, what has no key is
     /// let through.
-    pub(super) fn items(&self, request: &Parts) -> Result<Vec<Item>, Response<String>> {
+    pub(super) fn items(&self, request: &Parts) -> Result<Vec<Item>, NoKey> {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Ok(Vec::new());
         }
         match self.rules.iter().filter_map(|rule| self.item(rule, request).transpose()).collect() {
-            Ok(items) => Ok(items),
             Err(no_key) if self.shadow => {
                 note::let_through_without_key(&no_key);
                 Ok(Vec::new())
             }
-            Err(no_key) => Err(no_key_response(&no_key)),
+            items => items,
         }
     }
 

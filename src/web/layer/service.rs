@@ -6,6 +6,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::web::RequestLimits;
+use crate::web::answer::no_key_response;
 use crate::web::layer::ResponseBody;
 use crate::web::layer::rules::{Rules, Verdict};
 
@@ -61,7 +62,7 @@ where
     let (mut parts, body) = request.into_parts();
     let items = match rules.items(&parts) {
         Ok(items) => items,
-        Err(refusal) => return Ok(refusal.map(ResponseBody::refusal)),
+        Err(no_key) => return Ok(no_key_response(&no_key).map(ResponseBody::refusal)),
     };
     if rules.in_handler {
         let limits = RequestLimits::new(Arc::clone(&rules), items);
