@@ -452,6 +452,37 @@ async fn an_app_that_does_not_tell_the_peer_refuses_with_its_mistake_traced() {
     assert!(events.told().contains("into_make_service_with_connect_info"), "{}", events.told());
 }
 
+/// As tests of applications do it.
+#[tokio::test]
+async fn a_mock_of_the_peer_is_one() {
+    let database = Database::migrated().await;
+    let address = std::net::SocketAddr::from(([192, 0, 2, 1], 4711));
+    let layer = RateLimitLayer::new(database.limiter(limits())).limit("per_address", ClientAddress::direct());
+    let app = app(layer.expect("a limit")).layer(axum::extract::connect_info::MockConnectInfo(address));
+    for expected in [200, 200, 429] {
+        let request = axum::extract::Request::new(axum::body::Body::empty());
+        let response = tower::ServiceExt::oneshot(app.clone(), request).await.expect("a response");
+        assert_eq!(response.status(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_limit_may_be_given_with_the_layer() {
+    let database = Database::migrated().await;
+    let given = Limit::token_bucket(1, 8766 * HOUR).build().expect("a limit");
+    let layer = RateLimitLayer::new(database.limiter(limits()))
+        .limit(("given", given), ClientAddress::direct())
+        .and_then(|layer| layer.limit("daily", ClientAddress::direct()))
+        .expect("limits");
+    let served = Served::start(app(layer)).await;
+    for (expected, left) in [(200, 99), (429, 99)] {
+        let seen = served.get("/", &[]).await;
+        assert_eq!(seen.status, expected);
+        assert_eq!(seen.list("ratelimit-policy")[0].1["q"], 1);
+        assert_eq!((seen.list("ratelimit")[1].0.as_str(), seen.list("ratelimit")[1].1["r"]), ("daily", left));
+    }
+}
+
 /// Many clients at once through the whole stack: exactly what the limits grant, and not one more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_at_once_get_what_there_is() {

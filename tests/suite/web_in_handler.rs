@@ -221,6 +221,28 @@ async fn a_handler_without_the_layer_is_a_mistake_of_the_program() {
     assert_eq!((seen.status, seen.problem()["title"].as_str()), (500, Some("Internal Server Error")));
 }
 
+/// The limits of one of them would be forgotten.
+#[tokio::test]
+async fn two_such_layers_are_a_mistake_and_one_beside_another_kind_is_none() {
+    let database = Database::migrated().await;
+    let limits = Limits::new()
+        .define("orders", Limit::token_bucket(2, YEAR))
+        .and_then(|limits| limits.define("per_address", Limit::token_bucket(100, YEAR)))
+        .expect("limits");
+    let limiter = database.limiter(limits);
+    database.execute("CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY)").await;
+    let layer =
+        |limit: &str| RateLimitLayer::new(limiter.clone()).limit(limit, ClientAddress::direct()).expect("a limit");
+    let app = || Router::new().route("/", post(order)).with_state(limiter.clone()).layer(layer("orders").in_handler());
+    let both = Served::start(app().layer(layer("per_address").in_handler())).await;
+    assert_eq!(both.post("/", &[]).await.status, 500);
+    let beside = Served::start(app().layer(layer("per_address"))).await;
+    for expected in [200, 200, 429] {
+        let seen = beside.post("/", &[]).await;
+        assert_eq!((seen.status, seen.list("ratelimit").len()), (expected, 2));
+    }
+}
+
 /// Without any layer: an error of this library is a response.
 #[tokio::test]
 async fn errors_and_denials_are_responses() {

@@ -130,7 +130,8 @@ impl RateLimitLayer {
     /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
     ///
     /// Nothing is limited unless the handler asks. What becomes of failures is the handler's choice, too:
-    /// [`on_failure`](Self::on_failure) has no say there.
+    /// [`on_failure`](Self::on_failure) has no say there. Two such layers around one handler are a mistake of the program, with
+    /// 500; one beside a layer that decides itself is none.
     pub fn in_handler(self) -> Self {
         self.change(|rules| rules.in_handler = true)
     }

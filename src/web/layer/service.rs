@@ -7,6 +7,7 @@ use tower_service::Service;
 
 use crate::web::RequestLimits;
 use crate::web::answer::no_key_response;
+use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
 use crate::web::layer::rules::{Rules, Verdict};
 
@@ -66,7 +67,10 @@ where
     };
     if rules.in_handler {
         let limits = RequestLimits::new(Arc::clone(&rules), items);
-        parts.extensions.insert(limits.clone());
+        if parts.extensions.insert(limits.clone()).is_some() {
+            // Those of the other layer would be forgotten.
+            return Ok(no_key_response(&two_in_handler()).map(ResponseBody::refusal));
+        }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         limits.tell(&mut response);
         return Ok(response.map(ResponseBody::inner));
@@ -79,4 +83,9 @@ where
         }
         Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),
     }
+}
+
+fn two_in_handler() -> NoKey {
+    let advice = "two layers with in_handler() are around one handler; put their limits into one of them";
+    NoKey::Misconfigured { advice: advice.into() }
 }
