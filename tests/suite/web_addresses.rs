@@ -200,6 +200,8 @@ fn any_line() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     /// A chain of proxies, each of which appends from whom it has the request, in the same line or in a new one.
     #[test]
     fn whatever_a_client_writes_it_is_known_by_its_own_address(

@@ -84,6 +84,7 @@ async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
     assert_eq!(shadow.shadow_denials(), 0, "no decision is no denial");
     // Open is for the database's failures, not for requests that break the rules.
     assert_eq!(open.get("/", &[]).await.status, 400);
+    assert_eq!(open.get("/", &[("x-user", &"k".repeat(1025))]).await.status, 400);
 
     node.restart().await;
     let mut seen = closed.get("/", &USER).await;
