@@ -7,12 +7,12 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{HeaderMap, StatusCode};
-use pg_limiter::sqlx::{self, PgConnection};
+
 use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
 use pg_limiter::{Error, Limit, Limiter, Limits};
 
-use crate::support::Database;
 use crate::support::web::Served;
+use crate::support::{Database, sqlx};
 
 const YEAR: Duration = Duration::from_secs(8766 * 3600);
 
@@ -53,7 +53,7 @@ async fn order(
 /// The same as a unit of work, which is run again after a conflict.
 async fn order_again(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<&'static str, AppError> {
     limiter
-        .transaction(async move |tx: &mut PgConnection| {
+        .transaction(async move |tx: &mut sqlx::PgConnection| {
             limits.enforce_within(tx).await?;
             sqlx::query(ORDER).execute(&mut *tx).await?;
             Ok::<_, AppError>(())
