@@ -2,12 +2,20 @@
 //! as it is written.
 //!
 //!     cargo run --features axum,embedded --example axum_api
-//!     curl -i http://127.0.0.1:3000/messages
-//!     curl -i http://127.0.0.1:3000/messages -H 'x-account: ada' -d 'hello'
 //!
-//! On the database of `DATABASE_URL`, or on a private PostgreSQL. `TRUSTED_PROXIES` has the networks of its proxies, as in
-//! `10.0.0.0/8, fd00::/8`. The fourth message of an account is answered with 429, and is not in the table.
+//! shows what its clients see. To be one of them:
+//!
+//!     cargo run --features axum,embedded --example axum_api -- serve
+//!     curl -i http://127.0.0.1:3000/messages
+//!     curl -i http://127.0.0.1:3000/messages -H 'x-account: ann' -d 'hello'
+//!
+//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. `TRUSTED_PROXIES` has the
+//! networks of its proxies, as in `10.0.0.0/8, fd00::/8`.
 
+#[cfg(not(test))]
+mod common;
+
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
@@ -18,11 +26,14 @@ use axum::routing::{get, post};
 use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits, TrustedProxies};
 use pg_limiter::{Limit, Limiter, Limits};
 use sqlx::PgPool;
+use tokio::task::JoinHandle;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a handler failed. That it can be made of both errors is all that `?` needs.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub(crate) enum ApiError {
+enum ApiError {
     /// A denial, too.
     Limit(#[from] pg_limiter::Error),
     Database(#[from] sqlx::Error),
@@ -55,11 +66,7 @@ async fn send(State(pool): State<PgPool>, limits: RequestLimits, body: String) -
 }
 
 /// The routes, with their limits.
-pub(crate) async fn app(pool: &PgPool, proxies: TrustedProxies) -> Result<Router, Box<dyn std::error::Error>> {
-    pg_limiter::migrate::migrate(pool).await?;
-    sqlx::raw_sql("CREATE TABLE IF NOT EXISTS messages (id bigint GENERATED ALWAYS AS IDENTITY, body text NOT NULL)")
-        .execute(pool)
-        .await?;
+fn app(pool: &PgPool, proxies: TrustedProxies) -> Result<Router, BoxError> {
     let minute = Duration::from_secs(60);
     let limits = Limits::new()
         .define("per_address", Limit::token_bucket(60, minute).capacity(10))?
@@ -76,26 +83,92 @@ pub(crate) async fn app(pool: &PgPool, proxies: TrustedProxies) -> Result<Router
         .with_state(pool.clone()))
 }
 
+/// Serves it in the background.
+async fn serve(
+    pool: &PgPool,
+    address: &str,
+    proxies: TrustedProxies,
+) -> Result<(SocketAddr, JoinHandle<()>), BoxError> {
+    sqlx::raw_sql("CREATE TABLE messages (id bigserial PRIMARY KEY, body text NOT NULL)").execute(pool).await?;
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let app = app(pool, proxies)?.into_make_service_with_connect_info::<SocketAddr>();
+    let served = tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, app).await {
+            eprintln!("{error}");
+        }
+    });
+    Ok((address, served))
+}
+
+/// What came of it, for the test.
+#[derive(Debug, Default)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) struct Story {
+    /// Four messages of one account.
+    pub(crate) ann: Vec<u16>,
+    /// What the last of them was told: the policies, and when to come back.
+    pub(crate) policies: Vec<String>,
+    pub(crate) retry_after: u64,
+    pub(crate) problem: String,
+    /// What is in the table then.
+    pub(crate) messages: String,
+    /// Who tries to be somebody else at every request, until he is refused.
+    pub(crate) spoofer: Vec<u16>,
+}
+
+pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
+    // This program is its own proxy: what stands last in X-Forwarded-For is the client.
+    let (address, served) = serve(pool, "127.0.0.1:0", "127.0.0.1".parse()?).await?;
+    let url = format!("http://{address}/messages");
+    let client = reqwest::Client::new();
+    let mut story = Story::default();
+
+    for nth in 1..=4 {
+        let request = client.post(&url).header("x-account", "ann").header("x-forwarded-for", "192.0.2.1");
+        let response = request.body(format!("message {nth}")).send().await?;
+        println!("message {nth} of ann: {}", response.status());
+        story.ann.push(response.status().as_u16());
+        if nth == 4 {
+            let texts =
+                |name| response.headers().get_all(name).iter().flat_map(|value| value.to_str()).map(String::from);
+            story.policies = texts("ratelimit-policy").collect();
+            story.retry_after = texts("retry-after").next().unwrap_or_default().parse()?;
+            story.problem = response.text().await?;
+        }
+    }
+    println!("  {}\n  retry after {} s\n  {}", story.policies.join("\n  "), story.retry_after, story.problem);
+
+    let response = client.get(&url).header("x-forwarded-for", "192.0.2.2").send().await?;
+    story.messages = response.text().await?;
+    println!("in the table: {}", story.messages.replace('\n', ", "));
+
+    while story.spoofer.last() != Some(&429) && story.spoofer.len() < 1000 {
+        let forwarded = format!("198.51.100.{}, 192.0.2.3", story.spoofer.len() % 256);
+        let response = client.get(&url).header("x-forwarded-for", forwarded).send().await?;
+        story.spoofer.push(response.status().as_u16());
+    }
+    println!("with another address in front each time: refused at request {}", story.spoofer.len());
+    served.abort();
+    Ok(story)
+}
+
+/// Until somebody presses Enter.
+#[cfg(not(test))]
+async fn run_for_curl(pool: &PgPool) -> Result<(), BoxError> {
+    let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default().parse()?;
+    let (address, served) = serve(pool, "127.0.0.1:3000", proxies).await?;
+    println!("http://{address}/messages; press Enter to end");
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+    served.abort();
+    Ok(())
+}
+
 #[cfg(not(test))]
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    use std::net::SocketAddr;
-
-    use pg_limiter::embedded::{Server, ServerConfig};
-
-    let private = match std::env::var("DATABASE_URL") {
-        Ok(_) => None,
-        Err(_) => Some(Server::start(&ServerConfig::default())?),
-    };
-    let url = match &private {
-        Some(server) => server.url("postgres"),
-        None => std::env::var("DATABASE_URL")?,
-    };
-    let pool = PgPool::connect(&url).await?;
-    let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default().parse()?;
-    let app = app(&pool, proxies).await?;
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
-    Ok(())
+async fn main() -> Result<(), BoxError> {
+    if std::env::args().nth(1).as_deref() == Some("serve") {
+        return common::on_a_fresh_database(run_for_curl).await;
+    }
+    common::on_a_fresh_database(run).await.map(drop)
 }

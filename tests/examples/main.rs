@@ -3,6 +3,9 @@
 #![cfg(feature = "embedded")]
 #![allow(unreachable_pub, clippy::future_not_send)]
 
+#[cfg(feature = "axum")]
+#[path = "../../examples/axum_api.rs"]
+mod axum_api;
 #[path = "../../examples/common/mod.rs"]
 #[allow(dead_code)]
 mod common;

@@ -97,3 +97,17 @@ async fn migrate_by_hand_leaves_the_application_no_more_rights_than_it_needs() {
         assert_eq!(code, "42501", "{sql}");
     }
 }
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn axum_api_limits_addresses_by_a_layer_and_accounts_in_the_transaction_of_the_message() {
+    let story = told(crate::axum_api::run).await;
+    assert_eq!(story.ann, [201, 201, 201, 429]);
+    assert_eq!(story.policies, ["\"per_account\";q=3;w=60", "\"per_address\";q=10;w=10"]);
+    assert!((1..=20).contains(&story.retry_after), "{}", story.retry_after);
+    assert!(story.problem.contains(r#""violated-policies":["per_account"]"#), "{}", story.problem);
+    assert_eq!(story.messages, "message 1\nmessage 2\nmessage 3");
+    // 10 at once, and 1 a second: that he pretends to be others buys nothing.
+    let (last, served) = story.spoofer.split_last().expect("statuses");
+    assert!(*last == 429 && served.len() >= 10 && served.iter().all(|status| *status == 200), "{:?}", story.spoofer);
+}
