@@ -5,6 +5,7 @@
 //! - When it gets serious: [when things fail](failures), [many callers](many_callers), [shards],
 //!   [performance]
 //! - Where it runs: [behind a pooler](poolers), [YugabyteDB](yugabytedb)
+//! - Around requests: [web services](web)
 //! - Besides calls from Rust: [the queue](queue), [from SQL](sql), [the tool](tool)
 //! - What else there is: [alternatives]
 
@@ -34,5 +35,7 @@ pub mod sql {}
 pub mod tool {}
 #[doc = include_str!("transactions.md")]
 pub mod transactions {}
+#[doc = include_str!("web.md")]
+pub mod web {}
 #[doc = include_str!("yugabytedb.md")]
 pub mod yugabytedb {}
