@@ -38,6 +38,7 @@
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
 //! - Reserve now, run later: [`queue`].
 //! - Limits for HTTP, as a layer of tower and in handlers: `web` (features `tower` and `axum`).
+//! - Spans and metrics: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
 //!
 //! # Units and defaults
@@ -47,7 +48,8 @@
 //!
 //! # Features
 //! `toml` (default): [`Limits::from_toml`]. `embedded`: a private PostgreSQL for tests. `containers`: that one may be a
-//! container. `cli`: the tool. `tower`: limits for HTTP services. `axum`: the same with what axum knows and answers.
+//! container. `metrics`: counters and histograms ([`observability`]). `cli`: the tool. `tower`: limits for HTTP services.
+//! `axum`: the same with what axum knows and answers.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
@@ -65,6 +67,7 @@ pub mod cli;
 pub mod embedded;
 pub mod guide;
 pub mod migrate;
+pub mod observability;
 pub mod queue;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
@@ -75,7 +78,7 @@ pub use call::{
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, kinds};
-pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig};
+pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};
 

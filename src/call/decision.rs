@@ -22,6 +22,17 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// In a word, for traces and metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Reserved { .. } => "reserved",
+            Self::Denied { .. } => "denied",
+        }
+    }
+}
+
 /// How one limit of the call stands.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

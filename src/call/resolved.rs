@@ -128,7 +128,7 @@ impl ResolvedItem {
         Ok(())
     }
 
-    fn check_possible(&self, reserve: bool) -> Result<(), InvalidCall> {
+    pub(crate) fn check_possible(&self, reserve: bool) -> Result<(), InvalidCall> {
         if reserve && !self.limit.kind().can_reserve() {
             return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
         }

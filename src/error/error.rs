@@ -125,6 +125,28 @@ impl Error {
         }
     }
 
+    /// A stable name, as in traces and metrics: `invalid`, `invalid_limit`, `invalid_job`, `denied`, `unavailable`,
+    /// `retries_exhausted`, `outcome_unknown`, `overloaded`, `closed`, `schema_missing`, `conflict`, `database`, `pooler`,
+    /// `aborted`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::InvalidLimit(_) => "invalid_limit",
+            Self::InvalidJob(_) => "invalid_job",
+            Self::Denied(_) => "denied",
+            Self::Unavailable { .. } => "unavailable",
+            Self::RetriesExhausted { .. } => "retries_exhausted",
+            Self::OutcomeUnknown { .. } => "outcome_unknown",
+            Self::Overloaded { .. } => "overloaded",
+            Self::Closed => "closed",
+            Self::SchemaMissing { .. } => "schema_missing",
+            Self::Conflict { .. } => "conflict",
+            Self::Database { .. } => "database",
+            Self::Pooler { .. } => "pooler",
+            Self::Aborted => "aborted",
+        }
+    }
+
     /// The denial, if it is one.
     pub const fn denied(&self) -> Option<&Denied> {
         match self {

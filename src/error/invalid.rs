@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use crate::limit::Kind;
 
 /// A limit whose numbers or options cannot be.
@@ -56,6 +58,21 @@ pub enum InvalidCall {
         count: f64,
         /// The largest count that can be served.
         most: f64,
+    },
+    /// The count is above the capacity, and the rest of it cannot arrive within the time that the call may wait: see
+    /// [`Limiter::until_ready`](crate::Limiter::until_ready).
+    #[error(
+        "the count {count} can never be served by the limit \"{limit}\" within {max_wait:?}, in which it grants at most {most}; wait for longer, or ask for less at once"
+    )]
+    WaitTooShort {
+        /// The limit's name.
+        limit: String,
+        /// The count asked for, added up where a call names the bucket more than once.
+        count: f64,
+        /// The largest count that can be served in that time.
+        most: f64,
+        /// The longest time to wait.
+        max_wait: Duration,
     },
     /// The count is negative or not a finite number.
     #[error(
@@ -121,11 +138,12 @@ pub enum InvalidCall {
 }
 
 impl InvalidCall {
-    /// A stable name: `count_exceeds_capacity`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
+    /// A stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
     /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
+            Self::WaitTooShort { .. } => "wait_too_short",
             Self::Count { .. } => "invalid_count",
             Self::UnknownLimit { .. } => "unknown_limit",
             Self::ReserveUnsupported { .. } => "reserve_unsupported",

@@ -30,7 +30,7 @@ pub struct Limit {
     rate: f64,
     period: i64,
     capacity: Option<f64>,
-    max_reserved: Option<f64>,
+    pub(super) max_reserved: Option<f64>,
     start: Option<i64>,
     resolution: Option<u32>,
     shards: u32,

@@ -1,5 +1,6 @@
 //! Limits as values: no I/O here.
 
+mod debt;
 mod kind;
 mod length;
 mod limit;

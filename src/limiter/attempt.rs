@@ -11,6 +11,7 @@ use crate::error::{Cause, Engine, Error, Phase, classify, without_keys};
 use crate::limiter::combine::Combiner;
 use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
+use crate::observability;
 use crate::retry::Attempts;
 use crate::sql::{Answer, Batch, Once, Statements, decide, decide_once, detect, reset_all_keys};
 
@@ -131,7 +132,7 @@ impl Limiter {
                     was_unknown |= is_unknown;
                     if S::IS_IDEMPOTENT
                         && is_unknown
-                        && let Some(delay) = self.combiner.delay_before_retry(&mut attempts, &failure.error)
+                        && let Some(delay) = self.combiner.delay_before_retry(&mut attempts, "unknown", &failure.error)
                     {
                         tokio::time::sleep(delay).await;
                         continue;
@@ -153,7 +154,7 @@ impl Limiter {
             Cause::Conflict | Cause::Connection => {}
             _ => return Err(Error::of_attempt(error, phase, engine, self.schema().name())),
         }
-        match self.combiner.delay_before_retry(attempts, &error) {
+        match self.combiner.delay_before_retry(attempts, cause.as_str(), &error) {
             Some(delay) => tokio::time::sleep(delay).await,
             None => return Err(exhausted(attempts, error, cause)),
         }
@@ -181,25 +182,32 @@ impl Combiner {
     pub(super) fn delay_before_retry(
         &self,
         attempts: &mut Attempts,
+        cause: &'static str,
         error: &dyn std::fmt::Display,
     ) -> Option<Duration> {
         let delay = attempts.next_delay()?;
-        self.retried(attempts, delay, error);
+        self.retried(attempts, delay, cause, error);
         Some(delay)
     }
 
     /// The next attempt without a pause, counted and traced, if there is one left.
-    pub(super) fn retry_at_once(&self, attempts: &mut Attempts, error: &dyn std::fmt::Display) -> bool {
+    pub(super) fn retry_at_once(
+        &self,
+        attempts: &mut Attempts,
+        cause: &'static str,
+        error: &dyn std::fmt::Display,
+    ) -> bool {
         let again = attempts.at_once();
         if again {
-            self.retried(attempts, Duration::ZERO, error);
+            self.retried(attempts, Duration::ZERO, cause, error);
         }
         again
     }
 
-    fn retried(&self, attempts: &Attempts, delay: Duration, error: &dyn std::fmt::Display) {
+    fn retried(&self, attempts: &Attempts, delay: Duration, cause: &'static str, error: &dyn std::fmt::Display) {
         self.retries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        debug!(attempt = attempts.made(), ?delay, %error, "retrying a transaction");
+        observability::retried(cause);
+        debug!(attempt = attempts.made(), ?delay, cause, %error, "retrying a transaction");
     }
 }
 

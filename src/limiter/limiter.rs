@@ -11,6 +11,8 @@ use crate::limiter::LimiterConfig;
 use crate::limiter::attempt::{DecideOnce, ResetAllKeys};
 use crate::limiter::combine::Combiner;
 use crate::limiter::denials::Denials;
+use crate::limiter::lines::Lines;
+use crate::observability::Seen;
 use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 
 /// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
@@ -52,6 +54,8 @@ use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,
     denials: Option<Arc<Denials>>,
+    /// Of those who wait and cannot reserve.
+    pub(super) lines: Arc<Lines>,
 }
 
 impl Limiter {
@@ -72,7 +76,7 @@ impl Limiter {
         }
         let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
-        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials }
+        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials, lines: Arc::default() }
     }
 
     /// The limits known by name.
@@ -131,7 +135,75 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Limit, call.into())?;
+        let call = call.into();
+        let seen = Seen::own("limit", &call);
+        seen.watch(self.decide(call)).await
+    }
+
+    /// Decides like [`limit`](Self::limit) and takes nothing.
+    ///
+    /// # Errors
+    /// See [`Limiter`].
+    pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
+        let call = call.into();
+        let seen = Seen::own("check", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve(Op::Check, call)?;
+            let (call, answer) = self.combiner.ask(call).await?;
+            Ok(answer.decision(&call))
+        };
+        seen.watch(running).await
+    }
+
+    /// The balances now; counts do not matter.
+    ///
+    /// # Errors
+    /// See [`Limiter`].
+    pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
+        let call = call.into();
+        let seen = Seen::own("peek", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve_peek(call)?;
+            let (call, answer) = self.combiner.ask(call).await?;
+            Ok(answer.balances(&call))
+        };
+        seen.watch(running).await
+    }
+
+    /// Forgets these keys: their buckets are full again.
+    ///
+    /// # Errors
+    /// See [`Limiter`].
+    pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
+        let call = call.into();
+        let seen = Seen::own("reset", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve(Op::Reset, call)?;
+            self.ask_and_forget(call).await.map(|_| ())
+        };
+        seen.watch(running).await
+    }
+
+    /// Forgets every key of the limit of this name, and says how many rows that were. Its rows stay locked while it
+    /// runs.
+    ///
+    /// # Errors
+    /// See [`Limiter`].
+    pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
+        let seen = Seen::whole("reset_all_keys", false, name);
+        let running = async {
+            crate::limit::check_name(name)?;
+            let result = self.own_transaction(ResetAllKeys(name)).await;
+            if let Some(denials) = &self.denials {
+                denials.clear();
+            }
+            result
+        };
+        seen.watch(running).await
+    }
+
+    async fn decide(&self, call: Call) -> Result<Decision, Error> {
+        let call = self.combiner.rate_limits.resolve(Op::Limit, call)?;
         // What was answered to an idempotency key is not forgotten because of a denial since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
@@ -144,49 +216,6 @@ impl Limiter {
         let (call, answer) = self.combiner.ask(call).await?;
         denials.remember(&call, &answer, asked, Instant::now());
         Ok(answer.decision(&call))
-    }
-
-    /// Decides like [`limit`](Self::limit) and takes nothing.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Check, call.into())?;
-        let (call, answer) = self.combiner.ask(call).await?;
-        Ok(answer.decision(&call))
-    }
-
-    /// The balances now; counts do not matter.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.combiner.rate_limits.resolve_peek(call.into())?;
-        let (call, answer) = self.combiner.ask(call).await?;
-        Ok(answer.balances(&call))
-    }
-
-    /// Forgets these keys: their buckets are full again.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Reset, call.into())?;
-        self.ask_and_forget(call).await.map(|_| ())
-    }
-
-    /// Forgets every key of the limit of this name, and says how many rows that were. Its rows stay locked while it
-    /// runs.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
-        crate::limit::check_name(name)?;
-        let result = self.own_transaction(ResetAllKeys(name)).await;
-        if let Some(denials) = &self.denials {
-            denials.clear();
-        }
-        result
     }
 
     /// Together with others, or, with an idempotency key, on its own.
@@ -214,9 +243,14 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Credit, call.into())?;
-        let (call, answer) = self.ask_and_forget(call).await?;
-        Ok(answer.balances(&call))
+        let call = call.into();
+        let seen = Seen::own("credit", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve(Op::Credit, call)?;
+            let (call, answer) = self.ask_and_forget(call).await?;
+            Ok(answer.balances(&call))
+        };
+        seen.watch(running).await
     }
 
     /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
@@ -224,8 +258,13 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`].
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Charge, call.into())?;
-        let (call, answer) = self.ask(call).await?;
-        Ok(answer.balances(&call))
+        let call = call.into();
+        let seen = Seen::own("charge", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve(Op::Charge, call)?;
+            let (call, answer) = self.ask(call).await?;
+            Ok(answer.balances(&call))
+        };
+        seen.watch(running).await
     }
 }

@@ -7,13 +7,17 @@ mod denial_memory;
 mod denials;
 mod held;
 mod limiter;
+mod lines;
 mod prune;
 mod session;
+mod until_ready;
+mod wait;
 mod work;
 
 pub use config::{Connections, Durability, Isolation, LimiterConfig};
 pub use denial_memory::DenialMemory;
 pub use limiter::Limiter;
+pub use wait::WaitConfig;
 
 pub(crate) use attempt::Statement;
 pub(crate) use combine::{Lane, Refused, Waiting};

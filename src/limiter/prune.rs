@@ -3,6 +3,7 @@ use sqlx::PgConnection;
 use crate::error::Error;
 use crate::limiter::attempt::Statement;
 use crate::limiter::{Isolation, Limiter};
+use crate::observability::{self, Seen};
 use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
 
 /// Rows looked at in one transaction: some milliseconds of work.
@@ -53,11 +54,17 @@ impl Limiter {
     /// # Cancel safety
     /// Dropping the future is safe: what was removed stays removed, and the next run goes on with the rest.
     pub async fn prune(&self) -> Result<u64, Error> {
+        let seen = Seen::whole("prune", false, "");
+        seen.watch(self.prune_all()).await
+    }
+
+    async fn prune_all(&self) -> Result<u64, Error> {
         let mut pruned = 0;
         let mut after = None;
         loop {
             let step = self.own_transaction(Step { after }).await?;
             pruned += step.pruned;
+            observability::pruned(step.pruned);
             if step.last.is_none() {
                 break;
             }

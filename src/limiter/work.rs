@@ -1,11 +1,13 @@
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
+use tracing::Instrument;
 
 use crate::error::{Error, Phase, is_in_failed_transaction, transient_in_chain};
 use crate::limiter::Limiter;
 use crate::limiter::attempt::{Failure, before};
 use crate::limiter::held::Held;
+use crate::observability::Seen;
 use crate::retry::Attempts;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
@@ -61,23 +63,38 @@ impl Limiter {
     where
         E: std::error::Error + From<Error> + 'static,
     {
+        let seen = Seen::work();
         let mut attempts = Attempts::new(&self.combiner.retry);
+        let result = self.work_until_done(&mut attempts, &mut work).instrument(seen.span()).await;
+        seen.attempts(attempts.made());
+        seen.ended(if result.is_ok() { "done" } else { "error" });
+        result
+    }
+
+    async fn work_until_done<T, E>(
+        &self,
+        attempts: &mut Attempts,
+        work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
+    ) -> Result<T, E>
+    where
+        E: std::error::Error + From<Error> + 'static,
+    {
         loop {
-            let failure = match self.work_once(&attempts, &mut work).await {
+            let failure = match self.work_once(attempts, work).await {
                 Ok(value) => return Ok(value),
                 Err(Stop::Failed(failure)) => failure,
                 Err(Stop::Aborted) => return Err(Error::Aborted.into()),
                 Err(Stop::Refused(error) | Stop::Stuck(error)) => {
                     let transient = transient_in_chain(&error, self.combiner.known_engine());
                     let Some(transient) = transient else { return Err(error) };
-                    match self.combiner.delay_before_retry(&mut attempts, &transient) {
+                    match self.combiner.delay_before_retry(attempts, "work", &transient) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => return Err(error),
                     }
                     continue;
                 }
             };
-            self.pause(&mut attempts, failure).await?;
+            self.pause(attempts, failure).await?;
         }
     }
 

@@ -252,7 +252,8 @@ impl<'w, H: Handler> Crew<'w, H> {
         if !self.leases.holds(id, starts, now) {
             return; // It is somebody else's by now.
         }
-        let running = run(queue.site.clone(), config.clone(), Arc::clone(handler), job, Arc::clone(&self.leases));
+        let leases = Arc::clone(&self.leases);
+        let running = run(Arc::clone(&queue.name), queue.site.clone(), config.clone(), Arc::clone(handler), job, leases);
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
         let handle = self.running.spawn(async move {
             let began = Instant::now();

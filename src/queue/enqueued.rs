@@ -3,6 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::call::{Denied, Resolved};
 use crate::error::{Error, InvalidJob};
+use crate::observability::Answered;
 use crate::queue::time;
 use crate::sql::queue::EnqueueAnswer;
 
@@ -64,6 +65,15 @@ impl Enqueued {
         Ok(Self { outcome, refused_by, remaining })
     }
 
+    /// In a word.
+    pub(super) const fn word(&self) -> &'static str {
+        match self.outcome {
+            EnqueueOutcome::Scheduled(_) => "scheduled",
+            EnqueueOutcome::Duplicate(_) => "duplicate",
+            EnqueueOutcome::Denied { .. } => "denied",
+        }
+    }
+
     /// Scheduled, a duplicate, or denied.
     pub const fn outcome(&self) -> EnqueueOutcome {
         self.outcome
@@ -117,3 +127,22 @@ impl Estimate {
         })
     }
 }
+
+impl Answered for Enqueued {
+    fn outcome(&self) -> &'static str {
+        self.word()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Some(ticket.wait),
+            EnqueueOutcome::Denied { retry_after } => Some(retry_after),
+        }
+    }
+
+    fn denied_by(&self) -> Vec<&str> {
+        Self::denied_by(self)
+    }
+}
+
+impl Answered for Vec<Enqueued> {}

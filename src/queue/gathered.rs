@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use crate::error::Error;
 use crate::limiter::{Lane, Refused, Waiting};
+use crate::observability;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::own::Site;
@@ -61,7 +63,7 @@ impl Gathered {
         };
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + Duration::from_secs(365 * 86_400); // That of the transaction counts.
-        match self.lane.push(Waiting { call: job, deadline, reply }, MOST_WAITING) {
+        match self.lane.push(Waiting { call: job, deadline, span: observability::asking(), reply }, MOST_WAITING) {
             Ok(true) => drop(runtime.spawn(drive(Driving { gathered: Arc::clone(self), done: false }))),
             Ok(false) => {}
             Err(Refused::Closed) => return Err(Error::Closed),
@@ -77,9 +79,13 @@ impl Gathered {
     async fn settle(&self, jobs: Vec<Enqueuer>) {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
-        let answers = self.site.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await;
+        let span = observability::deciding("enqueue", jobs.len(), 1, jobs.iter().map(|waiting| &waiting.span));
+        let running = self.site.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql)));
+        let answers = running.instrument(span.clone()).await;
+        span.record("outcome", answers.as_ref().map_or_else(Error::kind, |_| "done"));
         match answers {
             Ok(answers) => {
+                observability::batch("enqueue", jobs.len());
                 for (Waiting { call, reply, .. }, answer) in jobs.into_iter().zip(answers) {
                     let _ = reply.send(Ok((call, answer))); // A caller who has gone is not told.
                 }

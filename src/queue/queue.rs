@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use crate::call::Item;
 use crate::error::{Error, InvalidJob};
 use crate::limiter::Limiter;
+use crate::observability::{self, Seen};
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::gathered::Gathered;
 use crate::queue::job::ReadyJob;
@@ -94,8 +95,12 @@ impl Queue {
     /// # Errors
     /// See [`Queue`]; [`Error::Overloaded`].
     pub async fn enqueue(&self, job: Job) -> Result<Enqueued, Error> {
-        let (job, answer) = self.gathered.enqueue(self.check(job)?).await?;
-        Enqueued::new(&answer, &job.call)
+        let seen = Seen::enqueue(false, &self.name, 1);
+        let running = async {
+            let (job, answer) = self.gathered.enqueue(self.check(job)?).await?;
+            self.answered(&answer, &job)
+        };
+        seen.watch(running).await
     }
 
     /// The same with several jobs, in one transaction and in this order. Each is scheduled or refused by itself.
@@ -103,12 +108,17 @@ impl Queue {
     /// # Errors
     /// See [`Queue`].
     pub async fn enqueue_all(&self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
-        let jobs = self.check_all(jobs)?;
+        let jobs: Vec<Job> = jobs.into_iter().collect();
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.send(&jobs, false).await?;
-        answers.iter().zip(&jobs).map(|(answer, job)| Enqueued::new(answer, &job.call)).collect()
+        let seen = Seen::enqueue(false, &self.name, jobs.len());
+        let running = async {
+            let jobs = self.check_all(jobs)?;
+            let answers = self.send(&jobs, false).await?;
+            answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect()
+        };
+        seen.watch(running).await
     }
 
     /// When the job would run if it were enqueued now, and how many of its group wait already. Takes and writes nothing.
@@ -233,6 +243,15 @@ impl Queue {
 
     pub(super) fn check_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<ReadyJob>, Error> {
         jobs.into_iter().map(|job| self.check(job)).collect()
+    }
+
+    /// What the database said of a job that was enqueued, counted.
+    pub(super) fn answered(&self, answer: &EnqueueAnswer, job: &ReadyJob) -> Result<Enqueued, Error> {
+        let enqueued = Enqueued::new(answer, &job.call)?;
+        let refused = answer.refused.iter().copied().chain(std::iter::repeat(false));
+        let limits = job.call.items.iter().map(|item| &item.name).zip(refused);
+        observability::enqueued(&self.name, enqueued.word(), limits);
+        Ok(enqueued)
     }
 
     async fn send(&self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {

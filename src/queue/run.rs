@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::Connection;
-use tracing::{debug, warn};
+use tracing::{Instrument, Span, debug, warn};
 
 use crate::error::{Error, told};
 use crate::limiter::Held;
+use crate::observability::{SeenJob, handler_begins};
 use crate::queue::leases::Leases;
 use crate::queue::own::Site;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
@@ -30,6 +31,19 @@ pub(super) enum Ended {
     Lost,
 }
 
+impl Ended {
+    /// As a worker reports it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Dead => "dead",
+            Self::Waits => "waited",
+            Self::NotBegun | Self::Lost => "lost",
+        }
+    }
+}
+
 /// Why it is not done.
 enum Stop {
     Failed(String),
@@ -48,8 +62,24 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs it, and says so to the database.
+/// Runs a job of the queue, and says so to the database.
 pub(super) async fn run<H: Handler>(
+    queue: Arc<str>,
+    site: Site,
+    config: WorkerConfig,
+    handler: Arc<H>,
+    job: ClaimedJob,
+    leases: Arc<Leases>,
+) -> Ended {
+    let mut seen = SeenJob::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
+    let ended = run_in(&seen.span(), queue, site, config, handler, job, leases).await;
+    seen.ended(ended.as_str());
+    ended
+}
+
+async fn run_in<H: Handler>(
+    span: &Span,
+    queue: Arc<str>,
     site: Site,
     config: WorkerConfig,
     handler: Arc<H>,
@@ -58,7 +88,8 @@ pub(super) async fn run<H: Handler>(
 ) -> Ended {
     let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
     // In a task of its own, so that a panic ends nothing else.
-    let attempt = tokio::spawn(attempt(site.clone(), handler, job.clone(), limits.clone(), leases));
+    let attempt = attempt(queue, site.clone(), handler, job.clone(), limits.clone(), leases);
+    let attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let stop = match attempt.await {
         Ok(Ok(())) => return Ended::Done,
@@ -106,6 +137,7 @@ async fn let_go(
 }
 
 async fn attempt<H: Handler>(
+    queue: Arc<str>,
     site: Site,
     handler: Arc<H>,
     job: ClaimedJob,
@@ -117,6 +149,7 @@ async fn attempt<H: Handler>(
     let mut connection = Held::acquire(site.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
     // Dropped before its end, the connection is closed.
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(not_begun)?;
+    handler_begins(&queue, job.lag(Instant::now()), &Span::current());
     let result = handler.run(&RunningJob::new(&job), &mut tx).await;
     let result = match result {
         Ok(Finish::Done) => match done(&mut tx, &site.statements, job.id, job.starts, &limits).await {

@@ -4,6 +4,7 @@ use sqlx::PgConnection;
 
 use crate::call::{Item, Op};
 use crate::error::{Error, InvalidJob};
+use crate::observability::Seen;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::queue::found;
@@ -35,9 +36,14 @@ impl QueueWithin<'_> {
     /// # Errors
     /// See [`QueueWithin`].
     pub async fn enqueue(self, job: Job) -> Result<Enqueued, Error> {
-        let job = self.queue.check(job)?;
-        let answer = self.send(std::slice::from_ref(&job), false).await?.pop();
-        Enqueued::new(&answer.ok_or_else(missing)?, &job.call)
+        let queue = self.queue;
+        let seen = Seen::enqueue(true, &queue.name, 1);
+        let running = async {
+            let job = queue.check(job)?;
+            let answer = self.send(std::slice::from_ref(&job), false).await?.pop();
+            queue.answered(&answer.ok_or_else(missing)?, &job)
+        };
+        seen.watch(running).await
     }
 
     /// The same with several jobs, in this order. Each is scheduled or refused by itself.
@@ -45,12 +51,17 @@ impl QueueWithin<'_> {
     /// # Errors
     /// See [`QueueWithin`].
     pub async fn enqueue_all(self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
-        let jobs = self.queue.check_all(jobs)?;
+        let (queue, jobs) = (self.queue, jobs.into_iter().collect::<Vec<Job>>());
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.send(&jobs, false).await?;
-        answers.iter().zip(&jobs).map(|(answer, job)| Enqueued::new(answer, &job.call)).collect()
+        let seen = Seen::enqueue(true, &queue.name, jobs.len());
+        let running = async {
+            let jobs = queue.check_all(jobs)?;
+            let answers = self.send(&jobs, false).await?;
+            answers.iter().zip(&jobs).map(|(answer, job)| queue.answered(answer, job)).collect()
+        };
+        seen.watch(running).await
     }
 
     /// When the job would run if it were enqueued now, and how many of its group wait already. Takes and writes nothing.

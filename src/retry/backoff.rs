@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
-use crate::retry::RetryPolicy;
+use crate::retry::{RetryPolicy, share};
 
 /// A year stands for ever: what is longer cannot be added to every clock.
 pub(crate) fn longest(deadline: Duration) -> Duration {
@@ -30,13 +30,12 @@ impl Attempts {
     /// With what is left of a time that began before.
     pub(crate) fn until(policy: &RetryPolicy, deadline: Instant) -> Self {
         let began = Instant::now();
-        let jitter = if policy.jitter.is_nan() { 0.0 } else { policy.jitter.clamp(0.0, 1.0) };
         let multiplier = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 };
         let pauses = ExponentialBackoffBuilder::new()
             .with_initial_interval(policy.initial.min(policy.max))
             .with_max_interval(policy.max)
             .with_multiplier(multiplier)
-            .with_randomization_factor(jitter)
+            .with_randomization_factor(share(policy.jitter))
             .with_max_elapsed_time(None) // Kept here, because a pause must not outlast the deadline either.
             .build();
         Self { made: 1, most: policy.max_attempts.max(1), began, deadline, pauses }

@@ -1,8 +1,10 @@
 //! When to try again.
 
 mod backoff;
+mod jitter;
 mod policy;
 
 pub use policy::RetryPolicy;
 
 pub(crate) use backoff::{Attempts, longest};
+pub(crate) use jitter::{part_of, share};

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use crate::call::{Balances, Call, Decision, KeySecret, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
+use crate::observability::Seen;
 use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, decide, decide_once};
 
 /// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
@@ -139,8 +140,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.rate_limits.resolve(Op::Limit, call.into())?;
-        Ok(self.run(&call).await?.decision(&call))
+        let call = call.into();
+        let seen = Seen::callers("limit", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(Op::Limit, call)?;
+            Ok(self.run(&call).await?.decision(&call))
+        };
+        seen.watch(running).await
     }
 
     /// Decides like [`limit`](Self::limit) and takes nothing.
@@ -148,8 +154,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = self.rate_limits.resolve(Op::Check, call.into())?;
-        Ok(self.run(&call).await?.decision(&call))
+        let call = call.into();
+        let seen = Seen::callers("check", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(Op::Check, call)?;
+            Ok(self.run(&call).await?.decision(&call))
+        };
+        seen.watch(running).await
     }
 
     /// The balances now; counts do not matter.
@@ -157,8 +168,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve_peek(call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
+        let call = call.into();
+        let seen = Seen::callers("peek", &call);
+        let running = async {
+            let call = self.rate_limits.resolve_peek(call)?;
+            Ok(self.run(&call).await?.balances(&call))
+        };
+        seen.watch(running).await
     }
 
     /// Forgets these keys: their buckets are full again.
@@ -166,8 +182,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
-        let call = self.rate_limits.resolve(Op::Reset, call.into())?;
-        self.run(&call).await.map(|_| ())
+        let call = call.into();
+        let seen = Seen::callers("reset", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(Op::Reset, call)?;
+            self.run(&call).await.map(|_| ())
+        };
+        seen.watch(running).await
     }
 
     /// Forgets every key of the limit of this name, and says how many rows that were.
@@ -175,10 +196,14 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
-        crate::limit::check_name(name)?;
-        reset_all_keys(self.connection, self.rate_limits.statements(), name)
-            .await
-            .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+        let seen = Seen::whole("reset_all_keys", true, name);
+        let running = async {
+            crate::limit::check_name(name)?;
+            reset_all_keys(self.connection, self.rate_limits.statements(), name)
+                .await
+                .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+        };
+        seen.watch(running).await
     }
 
     /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
@@ -187,8 +212,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve(Op::Credit, call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
+        let call = call.into();
+        let seen = Seen::callers("credit", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(Op::Credit, call)?;
+            Ok(self.run(&call).await?.balances(&call))
+        };
+        seen.watch(running).await
     }
 
     /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
@@ -196,8 +226,13 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`].
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = self.rate_limits.resolve(Op::Charge, call.into())?;
-        Ok(self.run(&call).await?.balances(&call))
+        let call = call.into();
+        let seen = Seen::callers("charge", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(Op::Charge, call)?;
+            Ok(self.run(&call).await?.balances(&call))
+        };
+        seen.watch(running).await
     }
 
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {

@@ -44,6 +44,24 @@ pub(crate) enum Cause {
     Refused,
 }
 
+impl Cause {
+    /// A stable name, for metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Connection => "connection",
+            Self::Busy => "busy",
+            Self::Unknown => "unknown",
+            Self::SchemaMissing => "schema_missing",
+            Self::Data => "data",
+            Self::Closed => "closed",
+            Self::Settings => "settings",
+            Self::Pooler => "pooler",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// Looks a failure up. As long as the engine is not known, what either of them could mean is taken for the worse.
 pub(crate) fn classify(error: &sqlx::Error, phase: Phase, engine: Option<Engine>) -> Cause {
     let [connect, statement, commit] = match error {

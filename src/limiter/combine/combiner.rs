@@ -13,6 +13,7 @@ use crate::limiter::combine::driver::drive;
 use crate::limiter::combine::lane::{Lane, Refused, Waiting};
 use crate::limiter::combine::link::Links;
 use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
+use crate::observability;
 use crate::retry::{RetryPolicy, longest};
 use crate::sql::{Answer, RateLimits};
 
@@ -70,7 +71,8 @@ impl Combiner {
         };
         let lane = call.items.first().map_or(0, |item| self.lane(item));
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting { call, deadline: Instant::now() + longest(self.retry.deadline), reply };
+        let deadline = Instant::now() + longest(self.retry.deadline);
+        let waiting = Waiting { call, deadline, span: observability::asking(), reply };
         match self.lanes[lane].push(waiting, self.max_waiting) {
             Ok(true) => drop(runtime.spawn(drive(Arc::clone(self), lane))),
             Ok(false) => {}

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tracing::Instrument;
+
 use crate::error::{Cause, Error, Phase, share};
 use crate::limiter::attempt::{Failure, before, exhausted};
 use crate::limiter::combine::Combiner;
 use crate::limiter::combine::combiner::Asked as Waiting;
 use crate::limiter::combine::link::attempt;
+use crate::observability;
 use crate::retry::Attempts;
 use crate::sql::{Answer, Batch};
 
@@ -109,8 +112,14 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
             Held::BackAt(moment) => attempts.deadline().min(moment),
             Held::Back | Held::Tried => attempts.deadline(),
         };
-        let failure = match in_turn(combiner, nth, &lanes(combiner, nth, &calls, alone), &batch, deadline).await {
+        let spans = calls.iter().map(|waiting| &waiting.span);
+        let span = observability::deciding("decide", calls.len(), attempts.made(), spans);
+        let lanes = lanes(combiner, nth, &calls, alone);
+        let decided = in_turn(combiner, nth, &lanes, &batch, deadline).instrument(span.clone()).await;
+        let failure = match decided {
             Ok(answers) => {
+                span.record("outcome", "done");
+                observability::batch("decide", calls.len());
                 combiner.batches.fetch_add(1, Ordering::Relaxed);
                 for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
                     let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
@@ -120,6 +129,7 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
             Err(failure) => failure,
         };
         let cause = failure.cause(combiner.known_engine());
+        span.record("outcome", cause.as_str());
         let Failure { phase, error } = failure;
         // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
         // second time nobody of this process is in the way.
@@ -132,9 +142,9 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
         match cause {
             Cause::Busy | Cause::Connection if comes_back => return calls,
             // The one that was first has committed just now: this is the best moment to try again. Once.
-            Cause::Conflict if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, &error) => {}
+            Cause::Conflict if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
             Cause::Conflict | Cause::Connection | Cause::Busy => {
-                if let Some(delay) = combiner.delay_before_retry(&mut attempts, &error) {
+                if let Some(delay) = combiner.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
                     continue;
                 }

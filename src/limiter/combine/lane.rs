@@ -12,6 +12,8 @@ use crate::error::Error;
 pub(crate) struct Waiting<C, A> {
     pub(crate) call: C,
     pub(crate) deadline: Instant,
+    /// That of who waits.
+    pub(crate) span: tracing::Span,
     pub(crate) reply: oneshot::Sender<Result<(C, A), Error>>,
 }
 

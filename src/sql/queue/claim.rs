@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use sqlx::{PgConnection, Row};
 
 use crate::sql::queue::{KnownLimits, QueueStatements};
@@ -44,6 +46,18 @@ pub(crate) struct ClaimedJob {
     pub(crate) counts: Vec<f64>,
     /// In microseconds.
     pub(crate) start_in: i64,
+    /// The database's clock when it answered, and when that arrived.
+    clock: i64,
+    arrived: Instant,
+}
+
+impl ClaimedJob {
+    /// How late it is, after the time that it was reserved for.
+    pub(crate) fn lag(&self, now: Instant) -> Duration {
+        let since = i64::try_from(now.saturating_duration_since(self.arrived).as_micros()).unwrap_or(i64::MAX);
+        let lag = self.clock.saturating_sub(self.run_at).saturating_add(since);
+        Duration::from_micros(lag.max(0).unsigned_abs())
+    }
 }
 
 pub(crate) async fn claim(
@@ -61,7 +75,9 @@ pub(crate) async fn claim(
         .bind(claim.lease)
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
-    for row in claim.limits.bind(query).fetch_all(conn).await? {
+    let rows = claim.limits.bind(query).fetch_all(conn).await?;
+    let arrived = Instant::now();
+    for row in rows {
         let Some(id) = row.try_get("job_id")? else {
             claimed.next_in = row.try_get("next_in")?;
             claimed.lapsed = row.try_get("lapsed")?;
@@ -83,6 +99,8 @@ pub(crate) async fn claim(
             limit_keys: row.try_get("job_limit_keys")?,
             counts: row.try_get("job_counts")?,
             start_in: row.try_get("job_start_in")?,
+            clock: row.try_get("clock")?,
+            arrived,
         });
     }
     Ok(claimed)

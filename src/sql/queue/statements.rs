@@ -56,7 +56,11 @@ impl QueueStatements {
                 "rate_limit_enqueue",
                 23,
             ),
-            claim: call("*", "rate_limit_claim", 12),
+            claim: call(
+                "*, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint AS clock",
+                "rate_limit_claim",
+                12,
+            ),
             again: call("job_states", "rate_limit_job_again", 12),
             done: call("*", "rate_limit_job_done", 8),
             extend: call("*", "rate_limit_job_extend", 3),

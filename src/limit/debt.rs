@@ -1,0 +1,70 @@
+//! Debts as waits: how many tokens may be owed so that they are there in time.
+
+use std::time::Duration;
+
+use crate::limit::{Kind, LARGEST_NUMBER, Limit};
+
+/// For sums of fractions, which are not exact.
+const SLACK: f64 = 1e-9;
+
+impl Limit {
+    /// The most tokens that arrive within this time, whenever it begins: what may be owed so that it is there by then.
+    pub(crate) fn arriving_within(&self, time: Duration) -> f64 {
+        let periods = time.as_micros() as f64 / self.period_micros() as f64;
+        let tokens = match self.kind() {
+            Kind::TokenBucket => periods * self.rate(),
+            Kind::FixedWindow => periods.floor() * self.rate(),
+            Kind::SlidingWindow => 0.0,
+        };
+        tokens.min(LARGEST_NUMBER)
+    }
+
+    /// How long it takes, at least and at most, until tokens that are owed have arrived.
+    pub(crate) fn time_to_arrive(&self, tokens: f64) -> (Duration, Duration) {
+        let periods = tokens / self.rate();
+        let micros = |periods: f64| Duration::from_micros((periods * self.period_micros() as f64).clamp(0.0, 1e18) as u64);
+        match self.kind() {
+            // Of windows that open, not of those that are full.
+            Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),
+            Kind::TokenBucket | Kind::SlidingWindow => (micros(periods), micros(periods)),
+        }
+    }
+
+    /// The same limit, owing no more than this.
+    pub(crate) fn owing_at_most(mut self, tokens: f64) -> Self {
+        self.max_reserved = Some(self.max_reserved.map_or(tokens, |own| own.min(tokens)));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_bucket_is_filled_all_the_time_and_a_window_when_it_opens() {
+        let bucket = Limit::token_bucket(10, SECOND).build().expect("a limit");
+        let window = Limit::fixed_window(10, SECOND).build().expect("a limit");
+        for (time, flown, opened) in [(0, 0.0, 0.0), (999, 9.99, 0.0), (1000, 10.0, 10.0), (2500, 25.0, 20.0)] {
+            let time = Duration::from_millis(time);
+            assert!((bucket.arriving_within(time) - flown).abs() < 1e-9);
+            assert_eq!(window.arriving_within(time), opened);
+        }
+        assert_eq!(bucket.time_to_arrive(25.0), (SECOND * 5 / 2, SECOND * 5 / 2));
+        assert_eq!(window.time_to_arrive(20.0), (SECOND * 2, SECOND * 2));
+        assert_eq!(window.time_to_arrive(25.0), (SECOND * 2, SECOND * 3));
+        let endless = Limit::token_bucket(1e100, Duration::from_micros(1)).build().expect("a limit");
+        assert_eq!(endless.arriving_within(Duration::MAX), LARGEST_NUMBER);
+    }
+
+    #[test]
+    fn a_bound_is_only_ever_lowered() {
+        let own = Limit::token_bucket(10, SECOND).max_reserved(5).build().expect("a limit");
+        assert_eq!(own.owing_at_most(7.0).max_reserved(), Some(5.0));
+        assert_eq!(own.owing_at_most(3.0).max_reserved(), Some(3.0));
+        let unbounded = Limit::token_bucket(10, SECOND).build().expect("a limit");
+        assert_eq!(unbounded.owing_at_most(7.0).max_reserved(), Some(7.0));
+    }
+}

@@ -1,0 +1,181 @@
+//! Those of this process who wait for the same buckets, and cannot reserve, stand in line: only the first one asks the
+//! database.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::call::Resolved;
+
+/// Names and keys, in the order of the call.
+type Buckets = Vec<(Arc<str>, Arc<str>)>;
+
+#[derive(Default)]
+pub(super) struct Lines {
+    by_buckets: Mutex<HashMap<Buckets, Arc<Line>>>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// Of the first one. Fair: the next is who has waited longest.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The moment before which the first one does not ask.
+    not_before: Mutex<Option<Instant>>,
+}
+
+/// No key in what is logged.
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
+}
+
+impl Lines {
+    fn by_buckets(&self) -> MutexGuard<'_, HashMap<Buckets, Arc<Line>>> {
+        self.by_buckets.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+    }
+
+    /// A place in the line for these buckets, if somebody stands in it.
+    pub(super) fn join_if_any(self: &Arc<Self>, call: &Resolved) -> Option<Place> {
+        let by_buckets = self.by_buckets();
+        if by_buckets.is_empty() {
+            return None; // Nearly always.
+        }
+        let buckets = buckets(call);
+        let line = Arc::clone(by_buckets.get(&buckets)?);
+        Some(Place { lines: Arc::clone(self), buckets, line, turn: None })
+    }
+
+    /// A place at the end of the line.
+    pub(super) fn join(self: &Arc<Self>, call: &Resolved) -> Place {
+        let buckets = buckets(call);
+        let line = Arc::clone(self.by_buckets().entry(buckets.clone()).or_default());
+        Place { lines: Arc::clone(self), buckets, line, turn: None }
+    }
+}
+
+fn buckets(call: &Resolved) -> Buckets {
+    call.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
+}
+
+/// A place in a line, left when it is dropped.
+pub(super) struct Place {
+    lines: Arc<Lines>,
+    buckets: Buckets,
+    line: Arc<Line>,
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Place {
+    fn not_before(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.line.not_before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is the first one's at once.
+    pub(super) fn is_first(&mut self) -> bool {
+        if self.turn.is_none() {
+            self.turn = Arc::clone(&self.line.turn).try_lock_owned().ok();
+        }
+        self.turn.is_some()
+    }
+
+    /// Waits until it is the first one's, and says whether that was before the deadline. Without waiting, if nobody asks before
+    /// that.
+    pub(super) async fn until_first(&mut self, deadline: Instant) -> bool {
+        if self.turn.is_some() {
+            return true;
+        }
+        if self.not_before().is_some_and(|moment| moment > deadline) {
+            return false;
+        }
+        let turn = Arc::clone(&self.line.turn).lock_owned();
+        self.turn = tokio::time::timeout_at(deadline.into(), turn).await.ok();
+        self.turn.is_some()
+    }
+
+    /// The first one says that it does not ask before this moment.
+    pub(super) fn sleeps_until(&self, moment: Instant) {
+        *self.not_before() = Some(moment);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.turn.is_some() {
+            *self.not_before() = None;
+        }
+        let mut by_buckets = self.lines.by_buckets();
+        if let Entry::Occupied(entry) = by_buckets.entry(std::mem::take(&mut self.buckets))
+            // The map's and this one: places are made under its lock only.
+            && Arc::strong_count(entry.get()) == 2
+        {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::{Call, Item, Op};
+    use crate::limit::{Limit, Limits};
+
+    fn call(key: &str) -> Resolved {
+        let limit = Limit::sliding_window(1, Duration::from_secs(1)).build().expect("a limit");
+        let call = Call::from(Item::new(("a", limit), key));
+        Resolved::new(Op::Limit, call, &Limits::new(), None).expect("a call")
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[tokio::test]
+    async fn the_first_one_is_followed_in_the_order_of_coming() {
+        let lines = Arc::new(Lines::default());
+        assert!(lines.join_if_any(&call("k")).is_none());
+        let mut first = lines.join(&call("k"));
+        assert!(first.is_first() && lines.join_if_any(&call("l")).is_none());
+        let (told, order) = (Arc::new(Mutex::new(Vec::new())), [1, 2, 3]);
+        let others = order.map(|nth| {
+            let (mut place, told) = (lines.join_if_any(&call("k")).expect("a line"), Arc::clone(&told));
+            async move {
+                assert!(!place.is_first() && place.until_first(soon()).await);
+                told.lock().expect("a list").push(nth);
+            }
+        });
+        let others = tokio::spawn(futures_util::future::join_all(others));
+        tokio::task::yield_now().await;
+        assert!(told.lock().expect("a list").is_empty());
+        drop(first);
+        others.await.expect("a task");
+        assert_eq!(*told.lock().expect("a list"), order);
+        assert!(lines.by_buckets().is_empty(), "nothing is left behind");
+    }
+
+    #[tokio::test]
+    async fn nobody_stands_in_line_for_nothing() {
+        let lines = Arc::new(Lines::default());
+        let mut first = lines.join(&call("k"));
+        assert!(first.is_first());
+        first.sleeps_until(soon() + Duration::from_secs(60));
+        let mut second = lines.join(&call("k"));
+        assert!(!second.until_first(soon()).await, "at once");
+        first.sleeps_until(Instant::now());
+        assert!(!second.until_first(Instant::now() + Duration::from_millis(5)).await, "at the deadline");
+        drop(first);
+        assert!(second.until_first(soon()).await);
+        // Who goes while others wait, first or not, keeps nobody.
+        let (mut third, fourth) = (lines.join(&call("k")), lines.join(&call("k")));
+        drop(fourth);
+        drop(second);
+        assert!(third.until_first(soon()).await);
+        drop(third);
+        assert!(lines.by_buckets().is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+//! What is counted. Without the feature `metrics`, nothing.
+#![cfg_attr(not(feature = "metrics"), allow(unused_variables))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::{Decision, LimitState};
+
+#[cfg(feature = "metrics")]
+use crate::observability::{TARGET, metric};
+
+/// Counts a denial that was let through, because the limit is only being tried out: for each limit that refused, in
+/// `pg_limiter_shadow_denials_total`. The decision itself was counted as denied. Without the feature `metrics`, and for a
+/// decision that is no denial, it does nothing.
+///
+/// ```no_run
+/// # use pg_limiter::{Error, Limiter, observability};
+/// # async fn f(limiter: Limiter) -> Result<(), Error> {
+/// let decision = limiter.limit(("new_limit", "u1")).await?;
+/// observability::count_shadow_denial(&decision); // and go ahead, whatever it is
+/// # Ok(()) }
+/// ```
+pub fn count_shadow_denial(decision: &Decision) {
+    for state in decision.limits().iter().filter(|state| state.refused && decision.is_denied()) {
+        #[cfg(feature = "metrics")]
+        metrics::counter!(target: TARGET, metric::SHADOW_DENIALS, "limit" => state.limit.clone()).increment(1);
+    }
+}
+
+/// When a call was asked.
+pub(crate) struct Clock {
+    #[cfg(feature = "metrics")]
+    began: std::time::Instant,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            began: std::time::Instant::now(),
+        }
+    }
+}
+
+/// A decision about tokens: each limit of it.
+pub(super) fn decided(decision: &Decision) {
+    for LimitState { limit, refused, .. } in decision.limits() {
+        let outcome = match decision.is_denied() {
+            true if *refused => "denied",
+            // It is not to blame, and nothing was taken from it either.
+            true => "unused",
+            false => decision.outcome().as_str(),
+        };
+        limited(limit, outcome);
+    }
+}
+
+fn limited(limit: &Arc<str>, outcome: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::DECISIONS, "limit" => limit.clone(), "outcome" => outcome).increment(1);
+}
+
+/// A call has its answer.
+pub(super) fn answered(op: &'static str, transaction: &'static str, outcome: &'static str, clock: &Clock) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(
+        target: TARGET, metric::CALL_DURATION, "op" => op, "transaction" => transaction, "outcome" => outcome
+    )
+    .record(clock.began.elapsed());
+}
+
+/// A call ended in an error.
+pub(super) fn failed(op: &'static str, kind: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::ERRORS, "op" => op, "kind" => kind).increment(1);
+}
+
+/// A statement has decided so many calls.
+pub(crate) fn batch(op: &'static str, calls: usize) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(target: TARGET, metric::BATCH_CALLS, "op" => op).record(calls as f64);
+}
+
+/// A transaction is tried again.
+pub(crate) fn retried(cause: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::RETRIES, "cause" => cause).increment(1);
+}
+
+/// So many rows were removed.
+pub(crate) fn pruned(rows: u64) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::PRUNED_ROWS).increment(rows);
+}
+
+/// A job was put into the queue, or refused by some of these limits. (A duplicate asked none of them.)
+pub(crate) fn enqueued<'a>(
+    queue: &Arc<str>,
+    outcome: &'static str,
+    limits: impl Iterator<Item = (&'a Arc<str>, bool)>,
+) {
+    for (limit, refused) in limits {
+        match outcome {
+            "scheduled" => limited(limit, "reserved"),
+            "denied" => limited(limit, if refused { "denied" } else { "unused" }),
+            _ => {}
+        }
+    }
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::ENQUEUED, "queue" => queue.clone(), "outcome" => outcome).increment(1);
+}
+
+/// The handler of a job begins, so long after the job's time.
+pub(super) fn job_started(queue: &Arc<str>, lag: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(target: TARGET, metric::QUEUE_LAG, "queue" => queue.clone()).record(lag);
+}
+
+/// A start of a job has ended, after this time.
+pub(super) fn job_ended(queue: &Arc<str>, outcome: &'static str, took: Duration) {
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(target: TARGET, metric::JOB_DURATION, "queue" => queue.clone(), "outcome" => outcome)
+        .record(took);
+}

@@ -1,0 +1,55 @@
+//! A job that is run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{Span, debug_span, field};
+
+use crate::observability::{TARGET, count};
+
+/// One start of a job, from its claim by this worker to its end.
+pub(crate) struct SeenJob {
+    queue: Arc<str>,
+    span: Span,
+    began: Instant,
+    outcome: &'static str,
+}
+
+impl SeenJob {
+    pub(crate) fn new(queue: Arc<str>, id: i64, attempt: u32) -> Self {
+        let span = debug_span!(
+            target: TARGET,
+            parent: None,
+            "pg_limiter.job",
+            queue = &*queue,
+            job = id,
+            attempt,
+            lag_ms = field::Empty,
+            outcome = field::Empty,
+        );
+        Self { queue, span, began: Instant::now(), outcome: "lost" }
+    }
+
+    /// The handler runs in it.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// If nobody says so, because the task was ended, the job was lost.
+    pub(crate) const fn ended(&mut self, outcome: &'static str) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for SeenJob {
+    fn drop(&mut self) {
+        self.span.record("outcome", self.outcome);
+        count::job_ended(&self.queue, self.outcome, self.began.elapsed());
+    }
+}
+
+/// The handler begins, in its span, so long after the job's time.
+pub(crate) fn handler_begins(queue: &Arc<str>, lag: Duration, span: &Span) {
+    span.record("lag_ms", lag.as_secs_f64() * 1e3);
+    count::job_started(queue, lag);
+}

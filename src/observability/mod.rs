@@ -1,0 +1,19 @@
+#![doc = include_str!("interface.md")]
+
+mod batch;
+mod count;
+mod job;
+#[cfg(feature = "metrics")]
+#[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
+pub mod metric;
+mod seen;
+
+pub use count::count_shadow_denial;
+
+pub(crate) use batch::{asking, deciding};
+pub(crate) use count::{batch, enqueued, pruned, retried};
+pub(crate) use job::{SeenJob, handler_begins};
+pub(crate) use seen::{Answered, Seen};
+
+/// That of all spans.
+const TARGET: &str = "pg_limiter";

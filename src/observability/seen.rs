@@ -1,0 +1,189 @@
+//! A call as others see it: a span, and what is counted when it has its answer.
+
+use std::fmt;
+use std::time::Duration;
+
+use tracing::{Instrument, Span, debug_span, field};
+
+use crate::call::{Balances, Call, Decision};
+use crate::error::Error;
+use crate::observability::{TARGET, count};
+
+/// Whose transaction a call runs in.
+const OWN: &str = "own";
+const CALLERS: &str = "caller";
+
+/// A call, from its asking to its answer.
+pub(crate) struct Seen {
+    op: &'static str,
+    transaction: &'static str,
+    span: Span,
+    clock: count::Clock,
+}
+
+/// What a call comes to.
+pub(crate) trait Answered {
+    /// In a word.
+    fn outcome(&self) -> &'static str {
+        "done"
+    }
+
+    /// How long there is to wait.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Which limits refused.
+    fn denied_by(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// Counts what was decided about tokens.
+    fn count(&self) {}
+}
+
+impl Answered for Decision {
+    fn outcome(&self) -> &'static str {
+        Self::outcome(self).as_str()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        Self::retry_after(self)
+    }
+
+    fn denied_by(&self) -> Vec<&str> {
+        Self::denied_by(self)
+    }
+
+    fn count(&self) {
+        count::decided(self);
+    }
+}
+
+impl Answered for Balances {}
+impl Answered for () {}
+impl Answered for u64 {}
+
+/// The names of limits, with commas.
+struct Names<'a>(&'a Call);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, item) in self.0.items.iter().enumerate() {
+            let comma = if nth == 0 { "" } else { "," };
+            write!(f, "{comma}{}", item.limit.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nothing is formatted unless somebody wants to see it.
+macro_rules! call_span {
+    ($op:expr, $transaction:expr, $limits:expr) => {
+        debug_span!(
+            target: TARGET,
+            "pg_limiter.call",
+            op = $op,
+            transaction = $transaction,
+            limits = %$limits,
+            outcome = field::Empty,
+            denied_by = field::Empty,
+            retry_after_ms = field::Empty,
+            attempts = field::Empty,
+            error = field::Empty,
+        )
+    };
+}
+
+impl Seen {
+    /// A call in a transaction of its own.
+    pub(crate) fn own(op: &'static str, call: &Call) -> Self {
+        Self::new(op, OWN, call_span!(op, OWN, Names(call)))
+    }
+
+    /// One in the caller's.
+    pub(crate) fn callers(op: &'static str, call: &Call) -> Self {
+        Self::new(op, CALLERS, call_span!(op, CALLERS, Names(call)))
+    }
+
+    /// What is done to all keys of a limit, or, without a name, to all limits.
+    pub(crate) fn whole(op: &'static str, is_callers: bool, name: &str) -> Self {
+        let transaction = if is_callers { CALLERS } else { OWN };
+        Self::new(op, transaction, call_span!(op, transaction, name))
+    }
+
+    /// A unit of work.
+    pub(crate) fn work() -> Self {
+        let span = debug_span!(
+            target: TARGET,
+            "pg_limiter.transaction",
+            outcome = field::Empty,
+            attempts = field::Empty,
+        );
+        Self::new("transaction", OWN, span)
+    }
+
+    /// So many jobs that are enqueued together.
+    pub(crate) fn enqueue(is_callers: bool, queue: &str, jobs: usize) -> Self {
+        let transaction = if is_callers { CALLERS } else { OWN };
+        let span = debug_span!(
+            target: TARGET,
+            "pg_limiter.enqueue",
+            queue,
+            jobs,
+            transaction,
+            outcome = field::Empty,
+            denied_by = field::Empty,
+            retry_after_ms = field::Empty,
+            error = field::Empty,
+        );
+        Self::new("enqueue", transaction, span)
+    }
+
+    fn new(op: &'static str, transaction: &'static str, span: Span) -> Self {
+        Self { op, transaction, span, clock: count::Clock::start() }
+    }
+
+    /// How often it was asked, or tried.
+    pub(crate) fn attempts(&self, attempts: u32) {
+        self.span.record("attempts", attempts);
+    }
+
+    /// Runs it, and tells what it came to. One that is dropped before has no outcome, and is not counted.
+    pub(crate) async fn watch<T: Answered + Send>(
+        &self,
+        running: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T, Error> {
+        let result = running.instrument(self.span.clone()).await;
+        match &result {
+            Ok(answer) => {
+                if !self.span.is_disabled() {
+                    let wait = answer.retry_after().map(|wait| wait.as_secs_f64() * 1e3);
+                    self.span.record("retry_after_ms", wait);
+                    let denied_by = answer.denied_by();
+                    self.span.record("denied_by", (!denied_by.is_empty()).then(|| denied_by.join(",")));
+                }
+                if self.op != "check" {
+                    answer.count();
+                }
+                self.ended(answer.outcome());
+            }
+            Err(error) => {
+                self.span.record("error", error.kind());
+                count::failed(self.op, error.kind());
+                self.ended("error");
+            }
+        }
+        result
+    }
+
+    /// The span, for what is not watched.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    pub(crate) fn ended(&self, outcome: &'static str) {
+        self.span.record("outcome", outcome);
+        count::answered(self.op, self.transaction, outcome, &self.clock);
+    }
+}
