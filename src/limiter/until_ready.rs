@@ -73,17 +73,21 @@ impl Limiter {
         let deadline = Instant::now() + max_wait;
         let waiter = Waiter::new(self, call, config)?;
         waiter.check_possible(max_wait)?;
-        let mut place = self.lines.join_if_any(&waiter.call);
-        let mut is_last = match &mut place {
-            Some(place) => !place.until_first(deadline).await,
-            None => false,
-        };
+        let mut place = if waiter.may_meet_a_line() { self.lines.join_if_any(&waiter.call) } else { None };
+        let mut is_last = false;
         // The same for all that begin to wait, so that the database sees one limit and not many.
-        let mut left = if place.is_some() { until(deadline) } else { max_wait };
+        let mut left = max_wait;
+        if let Some(place) = &mut place {
+            is_last = !place.until_first(deadline).await;
+            left = until(deadline);
+        }
         let mut attempts = 0;
         loop {
             attempts += 1;
             seen.attempts(attempts);
+            if waiter.check_possible(left).is_err() {
+                return waiter.ask_when(left).await; // Less would arrive now than when it began to wait.
+            }
             let again = match waiter.ask(left).await? {
                 Asked::Ready { decision, wait } => {
                     drop(place); // Who has reserved keeps nobody from asking.
@@ -108,9 +112,6 @@ impl Limiter {
                 is_last = !place.until_first(deadline).await;
             }
             left = until(deadline);
-            if waiter.check_possible(left).is_err() {
-                return Ok(again.denied());
-            }
         }
     }
 }
@@ -189,6 +190,24 @@ impl<'l> Waiter<'l> {
             }
             other => other,
         })
+    }
+
+    /// Whether others may wait in line for what it could have at once: where there is less than all can reserve.
+    fn may_meet_a_line(&self) -> bool {
+        !self.call.reserve || self.call.items.iter().any(|item| item.limit.max_reserved().is_some())
+    }
+
+    /// A denial by the limits that cannot serve it by then, with the time at which the tokens would be there.
+    async fn ask_when(&self, left: Duration) -> Result<Decision, Error> {
+        let late = self.within(left);
+        let call = Resolved { op: Op::Check, ..self.call.clone() };
+        let (call, answer) = self.limiter.combiner.ask(call).await?;
+        let mut decision = answer.decision(&call);
+        for (place, state) in call.places.iter().zip(&mut decision.limits) {
+            state.refused |= late.items[*place].check_possible(call.reserve).is_err();
+        }
+        let wait = decision.retry_after().unwrap_or_default();
+        Ok(denied(decision, wait))
     }
 
     async fn ask(&self, left: Duration) -> Result<Asked, Error> {

@@ -18,6 +18,7 @@ mod interrupted;
 mod key_secret;
 mod migrations;
 mod model;
+mod observability;
 mod outages;
 mod pgbouncer;
 mod privacy;
@@ -68,3 +69,4 @@ mod web_in_handler;
 mod web_keys;
 #[cfg(feature = "axum")]
 mod web_tower;
+mod until_ready;

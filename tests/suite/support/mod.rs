@@ -12,6 +12,7 @@ pub mod payloads;
 pub mod pooler;
 pub mod proxy;
 pub mod reached;
+pub mod spans;
 pub mod sqlx;
 pub mod starts;
 #[cfg(feature = "axum")]
@@ -22,4 +23,5 @@ pub use database::{Database, server_config};
 pub use events::Events;
 pub use function::{Answer, Step, decide};
 pub use node::Node;
+pub use spans::Spans;
 pub use reached::limiter_at;

@@ -1,0 +1,412 @@
+//! What the limiter shows of itself, against the tables that promise it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pg_limiter::observability::count_shadow_denial;
+use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
+use pg_limiter::{Error, Item, Limit, Limits, RetryPolicy};
+
+use crate::queue::{in_state, quick};
+use crate::support::gate::{self, CENTURY};
+use crate::support::{Database, Spans};
+
+const INTERFACE: &str = include_str!("../../src/observability/interface.md");
+const KEY: &str = "anna.secret@example.com";
+const PART: &str = "anna";
+
+fn limits() -> Limits {
+    Limits::new()
+        .define("two", Limit::token_bucket(2, CENTURY).max_reserved(1))
+        .and_then(|limits| limits.define("many", Limit::token_bucket(1_000_000, CENTURY)))
+        .and_then(|limits| limits.define("sliding", Limit::sliding_window(1, CENTURY)))
+        .and_then(|limits| limits.define("quick", Limit::token_bucket(1000, Duration::from_secs(1))))
+        .and_then(|limits| limits.define("jobs", Limit::token_bucket(1000, CENTURY)))
+        .and_then(|limits| limits.define("full", Limit::token_bucket(1, CENTURY).max_reserved(0)))
+        .expect("limits")
+}
+
+/// The rows of the table below this heading whose first line begins so, without the head of it.
+fn table(heading: &str, head: &str) -> Vec<Vec<String>> {
+    let section = INTERFACE.split("\n# ").find(|section| section.starts_with(heading)).expect("a section");
+    let lines = section.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    lines.take_while(|line| line.starts_with('|')).map(|line| cells(line)[1..].to_vec()).collect()
+}
+
+/// What stands between backticks.
+fn words(cell: &str) -> BTreeSet<String> {
+    cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+/// Everything that there is to see, once at least.
+async fn everything(database: &Database) {
+    let limiter = gate::limiter(&database.app, limits(), |_| {});
+    let two = || Item::new("two", KEY);
+    assert!(limiter.limit(("two", KEY, 2)).await.expect("a decision").is_allowed());
+    assert!(!limiter.limit(two().reserve()).await.expect("a decision").is_denied());
+    let denied = limiter.limit([two(), Item::new("many", KEY)]).await.expect("a decision");
+    count_shadow_denial(&denied);
+    let _ = limiter.check(two()).await.expect("a decision");
+    let _ = limiter.peek(two()).await.expect("balances");
+    let _ = limiter.credit(two()).await.expect("balances");
+    let _ = limiter.charge(two()).await.expect("balances");
+    let _ = limiter.until_ready(("quick", KEY), Duration::from_secs(60)).await.expect("a decision");
+    let _ = limiter.until_ready(two(), Duration::from_secs(1)).await.expect("a decision");
+    let _ = limiter.limit(("nope", KEY)).await.expect_err("an unknown limit");
+    let error = limiter
+        .transaction(async |tx| {
+            let _ = limiter.within(tx).limit(Item::new("many", KEY)).await?;
+            limiter.within(tx).limit(two()).await?.enforce()
+        })
+        .await
+        .expect_err("denied");
+    assert!(error.denied().is_some());
+    let first = AtomicU32::new(0);
+    let again = limiter.transaction(async |tx| {
+        let _ = limiter.within(tx).check(two()).await?;
+        match first.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(Error::Conflict { source: pg_limiter::sqlx::Error::WorkerCrashed }),
+            _ => Ok(()),
+        }
+    });
+    again.await.expect("the second time");
+    let mut tx = database.app.begin().await.expect("begin");
+    let _ = limiter.within(&mut tx).peek(two()).await.expect("balances");
+    let _ = limiter.within(&mut tx).credit(two()).await.expect("balances");
+    let _ = limiter.within(&mut tx).charge(two()).await.expect("balances");
+    limiter.within(&mut tx).reset(two()).await.expect("reset");
+    let _ = limiter.within(&mut tx).reset_all_keys("two").await.expect("reset");
+    tx.commit().await.expect("commit");
+    limiter.reset(two()).await.expect("reset");
+    let _ = limiter.reset_all_keys("two").await.expect("reset");
+    join_all((0..5).map(|_| limiter.limit(("many", KEY)))).await.into_iter().for_each(|decision| {
+        assert!(decision.expect("a decision").is_allowed());
+    });
+
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let job = |how: &str| Job::new(("jobs", KEY), &how).expect("a job").group(KEY).max_attempts(2);
+    let full = || Job::new([Item::new("full", KEY), Item::new("jobs", KEY)], &KEY).expect("a job").unique_id(KEY);
+    let _ = queue.enqueue(full()).await.expect("an answer").enforce().expect("a ticket");
+    let _ = queue.enqueue(full()).await.expect("an answer").enforce().expect("a duplicate");
+    assert!(queue.enqueue(full().unique_id("other")).await.expect("an answer").is_denied());
+    for enqueued in queue.enqueue_all([job("wait"), job("fail")]).await.expect("answers") {
+        let _ = enqueued.enforce().expect("a ticket");
+    }
+    let mut tx = database.app.begin().await.expect("begin");
+    let _ = queue.within(&mut tx).enqueue(job("give up")).await.expect("an answer").enforce().expect("a ticket");
+    let _ = queue.within(&mut tx).enqueue_all([job("done")]).await.expect("answers");
+    tx.commit().await.expect("commit");
+    let waited = Arc::new(AtomicBool::new(false));
+    let handler = handler_fn(move |job, _| {
+        let waited = Arc::clone(&waited);
+        Box::pin(async move {
+            match job.payload::<String>()?.as_str() {
+                "wait" if !waited.swap(true, Ordering::Relaxed) => Ok(Finish::Wait(Duration::from_millis(1))),
+                "fail" if job.attempt == 1 => Err("no".into()),
+                "give up" => Ok(Finish::GiveUp("no".to_owned())),
+                _ => Ok(Finish::Done),
+            }
+        })
+    });
+    let all = async {
+        while in_state(&queue, JobState::Done).await < 4 || in_state(&queue, JobState::Dead).await < 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let worker = queue.worker(quick(), handler).expect("a worker");
+    let report = tokio::time::timeout(Duration::from_secs(120), worker.run(all)).await.expect("in time");
+    let report = report.expect("a report");
+    assert!(report.waited == 1 && report.failed == 1 && report.dead == 1 && report.done == 4, "{report:?}");
+
+    database.execute("UPDATE rate_limits SET idle_at = 0").await;
+    assert!(limiter.prune().await.expect("pruned") > 0);
+    database.rivals_always_win().await;
+    let hurried = gate::limiter(&database.app, limits(), |config| {
+        config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+    });
+    let error = hurried.limit(("many", KEY)).await.expect_err("no attempt is left");
+    assert_eq!(error.kind(), "retries_exhausted");
+}
+
+#[tokio::test]
+async fn the_spans_are_those_of_the_interface() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
+    let database = Database::migrated().await;
+    everything(&database).await;
+    let shown = spans.shown();
+
+    let mut promised: BTreeMap<String, BTreeMap<String, (String, BTreeSet<String>)>> = BTreeMap::new();
+    let mut name = String::new();
+    for row in table("Spans", "| span ") {
+        if let Some(next) = words(&row[0]).pop_first() {
+            name = next;
+        }
+        let field = words(&row[1]).pop_first().expect("a field");
+        promised.entry(name.clone()).or_default().insert(field, (row[2].clone(), words(&row[3])));
+    }
+    let names: BTreeSet<&str> = shown.iter().map(|span| span.metadata.name()).collect();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), promised.keys().map(String::as_str).collect::<Vec<_>>());
+
+    let mut seen: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
+    for span in &shown {
+        let (name, promised) = (span.metadata.name(), &promised[span.metadata.name()]);
+        let fields: BTreeSet<&str> = span.metadata.fields().iter().map(|field| field.name()).collect();
+        assert_eq!(fields, promised.keys().map(String::as_str).collect(), "{name}");
+        assert_eq!((span.metadata.target(), span.metadata.level().as_str()), ("pg_limiter", "DEBUG"));
+        for (field, value) in &span.fields {
+            use crate::support::spans::Value;
+            let (kind, text) = match value {
+                Value::Text(text) => ("text", text.clone()),
+                Value::Number(number) => ("number", number.to_string()),
+            };
+            assert_eq!(kind, promised[*field].0, "{name}.{field}");
+            assert!(!text.contains(PART), "{name}.{field}: {text}");
+            seen.entry((name, field)).or_default().insert(text);
+        }
+        let outcome = span.text("outcome");
+        assert!(promised["outcome"].1.contains(outcome), "{name}: {outcome:?}");
+    }
+    // Each promised field was seen, and each word of those that are closed sets.
+    for (name, fields) in &promised {
+        for (field, (_, words)) in fields {
+            let Some(seen) = seen.get(&(name.as_str(), field.as_str())) else { panic!("{name}.{field} was never there") };
+            if matches!(field.as_str(), "op" | "transaction") {
+                assert_eq!(seen, words, "{name}.{field}");
+            }
+        }
+    }
+    let call = |op: &str, transaction: &str, outcome: &str| {
+        let calls = shown.iter().filter(|span| span.text("op") == op && span.text("transaction") == transaction);
+        calls.filter(|span| span.text("outcome") == outcome).cloned().next().expect(op)
+    };
+    let denied = call("limit", "own", "denied");
+    assert_eq!((denied.text("limits"), denied.text("denied_by")), ("two,many", "two"));
+    assert!(denied.number("retry_after_ms") > 1e9);
+    assert_eq!(call("limit", "own", "error").text("error"), "invalid");
+    assert_eq!(call("until_ready", "own", "allowed").number("attempts"), 1.0);
+    // Calls in a unit of work are its children.
+    let within = call("limit", "caller", "allowed");
+    assert_eq!(within.parent.map(|place| shown[place].metadata.name()), Some("pg_limiter.transaction"));
+    let work: Vec<f64> = spans.named("pg_limiter.transaction").iter().map(|span| span.number("attempts")).collect();
+    assert_eq!(work, [1.0, 2.0]);
+    // A batch follows from each of its calls.
+    let batches = spans.named("pg_limiter.batch");
+    let largest = batches.iter().max_by_key(|batch| batch.follows.len()).expect("a batch");
+    assert_eq!((largest.follows.len(), largest.number("calls"), largest.parent), (5, 5.0, None));
+    assert!(largest.follows.iter().all(|place| shown[*place].text("op") == "limit"));
+    assert!(batches.iter().any(|batch| batch.text("outcome") == "conflict" && batch.number("attempt") == 3.0));
+    assert!(batches.iter().any(|batch| batch.text("op") == "enqueue" && batch.follows.len() == 1));
+}
+
+/// Where nobody looks, there is no span.
+#[tokio::test]
+async fn spans_are_for_those_who_ask_for_debug() {
+    #[derive(Clone)]
+    struct Coarse(Spans);
+    impl tracing::Subscriber for Coarse {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::INFO && metadata.target().starts_with("pg_limiter")
+        }
+        fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            self.0.new_span(span)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {}
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(Coarse(spans.clone()));
+    let database = Database::migrated().await;
+    everything(&database).await;
+    assert!(spans.shown().is_empty(), "{:?}", spans.shown());
+}
+
+#[cfg(feature = "metrics")]
+mod metrics {
+    use ::metrics_util::MetricKind;
+    use ::metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+    use pg_limiter::DenialMemory;
+
+    use super::*;
+
+    type Labels = BTreeMap<String, String>;
+
+    #[derive(Debug)]
+    struct Series {
+        name: String,
+        kind: &'static str,
+        unit: Option<String>,
+        is_described: bool,
+        labels: Labels,
+        value: DebugValue,
+    }
+
+    fn snapshot(snapshotter: &Snapshotter) -> Vec<Series> {
+        let series = snapshotter.snapshot().into_vec().into_iter();
+        series
+            .map(|(key, unit, description, value)| {
+                let (kind, key) = (key.kind(), key.key());
+                Series {
+                    name: key.name().to_owned(),
+                    kind: match kind {
+                        MetricKind::Counter => "counter",
+                        MetricKind::Gauge => "gauge",
+                        MetricKind::Histogram => "histogram",
+                    },
+                    unit: unit.map(|unit| unit.as_str().to_owned()),
+                    is_described: description.is_some(),
+                    labels: key.labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect(),
+                    value,
+                }
+            })
+            .collect()
+    }
+
+    /// The sum of a counter, or how often a histogram was recorded to, over all series with these labels.
+    fn total(series: &[Series], name: &str, labels: &[(&str, &str)]) -> u64 {
+        let fits = |series: &&Series| {
+            let has = |(key, value): &(&str, &str)| series.labels.get(*key).is_some_and(|label| label == value);
+            series.name == name && labels.iter().all(has)
+        };
+        let value = |series: &Series| match &series.value {
+            DebugValue::Counter(count) => *count,
+            DebugValue::Histogram(values) => values.len() as u64,
+            DebugValue::Gauge(_) => 0,
+        };
+        series.iter().filter(fits).map(value).sum()
+    }
+
+    #[tokio::test]
+    async fn the_metrics_are_those_of_the_interface() {
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        pg_limiter::observability::metric::describe();
+        let database = Database::migrated().await;
+        everything(&database).await;
+        let series = snapshot(&recorder.snapshotter());
+
+        let describe = |name: &str, kind: &str, unit: &str, labels: BTreeSet<String>| {
+            format!("{name}, {kind} of {unit}, by {labels:?}")
+        };
+        let promised: BTreeSet<String> = table("Metrics", "| metric ")
+            .iter()
+            .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
+            .collect();
+        assert_eq!(promised.len(), 10);
+        let seen: BTreeSet<String> = series
+            .iter()
+            .map(|series| {
+                let unit = series.unit.as_deref().unwrap_or("nothing");
+                describe(&series.name, series.kind, unit, series.labels.keys().cloned().collect())
+            })
+            .collect();
+        assert_eq!(seen, promised);
+        assert!(series.iter().all(|series| series.is_described));
+
+        let closed: BTreeMap<String, BTreeSet<String>> =
+            table("Metrics", "| label ").into_iter().map(|row| (row[0].clone(), words(&row[1]))).collect();
+        let values = |name: &str, label: &str| -> BTreeSet<String> {
+            let series = series.iter().filter(|series| series.name == name);
+            series.filter_map(|series| series.labels.get(label).cloned()).collect()
+        };
+        assert_eq!(values("pg_limiter_decisions_total", "outcome"), closed["`outcome` of decisions"]);
+        assert_eq!(values("pg_limiter_call_duration_seconds", "outcome"), closed["`outcome` of calls"]);
+        assert_eq!(values("pg_limiter_call_duration_seconds", "transaction"), closed["`transaction`"]);
+        let mut ops = words(&table("Spans", "| span ")[0][3]);
+        ops.extend(["enqueue", "transaction"].map(ToOwned::to_owned));
+        assert_eq!(values("pg_limiter_call_duration_seconds", "op"), ops);
+        assert!(values("pg_limiter_job_duration_seconds", "outcome").is_subset(&closed["`outcome` of jobs"]));
+        assert!(values("pg_limiter_retries_total", "cause").is_subset(&closed["`cause`"]));
+        assert_eq!(values("pg_limiter_errors_total", "kind").len(), 2);
+        for series in &series {
+            assert!(!format!("{:?}", series.labels).contains(PART), "{series:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn decisions_add_up_to_what_was_asked() {
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        let database = Database::migrated().await;
+        let limiter = gate::limiter(&database.app, limits(), |config| {
+            config.remember_denials = Some(DenialMemory::default());
+        });
+        for _ in 0..4 {
+            let _ = limiter.limit(("two", "k")).await.expect("a decision");
+        }
+        let asked = limiter.batches();
+        let _ = limiter.limit(("two", "k")).await.expect("a decision");
+        assert_eq!(limiter.batches(), asked, "from memory");
+        for _ in 0..3 {
+            let items = [Item::new("two", "k"), Item::new("many", "k"), Item::new("many", "l")];
+            assert!(limiter.limit(items).await.expect("a decision").is_denied());
+        }
+        let _ = limiter.check(("two", "k")).await.expect("a decision");
+        let mut tx = database.app.begin().await.expect("begin");
+        assert!(limiter.within(&mut tx).limit(("many", "k")).await.expect("a decision").is_allowed());
+        tx.rollback().await.expect("rollback");
+        let series = snapshot(&recorder.snapshotter());
+        let decisions = |limit: &str, outcome: &str| {
+            total(&series, "pg_limiter_decisions_total", &[("limit", limit), ("outcome", outcome)])
+        };
+        assert_eq!(["allowed", "denied", "unused", "reserved"].map(|word| decisions("two", word)), [2, 6, 0, 0]);
+        assert_eq!(["allowed", "denied", "unused", "reserved"].map(|word| decisions("many", word)), [1, 0, 6, 0]);
+        let durations = |labels: &[(&str, &str)]| total(&series, "pg_limiter_call_duration_seconds", labels);
+        assert_eq!(durations(&[("op", "limit")]), 9);
+        assert_eq!(durations(&[("op", "limit"), ("transaction", "caller")]), 1);
+        assert_eq!(durations(&[("op", "limit"), ("outcome", "denied")]), 6);
+        assert_eq!(durations(&[("op", "check"), ("outcome", "denied")]), 1);
+        assert_eq!(total(&series, "pg_limiter_batch_calls", &[]), limiter.batches());
+    }
+
+    #[tokio::test]
+    async fn the_lag_of_a_job_is_that_on_the_clock_of_the_database() {
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        let database = Database::migrated().await;
+        let queue = Queue::new(&gate::limiter(&database.app, limits(), |_| {}), "late").expect("a queue");
+        for _ in 0..3 {
+            let _ = queue.enqueue(Job::new(("jobs", "g"), &1).expect("a job")).await.expect("an answer");
+        }
+        let late = Duration::from_millis(400);
+        tokio::time::sleep(late).await;
+        let done = crate::queue::work_until_done(
+            &queue,
+            quick(),
+            handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) })),
+            3,
+        );
+        assert_eq!(done.await.done, 3);
+        let series = snapshot(&recorder.snapshotter());
+        let lags = series.iter().find(|series| series.name == "pg_limiter_queue_lag_seconds").expect("lags");
+        assert_eq!(lags.labels.get("queue").map(String::as_str), Some("late"));
+        let DebugValue::Histogram(lags) = &lags.value else { panic!("{lags:?}") };
+        assert!(lags.len() == 3 && lags.iter().all(|lag| lag.0 >= late.as_secs_f64()), "{lags:?}");
+        let done = total(&series, "pg_limiter_job_duration_seconds", &[("queue", "late"), ("outcome", "done")]);
+        assert_eq!(done, 3);
+        let enqueued = total(&series, "pg_limiter_enqueued_total", &[("queue", "late"), ("outcome", "scheduled")]);
+        assert_eq!(enqueued, 3);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_before_its_answer_is_not_counted() {
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        let database = Database::migrated().await;
+        let limiter = gate::limiter(&database.app, limits(), |_| {});
+        let in_no_time = tokio::time::timeout(Duration::ZERO, limiter.limit(("many", "k")));
+        assert!(in_no_time.await.is_err());
+        assert!(limiter.limit(("many", "l")).await.expect("a decision").is_allowed());
+        let series = snapshot(&recorder.snapshotter());
+        assert_eq!(total(&series, "pg_limiter_decisions_total", &[]), 1);
+        assert_eq!(total(&series, "pg_limiter_call_duration_seconds", &[]), 1);
+    }
+}
