@@ -11,7 +11,8 @@ use sqlx::PgPool;
 
 /// The value of the line that begins so.
 fn value(scrape: &str, series: &str) -> f64 {
-    let line = scrape.lines().find_map(|line| line.strip_prefix(series)).unwrap_or_else(|| panic!("{series}: {scrape}"));
+    let line =
+        scrape.lines().find_map(|line| line.strip_prefix(series)).unwrap_or_else(|| panic!("{series}: {scrape}"));
     line.trim().parse().expect(line)
 }
 

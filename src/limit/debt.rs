@@ -22,7 +22,8 @@ impl Limit {
     /// How long it takes, at least and at most, until tokens that are owed have arrived.
     pub(crate) fn time_to_arrive(&self, tokens: f64) -> (Duration, Duration) {
         let periods = tokens / self.rate();
-        let micros = |periods: f64| Duration::from_micros((periods * self.period_micros() as f64).clamp(0.0, 1e18) as u64);
+        let micros =
+            |periods: f64| Duration::from_micros((periods * self.period_micros() as f64).clamp(0.0, 1e18) as u64);
         match self.kind() {
             // Of windows that open, not of those that are full.
             Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),

@@ -249,12 +249,7 @@ impl<'l> Waiter<'l> {
         self.spread(windows, wait, left.saturating_sub(wait))
     }
 
-    fn spread<'a>(
-        &self,
-        items: impl Iterator<Item = &'a ResolvedItem>,
-        wait: Duration,
-        room: Duration,
-    ) -> Duration {
+    fn spread<'a>(&self, items: impl Iterator<Item = &'a ResolvedItem>, wait: Duration, room: Duration) -> Duration {
         let arrivals = items.map(|item| item.limit.time_to_arrive(item.count).1);
         let span = arrivals.max().unwrap_or_default().min(wait).mul_f64(share(self.config.jitter));
         part_of(span.min(room))

@@ -93,6 +93,7 @@ async fn everything(database: &Database) {
     let _ = queue.enqueue(full()).await.expect("an answer").enforce().expect("a ticket");
     let _ = queue.enqueue(full()).await.expect("an answer").enforce().expect("a duplicate");
     assert!(queue.enqueue(full().unique_id("other")).await.expect("an answer").is_denied());
+    let _ = queue.enqueue(Job::new(("nope", KEY), &1).expect("a job")).await.expect_err("an unknown limit");
     for enqueued in queue.enqueue_all([job("wait"), job("fail")]).await.expect("answers") {
         let _ = enqueued.enforce().expect("a ticket");
     }
@@ -174,7 +175,9 @@ async fn the_spans_are_those_of_the_interface() {
     // Each promised field was seen, and each word of those that are closed sets.
     for (name, fields) in &promised {
         for (field, (_, words)) in fields {
-            let Some(seen) = seen.get(&(name.as_str(), field.as_str())) else { panic!("{name}.{field} was never there") };
+            let Some(seen) = seen.get(&(name.as_str(), field.as_str())) else {
+                panic!("{name}.{field} was never there")
+            };
             if matches!(field.as_str(), "op" | "transaction") {
                 assert_eq!(seen, words, "{name}.{field}");
             }
@@ -378,12 +381,8 @@ mod metrics {
         }
         let late = Duration::from_millis(400);
         tokio::time::sleep(late).await;
-        let done = crate::queue::work_until_done(
-            &queue,
-            quick(),
-            handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) })),
-            3,
-        );
+        let done =
+            crate::queue::work_until_done(&queue, quick(), handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) })), 3);
         assert_eq!(done.await.done, 3);
         let series = snapshot(&recorder.snapshotter());
         let lags = series.iter().find(|series| series.name == "pg_limiter_queue_lag_seconds").expect("lags");

@@ -204,7 +204,9 @@ async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
 async fn no_more_is_owed_than_the_limit_allows() {
     let database = Database::migrated().await;
     database.execute("ALTER TABLE rate_limits ADD CONSTRAINT debts CHECK (value >= -1.000001) NOT VALID").await;
-    database.execute("ALTER TABLE rate_limits ADD CONSTRAINT none CHECK (value >= -0.000001 OR name <> 'owing_none')").await;
+    database
+        .execute("ALTER TABLE rate_limits ADD CONSTRAINT none CHECK (value >= -0.000001 OR name <> 'owing_none')")
+        .await;
     for name in ["owing_one", "owing_none"] {
         let limiter = limiter(&database.app, limits(), |_| {});
         let calls = (0..12).map(|_| (&limiter, Call::from((name, "k")), MINUTE));

@@ -142,7 +142,8 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
         match cause {
             Cause::Busy | Cause::Connection if comes_back => return calls,
             // The one that was first has committed just now: this is the best moment to try again. Once.
-            Cause::Conflict if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
+            Cause::Conflict
+                if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
             Cause::Conflict | Cause::Connection | Cause::Busy => {
                 if let Some(delay) = combiner.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
