@@ -184,8 +184,8 @@ async fn the_spans_are_those_of_the_interface() {
         }
     }
     let call = |op: &str, transaction: &str, outcome: &str| {
-        let calls = shown.iter().filter(|span| span.text("op") == op && span.text("transaction") == transaction);
-        calls.filter(|span| span.text("outcome") == outcome).cloned().next().expect(op)
+        let mut calls = shown.iter().filter(|span| span.text("op") == op && span.text("transaction") == transaction);
+        calls.find(|span| span.text("outcome") == outcome).cloned().expect(op)
     };
     let denied = call("limit", "own", "denied");
     assert_eq!((denied.text("limits"), denied.text("denied_by")), ("two,many", "two"));
