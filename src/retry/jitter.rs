@@ -26,7 +26,7 @@ mod tests {
         assert!(parts.iter().all(|part| *part <= span));
         for tenth in 0..10 {
             let bounds = span / 10 * tenth..span / 10 * (tenth + 1);
-            let inside = parts.iter().filter(|part| bounds.contains(part)).count();
+            let inside = parts.iter().filter(|part| bounds.contains(*part)).count();
             assert!((20..300).contains(&inside), "{inside} in the tenth from {tenth} on");
         }
         assert_eq!(part_of(Duration::ZERO), Duration::ZERO);
