@@ -252,9 +252,9 @@ impl<'w, H: Handler> Crew<'w, H> {
         if !self.leases.holds(id, starts, now) {
             return; // It is somebody else's by now.
         }
-        let leases = Arc::clone(&self.leases);
-        let running = run(Arc::clone(&queue.name), queue.site.clone(), config.clone(), Arc::clone(handler), job, leases);
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
+        let (name, site, kept) = (Arc::clone(&queue.name), queue.site.clone(), Arc::clone(&leases));
+        let running = run(name, site, config.clone(), Arc::clone(handler), job, kept);
         let handle = self.running.spawn(async move {
             let began = Instant::now();
             let how = running.await;
