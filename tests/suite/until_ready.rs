@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use pg_limiter::{Call, Decision, Error, InvalidCall, Item, Limit, Limiter, Limits, WaitConfig};
 
 use crate::support::gate::{CENTURY, limiter};
-use crate::support::{Database, sqlx};
+use crate::support::{Database, Spans, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -53,6 +53,12 @@ async fn starts<'a>(
     (before, starts, denied.into_iter().map(|(decision, _)| decision).collect())
 }
 
+/// How often those who waited have asked, all together. (Those who ask at the same moment share a statement.)
+fn asked(spans: &Spans) -> u64 {
+    let waiting = spans.named("pg_limiter.call").into_iter().filter(|span| span.text("op") == "until_ready");
+    waiting.map(|span| span.number("attempts") as u64).sum()
+}
+
 /// Whether no more have gone ahead at any time than one and what had flowed in by then.
 fn are_paced(before: i64, starts: &[i64], gap: Duration) -> bool {
     let gap = i64::try_from(gap.as_micros()).expect("short");
@@ -61,6 +67,8 @@ fn are_paced(before: i64, starts: &[i64], gap: Duration) -> bool {
 
 #[tokio::test]
 async fn fifty_who_wait_are_let_through_at_the_pace_of_the_limit_and_ask_once() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     for name in ["paced", "none"] {
         // Two processes, and a call that does not wait among them.
@@ -69,9 +77,8 @@ async fn fifty_who_wait_are_let_through_at_the_pace_of_the_limit_and_ask_once() 
         let (before, starts, denied) = starts(&database, calls).await;
         assert_eq!((starts.len(), denied.len()), (50, 0));
         assert!(are_paced(before, &starts, SECOND / 20), "{name}, from {before} on: {starts:?}");
-        let asked = handles.iter().map(Limiter::batches).sum::<u64>();
-        assert!(asked <= 50, "{name}: {asked} statements");
     }
+    assert_eq!(asked(&spans), 100);
 }
 
 #[tokio::test]
@@ -116,6 +123,8 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
 
 #[tokio::test]
 async fn those_of_a_fixed_window_wait_for_the_one_that_has_room() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let calls = (0..10).map(|_| (&limiter, Call::from(("windows", "k")), SECOND * 30));
@@ -124,22 +133,46 @@ async fn those_of_a_fixed_window_wait_for_the_one_that_has_room() {
     // Windows begin with the seconds.
     let opened = |nth: i64| (before / 1_000_000 + nth / 3) * 1_000_000;
     assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "{before}: {starts:?}");
-    assert!(limiter.batches() <= 10, "{} statements", limiter.batches());
+    assert_eq!(asked(&spans), 10);
+}
+
+/// All of them could begin when the window opens.
+#[tokio::test]
+async fn jitter_spreads_those_of_one_window() {
+    let database = Database::migrated().await;
+    let twenty = limits().define("twenty", Limit::fixed_window(20, SECOND).start(Duration::ZERO)).expect("a limit");
+    let limiter = limiter(&database.app, twenty, |_| {});
+    let mut wait = WaitConfig::up_to(MINUTE);
+    wait.jitter = 1.0;
+    let before = clock(&database).await;
+    let waiting = (0..60).map(|_| async {
+        assert!(limiter.until_ready(("twenty", "k"), wait).await.expect("a decision").is_allowed());
+        clock(&database).await
+    });
+    let mut starts = join_all(waiting).await;
+    starts.sort_unstable();
+    let opened = |nth: i64| (before / 1_000_000 + nth / 20) * 1_000_000;
+    assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "never early: {before}: {starts:?}");
+    // Of 20 who come at any time of a second, it would be strange if all came in its first fifth.
+    assert!(starts[59] > opened(59) + 200_000, "{before}: {starts:?}");
 }
 
 /// With less time than a period nothing is reserved: it might be too late.
 #[tokio::test]
 async fn a_window_that_opens_in_time_is_waited_for_in_line() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for key in ["a", "b", "c"] {
-        let asked = limiter.batches();
+        let before_these = asked(&spans);
         let calls = (0..8).map(|_| (&limiter, Call::from(("windows", key)), SECOND * 99 / 100));
         let (before, starts, denied) = starts(&database, calls).await;
         assert!(starts.len() >= 3 && starts.len() <= 6 && starts.len() + denied.len() == 8, "{starts:?} {denied:?}");
         let opened = |nth: i64| (before / 1_000_000 + nth / 3) * 1_000_000;
         assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "{before}: {starts:?}");
-        assert!(limiter.batches() - asked <= 24, "{} statements", limiter.batches() - asked);
+        let asked = asked(&spans) - before_these;
+        assert!(asked <= 24, "{asked} times");
         let left = limiter.peek(("windows", key)).await.expect("a balance").least();
         assert!(left >= 0.0, "{left}");
     }
@@ -147,18 +180,23 @@ async fn a_window_that_opens_in_time_is_waited_for_in_line() {
 
 #[tokio::test]
 async fn in_a_sliding_window_only_the_first_in_line_asks() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
-    let calls = (0..25).map(|_| (&limiter, Call::from(("sliding", "k")), MINUTE));
+    let calls = (0..40).map(|_| (&limiter, Call::from(("sliding", "k")), MINUTE));
     let (before, starts, denied) = starts(&database, calls).await;
-    assert_eq!((starts.len(), denied.len()), (25, 0));
+    assert_eq!((starts.len(), denied.len()), (40, 0));
     // 10 at most in any period less one part of it.
-    assert!(starts[10] >= before + 900_000 && starts[20] >= before + 1_800_000, "{before}: {starts:?}");
-    assert!(limiter.batches() <= 50, "{} statements", limiter.batches());
+    assert!((1..4).all(|nth| starts[10 * nth] >= before + 900_000 * nth as i64), "{before}: {starts:?}");
+    // When it came, at its turn, and when the tokens were there: not whenever others got some.
+    assert!(asked(&spans) <= 3 * 40, "{} times", asked(&spans));
 }
 
 #[tokio::test]
 async fn several_processes_share_a_sliding_window_without_a_herd() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     let handles = [0; 3].map(|_| limiter(&database.app, limits(), |_| {}));
     let calls = (0..24).map(|nth| (&handles[nth % 3], Call::from(("sliding", "k")), MINUTE));
@@ -166,8 +204,7 @@ async fn several_processes_share_a_sliding_window_without_a_herd() {
     assert_eq!((starts.len(), denied.len()), (24, 0));
     assert!(starts[10] >= before + 900_000 && starts[20] >= before + 1_800_000, "{before}: {starts:?}");
     // One of each process at most asks for the same tokens.
-    let asked = handles.iter().map(Limiter::batches).sum::<u64>();
-    assert!(asked <= 24 * 4, "{asked} statements");
+    assert!(asked(&spans) <= 24 * 5, "{} times", asked(&spans));
 }
 
 #[tokio::test]
@@ -202,18 +239,20 @@ async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
 
 #[tokio::test]
 async fn no_more_is_owed_than_the_limit_allows() {
+    let spans = Spans::default();
+    let _traced = tracing::subscriber::set_default(spans.clone());
     let database = Database::migrated().await;
     database.execute("ALTER TABLE rate_limits ADD CONSTRAINT debts CHECK (value >= -1.000001) NOT VALID").await;
     database
         .execute("ALTER TABLE rate_limits ADD CONSTRAINT none CHECK (value >= -0.000001 OR name <> 'owing_none')")
         .await;
-    for name in ["owing_one", "owing_none"] {
+    for (nth, name) in [(1, "owing_one"), (2, "owing_none")] {
         let limiter = limiter(&database.app, limits(), |_| {});
-        let calls = (0..12).map(|_| (&limiter, Call::from((name, "k")), MINUTE));
+        let calls = (0..20).map(|_| (&limiter, Call::from((name, "k")), MINUTE));
         let (before, starts, denied) = starts(&database, calls).await;
-        assert_eq!((starts.len(), denied.len()), (12, 0));
+        assert_eq!((starts.len(), denied.len()), (20, 0));
         assert!(are_paced(before, &starts, SECOND / 20), "{name}: {before}: {starts:?}");
-        assert!(limiter.batches() <= 36, "{name}: {} statements", limiter.batches());
+        assert!(asked(&spans) <= nth * 3 * 20, "{name}: {} times", asked(&spans));
     }
 }
 
