@@ -2,15 +2,21 @@
 //!
 //!     cargo run --features embedded,metrics --example prometheus
 //!
-//! On the database of `DATABASE_URL`, or on a private PostgreSQL. It prints what an application would serve under `/metrics`.
+//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. It prints what an application would
+//! serve under `/metrics`.
+
+#[cfg(not(test))]
+mod common;
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use pg_limiter::observability::{count_shadow_denial, metric};
-use pg_limiter::queue::{BoxError, Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
+use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
 use pg_limiter::{Item, Limit, Limiter, Limits};
 use sqlx::PgPool;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Installs the recorder, for the whole process. Without buckets, histograms would be summaries.
 fn install() -> Result<PrometheusHandle, BoxError> {
@@ -63,19 +69,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<String, BoxError> {
 #[cfg(not(test))]
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    use pg_limiter::embedded::{Server, ServerConfig};
-
-    let private = match std::env::var("DATABASE_URL") {
-        Ok(_) => None,
-        Err(_) => Some(Server::start(&ServerConfig::default())?),
-    };
-    let url = match &private {
-        Some(server) => server.url("postgres"),
-        None => std::env::var("DATABASE_URL")?,
-    };
-    let pool = PgPool::connect(&url).await?;
-    pg_limiter::migrate::migrate(&pool).await?;
-    println!("{}", run(&pool).await?);
-    pool.close().await;
+    let scrape = common::on_a_fresh_database(run).await?;
+    println!("{scrape}");
     Ok(())
 }

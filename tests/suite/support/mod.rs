@@ -23,5 +23,5 @@ pub use database::{Database, server_config};
 pub use events::Events;
 pub use function::{Answer, Step, decide};
 pub use node::Node;
-pub use spans::Spans;
 pub use reached::limiter_at;
+pub use spans::Spans;
