@@ -6,6 +6,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::call::Decision;
 use crate::error::Error;
+use crate::observability::count_shadow_denial;
 use crate::web::keys::NoKey;
 
 /// A request was refused.
@@ -16,6 +17,7 @@ pub(super) fn denied(decision: &Decision) {
 /// A request would have been refused, but the layer is in shadow mode.
 pub(super) fn shadow_denied(counter: &AtomicU64, decision: &Decision) {
     counter.fetch_add(1, Ordering::Relaxed);
+    count_shadow_denial(decision);
     info!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded, in shadow mode: let through");
 }
 

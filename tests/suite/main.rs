@@ -57,6 +57,7 @@ mod tool_queue;
 #[cfg(feature = "cli")]
 mod tool_soak;
 mod transactions;
+mod until_ready;
 #[cfg(feature = "axum")]
 mod web;
 #[cfg(feature = "tower")]
@@ -69,4 +70,3 @@ mod web_in_handler;
 mod web_keys;
 #[cfg(feature = "axum")]
 mod web_tower;
-mod until_ready;
