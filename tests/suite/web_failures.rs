@@ -155,6 +155,7 @@ fn every_error_has_its_response() {
         (Error::Pooler { source: io() }, 503),
         (Error::Aborted, 500),
         (InvalidCall::CountExceedsCapacity { limit: "a".into(), count: 5.0, most: 2.0 }.into(), 400),
+        (InvalidCall::WaitTooShort { limit: "a".into(), count: 5.0, most: 2.0, max_wait: Duration::ZERO }.into(), 400),
         (InvalidCall::Key { limit: "a".into(), bytes: 2000 }.into(), 400),
         (InvalidCall::IdempotencyKey { bytes: 0 }.into(), 400),
         (InvalidCall::IdempotencyKeyReused.into(), 422),

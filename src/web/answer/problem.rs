@@ -34,7 +34,7 @@ struct Problem<'a> {
 /// | | |
 /// |---|---|
 /// | [`Error::Denied`] | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
-/// | [`InvalidCall::CountExceedsCapacity`], [`InvalidCall::Key`], [`InvalidCall::IdempotencyKey`] | 400: another request would do |
+/// | [`InvalidCall::CountExceedsCapacity`], [`InvalidCall::WaitTooShort`], [`InvalidCall::Key`], [`InvalidCall::IdempotencyKey`] | 400: another request would do |
 /// | [`InvalidCall::IdempotencyKeyReused`] | 422 |
 /// | what else is invalid, [`Error::Aborted`] | 500: a mistake of the program |
 /// | all others: the database did not decide | 503, `Retry-After: 1` |
@@ -93,6 +93,13 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
             StatusCode::BAD_REQUEST,
             format!(
                 "The request costs more than its rate limit {} ever grants; ask for less at once.",
+                policy_name(limit)
+            ),
+        ),
+        InvalidCall::WaitTooShort { limit, .. } => (
+            StatusCode::BAD_REQUEST,
+            format!(
+                "The request costs more than its rate limit {} grants while it waits; ask for less at once.",
                 policy_name(limit)
             ),
         ),
