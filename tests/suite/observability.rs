@@ -395,6 +395,34 @@ mod metrics {
         assert_eq!(enqueued, 3);
     }
 
+    #[cfg(feature = "tower")]
+    #[tokio::test]
+    async fn what_a_shadow_layer_lets_through_is_counted() {
+        use bytes::Bytes;
+        use http_body_util::{Empty, Full};
+        use pg_limiter::web::{ClientAddress, PeerAddress, RateLimitLayer};
+        use tower::{Layer, ServiceExt};
+
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        let database = Database::migrated().await;
+        let layer = RateLimitLayer::new(gate::limiter(&database.app, limits(), |_| {}));
+        let layer = layer.limit("two", ClientAddress::direct()).expect("a limit").shadow();
+        let service = layer.layer(tower::service_fn(|_: http::Request<Empty<Bytes>>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::default()))
+        }));
+        for _ in 0..5 {
+            let mut request = http::Request::new(Empty::new());
+            request.extensions_mut().insert(PeerAddress("192.0.2.1".parse().expect("an address")));
+            let response = service.clone().oneshot(request).await.expect("infallible");
+            assert_eq!(response.status(), 200);
+        }
+        let series = snapshot(&recorder.snapshotter());
+        assert_eq!(total(&series, "pg_limiter_shadow_denials_total", &[("limit", "two")]), 3);
+        let denied = [("limit", "two"), ("outcome", "denied")];
+        assert_eq!(total(&series, "pg_limiter_decisions_total", &denied), 3);
+    }
+
     #[tokio::test]
     async fn a_call_that_is_dropped_before_its_answer_is_not_counted() {
         let recorder = DebuggingRecorder::new();
