@@ -10,6 +10,7 @@ use crate::cli::prune::PruneArgs;
 use crate::cli::queue::QueueCommand;
 use crate::cli::replay::ReplayArgs;
 use crate::cli::reset::ResetArgs;
+use crate::cli::simulate::SimulateArgs;
 
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
@@ -19,6 +20,9 @@ Exit codes:
   3  the database is unavailable, lacks the schema, or anything else failed
 
 Without --database-url and DATABASE_URL, a private PostgreSQL server is started for this run only.";
+
+const SIMULATED_KIND: &str = "An inline limit instead: its kind, token_bucket, fixed_window or sliding_window [default: all of \
+                              them, each with the options that apply to it]";
 
 /// Rate limits inside PostgreSQL: try them, use them in scripts, replay past traffic.
 #[derive(Debug, Parser)]
@@ -35,7 +39,7 @@ pub(super) struct DatabaseArgs {
     /// The database, as postgres://user:password@host/name [default: the environment variable DATABASE_URL]
     #[arg(long, global = true, help_heading = "The database", value_name = "URL")]
     pub(super) database_url: Option<String>,
-    /// The schema that holds the limiter's table and functions (`demo` and `replay` make their own)
+    /// The schema that holds the limiter's table and functions (`demo`, `replay` and `simulate` make their own)
     #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "public")]
     pub(super) schema: String,
 }
@@ -72,6 +76,9 @@ pub(super) enum Command {
     /// Look at a database and its limiter, without changing anything: what is well, what is not, and what to do
     #[command(after_help = DOCTOR_EXIT_CODES)]
     Doctor(DoctorArgs),
+    /// What do limits admit of constant, random or bursty traffic? The kinds compared, as a table and as a picture
+    #[command(after_help = EXIT_CODES, mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
+    Simulate(SimulateArgs),
     /// What would these limits have done to past traffic? Recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),

@@ -24,8 +24,8 @@ pub(super) fn impossible(error: &InvalidCall) -> String {
 
 /// `{"a": 1, "b": null}` on one line, of values that are JSON already. Control characters are legal in its strings from 0x7f
 /// on; they are written out, too, for the sake of terminals.
-pub(super) fn object<const N: usize>(fields: [(&str, String); N]) -> String {
-    let fields = fields.map(|(name, value)| format!("{}: {value}", string(name)));
+pub(super) fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{}: {value}", string(name))).collect();
     let mut text = String::from("{");
     for c in fields.join(", ").chars() {
         if c.is_control() {

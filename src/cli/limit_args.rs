@@ -1,6 +1,6 @@
 //! A limit on the command line: from a limits file, or inline.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Map, Value};
@@ -60,21 +60,43 @@ impl LimitArgs {
         }
     }
 
+    /// The limits file, if it is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.limits.as_deref()
+    }
+
+    /// The inline limit of the kind that is given; if none is, one of each of these, with the options that apply to it.
+    pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>, CliError> {
+        if self.rate.is_none() {
+            return Err(CliError::usage("which limit? Give --limits FILE, or --rate and --period"));
+        }
+        match self.kind {
+            Some(kind) => Ok(vec![self.read(kind, |_| true)?]),
+            None => kinds.iter().map(|kind| self.read(*kind, |option| kind.takes(option))).collect(),
+        }
+    }
+
+    fn inline(&self) -> Result<Limit, CliError> {
+        self.read(self.kind.unwrap_or(Kind::TokenBucket), |_| true)
+    }
+
     /// Read as a limits file is, so that the same rules and messages hold.
-    fn inline(self) -> Result<Limit, CliError> {
-        let kind = self.kind.unwrap_or(Kind::TokenBucket).as_str();
+    fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit, CliError> {
         let fields = [
-            ("kind", Some(Value::from(kind))),
+            ("kind", Some(Value::from(kind.as_str()))),
             ("rate", self.rate.map(Value::from)),
-            ("period", self.period.map(Value::from)),
+            ("period", self.period.as_deref().map(Value::from)),
             ("capacity", self.capacity.map(Value::from)),
             ("max_reserved", self.max_reserved.map(Value::from)),
-            ("start", self.start.map(Value::from)),
+            ("start", self.start.as_deref().map(Value::from)),
             ("resolution", self.resolution.map(Value::from)),
             ("shards", self.shards.map(Value::from)),
         ];
-        let fields: Map<String, Value> =
-            fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        let fields: Map<String, Value> = fields
+            .into_iter()
+            .filter(|(name, _)| takes(name))
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect();
         serde_json::from_value(Value::Object(fields)).map_err(CliError::usage)
     }
 }

@@ -12,13 +12,16 @@ mod input;
 mod json;
 mod key_secret;
 mod limit_args;
+mod limit_text;
 mod migrate;
 mod output;
+mod plot;
 mod prune;
 mod queue;
 mod replay;
 mod reset;
 mod run;
+mod simulate;
 mod text;
 
 pub use replay::{Event, LogField, LogLine};

@@ -31,7 +31,8 @@ pub(super) fn colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn failure(error: io::Error) -> CliError {
+/// What it means that standard output could not be written.
+pub(super) fn failure(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
         CliError::OutputClosed
     } else {

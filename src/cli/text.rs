@@ -48,6 +48,16 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
+/// A part of a whole in percent: `12.5`.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    percent_of(part as f64, whole as f64)
+}
+
+/// The same of tokens.
+pub(super) fn percent_of(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1}", part * 100.0 / whole) } else { "0.0".to_owned() }
+}
+
 /// What is shown of a key or a name: one line without control characters, of at most `width` characters.
 pub(super) fn shown(text: &str, width: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();

@@ -49,20 +49,25 @@ impl Kind {
         }
     }
 
+    /// Whether an option of limits, by its name, applies to this kind.
+    pub(crate) fn takes(self, option: &str) -> bool {
+        match option {
+            "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
+            "start" => matches!(self, Self::FixedWindow | Self::SlidingWindow),
+            "resolution" => matches!(self, Self::SlidingWindow),
+            _ => true,
+        }
+    }
+
     /// The first option that is set and does not apply to this kind.
     pub(crate) fn misplaced(self, options: &Options) -> Option<&'static str> {
-        let (balance, grid, parts) = match self {
-            Self::TokenBucket => (true, false, false),
-            Self::FixedWindow => (true, true, false),
-            Self::SlidingWindow => (false, true, true),
-        };
         let set = [
-            ("capacity", options.capacity.is_some(), balance),
-            ("max_reserved", options.max_reserved.is_some(), balance),
-            ("start", options.start.is_some(), grid),
-            ("resolution", options.resolution.is_some(), parts),
+            ("capacity", options.capacity.is_some()),
+            ("max_reserved", options.max_reserved.is_some()),
+            ("start", options.start.is_some()),
+            ("resolution", options.resolution.is_some()),
         ];
-        set.into_iter().find(|(_, set, applies)| *set && !applies).map(|(name, ..)| name)
+        set.into_iter().find(|(name, set)| *set && !self.takes(name)).map(|(name, _)| name)
     }
 }
 

@@ -53,7 +53,11 @@ mod tool_doctor_engines;
 #[cfg(all(feature = "cli", unix))]
 mod tool_doctor_pooler;
 #[cfg(feature = "cli")]
+mod tool_plot;
+#[cfg(feature = "cli")]
 mod tool_queue;
+#[cfg(feature = "cli")]
+mod tool_simulate;
 #[cfg(feature = "cli")]
 mod tool_soak;
 mod transactions;

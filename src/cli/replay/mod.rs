@@ -4,15 +4,19 @@ mod access_log;
 mod apply;
 mod clock;
 mod events;
+mod merge;
+mod pictured;
 mod recording;
 mod run;
 mod sandbox;
 mod table;
 mod tally;
 
-use apply::Replayed;
-
 pub use access_log::{LogField, LogLine};
 pub use events::Event;
 
+pub(super) use apply::{CHUNK, Timed, decide_all, progress};
+#[cfg(test)]
+pub(super) use clock::YEARS;
 pub(super) use run::{ReplayArgs, run};
+pub(super) use sandbox::Sandbox;

@@ -1,6 +1,6 @@
 //! What is replayed: calls with their times, in the order of their lines.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::Call;
 use crate::call::Op;
 use crate::cli::error::CliError;
 use crate::cli::input;
-use crate::cli::replay::{Event, LogField, LogLine};
+use crate::cli::replay::{Event, LogField, LogLine, Timed};
 
 pub(super) enum Recording {
     Events(Vec<Event>),
-    /// One limit, and a request a line: its time and its key.
+    /// A request a line: its time and its key. Each limit is applied to all of them.
     Requests {
-        limit: Arc<str>,
+        limits: Vec<Arc<str>>,
         lines: Vec<(i64, Arc<str>)>,
     },
 }
@@ -30,7 +30,7 @@ impl Recording {
         Ok(Self::Events(events))
     }
 
-    pub(super) fn access_log(path: &Path, limit: &str, key: LogField) -> Result<Self, CliError> {
+    pub(super) fn access_log(path: &Path, limits: &[String], key: LogField) -> Result<Self, CliError> {
         let mut lines = Vec::new();
         let mut keys: HashSet<Arc<str>> = HashSet::new();
         each_line(path, |line| {
@@ -49,7 +49,7 @@ impl Recording {
             lines.push((line.at_micros(), key));
             Ok(())
         })?;
-        Ok(Self::Requests { limit: limit.into(), lines })
+        Ok(Self::Requests { limits: limits.iter().map(|name| name.as_str().into()).collect(), lines })
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -59,27 +59,62 @@ impl Recording {
         }
     }
 
-    pub(super) fn at(&self, place: usize) -> i64 {
+    fn at(&self, place: usize) -> i64 {
         match self {
             Self::Events(events) => events[place].at,
             Self::Requests { lines, .. } => lines[place].0,
         }
     }
 
-    pub(super) fn call(&self, place: usize) -> (Op, Call) {
-        match self {
-            Self::Events(events) => (events[place].op, events[place].call.clone()),
-            Self::Requests { limit, lines } => {
-                (Op::Limit, Call::from((Arc::clone(limit), Arc::clone(&lines[place].1))))
-            }
-        }
-    }
-
-    /// The places in the order of time; at the same time, in that of the lines.
+    /// The places of the lines in the order of time; at the same time, in that of the lines.
     pub(super) fn in_time_order(&self) -> Vec<usize> {
         let mut places: Vec<usize> = (0..self.len()).collect();
         places.sort_by_key(|place| self.at(*place));
         places
+    }
+
+    /// From the first moment to the last.
+    pub(super) fn span(&self) -> Option<(i64, i64)> {
+        let times = || (0..self.len()).map(|place| self.at(place));
+        Some((times().min()?, times().max()?))
+    }
+
+    /// How often it is gone through: an access log once for each limit, on buckets of its own.
+    pub(super) const fn passes(&self) -> usize {
+        match self {
+            Self::Events(_) => 1,
+            Self::Requests { limits, .. } => limits.len(),
+        }
+    }
+
+    /// The call of each of these lines.
+    pub(super) fn calls(&self, pass: usize, places: &[usize]) -> impl Iterator<Item = Timed<usize>> {
+        places.iter().map(move |place| {
+            let (op, call) = match self {
+                Self::Events(events) => (events[*place].op, events[*place].call.clone()),
+                Self::Requests { limits, lines } => {
+                    (Op::Limit, Call::from((Arc::clone(&limits[pass]), Arc::clone(&lines[*place].1))))
+                }
+            };
+            Timed { at: self.at(*place), op, call, tag: *place }
+        })
+    }
+
+    /// The keys that take tokens, by limit: in the order in which limits are applied, those of events by name.
+    pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
+        match self {
+            Self::Requests { limits, lines } => {
+                let keys: HashSet<Arc<str>> = lines.iter().map(|(_, key)| Arc::clone(key)).collect();
+                limits.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
+            }
+            Self::Events(events) => {
+                let mut buckets: BTreeMap<Arc<str>, HashSet<Arc<str>>> = BTreeMap::new();
+                for item in events.iter().filter(|event| event.op == Op::Limit).flat_map(|event| &event.call.items) {
+                    buckets.entry(Arc::clone(&item.limit.name)).or_default().insert(Arc::clone(&item.key.0));
+                }
+                buckets.into_iter().collect()
+            }
+        }
     }
 }
 

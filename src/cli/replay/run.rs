@@ -3,14 +3,19 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use crate::Limits;
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
-use crate::cli::replay::apply::replay;
+use crate::cli::limit_text::describe;
+use crate::cli::plot::{Clock, Picture, PlotArgs};
+use crate::cli::replay::LogField;
+use crate::cli::replay::apply::{Timed, decide_all, progress};
+use crate::cli::replay::merge::in_time_order;
+use crate::cli::replay::pictured::Pictured;
 use crate::cli::replay::recording::Recording;
 use crate::cli::replay::sandbox::Sandbox;
-use crate::cli::replay::table::{describe, table};
+use crate::cli::replay::table::table;
 use crate::cli::replay::tally::Tally;
-use crate::cli::replay::{LogField, Replayed};
 use crate::cli::{input, json, output};
 
 #[derive(Args, Debug)]
@@ -22,18 +27,31 @@ pub(in crate::cli) struct ReplayArgs {
     /// {"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key"])]
     events: Option<PathBuf>,
-    /// For an access log: which limit to apply to each request
+    /// For an access log: which limit to apply to each request. Several times for several limits, each as if it were alone
     #[arg(long, value_name = "NAME", requires = "access_log")]
-    apply: Option<String>,
+    apply: Vec<String>,
     /// A web server's access log in the common or the combined format; `-` is standard input
     #[arg(long, value_name = "FILE", requires = "apply")]
     access_log: Option<PathBuf>,
     /// For an access log: whom to limit
     #[arg(long, value_enum, value_name = "FIELD", requires = "access_log", default_value = "remote_addr")]
     key: LogField,
+    #[command(flatten)]
+    plot: PlotArgs,
+    /// Draw the traffic of this key only, with its balance [default: of all keys together]
+    #[arg(long, value_name = "KEY", requires = "plot")]
+    only_key: Option<String>,
     /// Print the decision on each line as JSON, in the order of the lines, instead of a table
     #[arg(long)]
     json: bool,
+}
+
+/// What is asked of the database.
+enum Asked {
+    /// The call of a line.
+    Line(usize),
+    /// A balance for a panel of the picture.
+    Balance(usize),
 }
 
 pub(in crate::cli) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode, CliError> {
@@ -41,46 +59,112 @@ pub(in crate::cli) async fn run(args: ReplayArgs, database: Database) -> Result<
     if recorded.is_some_and(input::is_stdin) && input::is_stdin(&args.limits) {
         return Err(CliError::usage("only one of the files can be standard input"));
     }
+    let file = args.plot.file()?;
     let limits = input::read_limits(&args.limits)?;
-    let (recording, by) = match (&args.events, &args.apply, &args.access_log) {
-        (Some(events), ..) => (Recording::events(events)?, None),
-        (None, Some(name), Some(log)) => {
-            if limits.get(name).is_none() {
-                return Err(CliError::usage(format!("{} has no limit \"{name}\"", input::name(&args.limits))));
-            }
-            (Recording::access_log(log, name, args.key)?, Some(field_name(args.key)))
-        }
-        _ => {
-            return Err(CliError::usage(
-                "what is to be replayed? Give --events FILE, or --apply NAME and --access-log FILE",
-            ));
-        }
+    let recording = read(&args, &limits)?;
+    let mut pictured = match &file {
+        Some(_) => Some(Pictured::new(&recording, &limits, &args.plot, args.only_key.as_deref())?),
+        None => None,
     };
 
     let running = database.start().await?;
     let mut sandbox = Sandbox::open(&running).await?;
-    let mut tally = Tally::default();
+    let order = recording.in_time_order();
+    let bar = progress("replaying", recording.passes() * order.len());
+    let mut tallies = Vec::new();
     let mut decisions = vec![String::new(); if args.json { recording.len() } else { 0 }];
-    replay(&recording, &limits, &mut sandbox, |replayed: Replayed<'_>| {
-        if args.json {
-            decisions[replayed.place] = match &replayed.decision {
-                Ok(decision) => json::decision(decision),
-                Err(error) => json::impossible(error),
-            };
-        } else {
-            tally.add(&replayed);
-        }
-    })
-    .await?;
+    for pass in 0..recording.passes() {
+        let mut tally = Tally::default();
+        let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
+        let calls = in_time_order(
+            questions.into_iter().map(|question| question.tagged(Asked::Balance)),
+            recording.calls(pass, &order).map(|call| call.tagged(Asked::Line)),
+        );
+        decide_all(calls, &limits, &mut sandbox, |timed: Timed<Asked>, decision| match (&timed.tag, &mut pictured) {
+            (Asked::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
+            (Asked::Balance(_), None) => {}
+            (Asked::Line(place), drawn) => {
+                bar.inc(1);
+                if let Some(drawn) = drawn {
+                    drawn.add(&timed, &decision);
+                }
+                if args.json {
+                    decisions[*place] = match &decision {
+                        Ok(decision) => json::decision(decision),
+                        Err(error) => json::impossible(error),
+                    };
+                } else {
+                    tally.add(&timed, &decision);
+                }
+            }
+        })
+        .await?;
+        tallies.push(tally);
+    }
+    bar.finish_and_clear();
     sandbox.close().await?;
 
+    if let (Some(file), Some(pictured)) = (file, pictured) {
+        file.draw(&picture(&args, pictured))?;
+    }
     if args.json {
         output::lines(decisions)?;
     } else {
-        let heading = args.apply.as_deref().and_then(|name| describe(&limits, name));
-        output::lines(heading.into_iter().chain(table(&tally, by.as_deref())))?;
+        output::lines(tables(&args, &limits, &tallies))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
+    match (&args.events, args.apply.as_slice(), &args.access_log) {
+        (Some(events), ..) => Recording::events(events),
+        (None, [_, ..], Some(log)) => {
+            for (place, name) in args.apply.iter().enumerate() {
+                if limits.get(name).is_none() {
+                    return Err(CliError::usage(format!("{} has no limit \"{name}\"", input::name(&args.limits))));
+                }
+                if args.apply[..place].contains(name) {
+                    return Err(CliError::usage(format!("--apply {name} is given twice")));
+                }
+            }
+            if args.json && args.apply.len() > 1 {
+                return Err(CliError::usage("--json tells the decisions of one limit: give --apply once"));
+            }
+            Recording::access_log(log, &args.apply, args.key)
+        }
+        _ => Err(CliError::usage("what is to be replayed? Give --events FILE, or --apply NAME and --access-log FILE")),
+    }
+}
+
+/// One for each limit that was applied.
+fn tables(args: &ReplayArgs, limits: &Limits, tallies: &[Tally]) -> Vec<String> {
+    let by = args.access_log.as_ref().map(|_| field_name(args.key));
+    let mut lines = Vec::new();
+    for (place, tally) in tallies.iter().enumerate() {
+        if place > 0 {
+            lines.push(String::new());
+        }
+        let name = args.apply.get(place);
+        lines.extend(name.and_then(|name| Some(describe(name, limits.get(name)?))));
+        lines.extend(table(tally, by.as_deref()));
+    }
+    lines
+}
+
+fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
+    let name = |path: &PathBuf| match path.file_name() {
+        _ if input::is_stdin(path) => input::name(path),
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => input::name(path),
+    };
+    let mut heading = args.events.as_ref().or(args.access_log.as_ref()).map(name).unwrap_or_default();
+    if args.access_log.is_some() {
+        heading.push_str(&format!(", limited by {}", field_name(args.key)));
+    }
+    if let Some(key) = &args.only_key {
+        heading.push_str(&format!(", the key {key}"));
+    }
+    Picture { heading, clock: Clock::Utc, panels: pictured.into_panels() }
 }
 
 fn field_name(field: LogField) -> String {

@@ -9,13 +9,13 @@ use crate::cli::error::CliError;
 use crate::migrate::migrations;
 use crate::sql::{Answer, Batch, Names, Statements, decide};
 
-pub(super) struct Sandbox {
+pub(in crate::cli) struct Sandbox {
     connection: PgConnection,
     statements: Statements,
 }
 
 impl Sandbox {
-    pub(super) async fn open(running: &Running) -> Result<Self, CliError> {
+    pub(in crate::cli) async fn open(running: &Running) -> Result<Self, CliError> {
         let mut connection = running.connect().await?;
         // The same isolation as the limiter's own transactions; writable whatever the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
@@ -28,14 +28,16 @@ impl Sandbox {
                 ))
             })?;
         }
+        // The same rows of sharded buckets are drawn every time.
+        sqlx::raw_sql("SELECT setseed(0)").execute(&mut connection).await?;
         Ok(Self { connection, statements: Statements::new(schema, Names::new(true)) })
     }
 
-    pub(super) async fn decide(&mut self, batch: &Batch) -> Result<Vec<Answer>, CliError> {
+    pub(in crate::cli) async fn decide(&mut self, batch: &Batch) -> Result<Vec<Answer>, CliError> {
         Ok(decide(&mut self.connection, &self.statements, batch).await?)
     }
 
-    pub(super) async fn close(mut self) -> Result<(), CliError> {
+    pub(in crate::cli) async fn close(mut self) -> Result<(), CliError> {
         sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
         Ok(self.connection.close().await?)
     }

@@ -2,15 +2,13 @@
 
 use jiff::Timestamp;
 
-use crate::Limits;
 use crate::cli::columns::aligned;
+use crate::cli::limit_text::WIDEST_NAME;
 use crate::cli::replay::tally::{Row, Tally};
-use crate::cli::text::{grouped, plain, shown};
-use crate::limit::format_micros;
+use crate::cli::text::{grouped, percent, shown};
 
 /// Rows shown.
 const TOP: usize = 20;
-const WIDEST_NAME: usize = 30;
 const WIDEST_KEY: usize = 46;
 
 /// `by`: what the keys of an access log are. Events name their limits and keys themselves.
@@ -38,31 +36,6 @@ pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
     lines.push(String::new());
     lines.extend(totals(tally, rows.len()));
     lines
-}
-
-/// The limits that an access log was replayed through: `api: token_bucket, 10 per 1m, capacity 20`.
-pub(super) fn describe(limits: &Limits, name: &str) -> Option<String> {
-    let limit = limits.get(name)?;
-    let mut text = format!(
-        "{}: {}, {} per {}",
-        shown(name, WIDEST_NAME),
-        limit.kind(),
-        plain(limit.rate()),
-        format_micros(limit.period_micros())
-    );
-    let options = [
-        ("capacity", limit.given_capacity().map(plain)),
-        ("max_reserved", limit.max_reserved().map(plain)),
-        ("start", limit.start_micros().map(format_micros)),
-        ("resolution", limit.given_resolution().map(|parts| parts.to_string())),
-        ("shards", limit.given_shards().map(|shards| shards.to_string())),
-    ];
-    for (option, value) in options {
-        if let Some(value) = value {
-            text.push_str(&format!(", {option} {value}"));
-        }
-    }
-    Some(text)
 }
 
 fn cells(limit: &str, key: &str, row: &Row) -> Vec<String> {
@@ -104,10 +77,6 @@ fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
         lines.push(format!("from {} to {} UTC: {length}", time(first), time(last)));
     }
     lines
-}
-
-fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "0.0".to_owned() } else { format!("{:.1}", part as f64 * 100.0 / whole as f64) }
 }
 
 fn time(micros: i64) -> String {

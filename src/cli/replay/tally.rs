@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::call::Op;
-use crate::cli::replay::apply::Replayed;
+use crate::cli::replay::Timed;
+use crate::{Decision, InvalidCall};
 
 /// The requests of one key to one limit.
 #[derive(Default)]
@@ -38,17 +39,17 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, replayed: &Replayed<'_>) {
-        let first = self.span.map_or(replayed.at, |(first, _)| first);
-        self.span = Some((first, replayed.at));
-        let decision = match &replayed.decision {
+    pub(super) fn add<T>(&mut self, timed: &Timed<T>, decision: &Result<Decision, InvalidCall>) {
+        let first = self.span.map_or(timed.at, |(first, _)| first);
+        self.span = Some((first, timed.at));
+        let decision = match decision {
             Ok(decision) => decision,
             Err(error) => {
                 self.impossible.entry(error.code()).or_insert_with(|| (0, error.to_string())).0 += 1;
                 return;
             }
         };
-        match replayed.op {
+        match timed.op {
             Op::Check => self.checks += 1,
             Op::Reset => self.resets += 1,
             Op::Limit | Op::Credit | Op::Charge => {
@@ -60,9 +61,9 @@ impl Tally {
                         self.reserved += u64::from(wait.is_some());
                     }
                 }
-                for (item, state) in replayed.call.items.iter().zip(decision.limits()) {
+                for (item, state) in timed.call.items.iter().zip(decision.limits()) {
                     let bucket = (Arc::clone(&state.limit), Arc::clone(&item.key.0));
-                    self.rows.entry(bucket).or_default().add(replayed.at, decision.is_denied(), state.refused);
+                    self.rows.entry(bucket).or_default().add(timed.at, decision.is_denied(), state.refused);
                 }
             }
         }

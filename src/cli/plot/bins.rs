@@ -1,0 +1,113 @@
+//! Time, cut into bars of one length.
+
+use crate::cli::error::CliError;
+use crate::cli::plot::steps::{SECOND, round_up};
+use crate::cli::text::grouped;
+use crate::limit::format_micros;
+
+/// About as many bars as can be told apart.
+const USUAL: i64 = 150;
+const MOST: i64 = 2_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Bins {
+    /// When the first one begins, in microseconds since the Unix epoch.
+    pub(in crate::cli) from: i64,
+    /// How long each is, in microseconds.
+    pub(in crate::cli) width: i64,
+    pub(in crate::cli) len: usize,
+}
+
+impl Default for Bins {
+    /// For what has no time at all.
+    fn default() -> Self {
+        Self { from: 0, width: SECOND, len: 1 }
+    }
+}
+
+impl Bins {
+    /// From the first moment to the last, on the grid of the clock. Without a width, a round one.
+    pub(in crate::cli) fn over(first: i64, last: i64, width: Option<i64>) -> Result<Self, CliError> {
+        let span = last.saturating_sub(first).saturating_add(1);
+        let width = width.unwrap_or_else(|| if first == last { SECOND } else { round_up(ceil(span, USUAL)) });
+        let from = first.div_euclid(width) * width;
+        let len = last.saturating_sub(from) / width + 1;
+        if len > MOST {
+            return Err(CliError::usage(format!(
+                "{} bars of {} are more than can be drawn: at most {}; choose a longer --bin",
+                grouped(len.unsigned_abs()),
+                format_micros(width),
+                grouped(MOST.unsigned_abs())
+            )));
+        }
+        Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
+    }
+
+    /// In which one a moment is.
+    pub(in crate::cli) fn place(&self, at: i64) -> usize {
+        let place = at.saturating_sub(self.from).div_euclid(self.width);
+        usize::try_from(place).unwrap_or_default().min(self.len - 1)
+    }
+
+    /// When one begins, or, for the number of them all, when the last one ends.
+    pub(in crate::cli) fn start(&self, place: usize) -> i64 {
+        let place = i64::try_from(place).unwrap_or(i64::MAX);
+        self.from.saturating_add(place.saturating_mul(self.width))
+    }
+
+    /// When the last one ends.
+    pub(in crate::cli) fn end(&self) -> i64 {
+        self.start(self.len)
+    }
+}
+
+const fn ceil(number: i64, divisor: i64) -> i64 {
+    number / divisor + (number % divisor > 0) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::plot::steps::{DAY, HOUR};
+    use crate::cli::replay::YEARS;
+
+    fn bins(first: i64, last: i64) -> Bins {
+        Bins::over(first, last, None).unwrap()
+    }
+
+    #[test]
+    fn five_minutes_are_150_bars_of_two_seconds() {
+        assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
+    }
+
+    #[test]
+    fn one_moment_is_one_bar() {
+        let one = bins(-1, -1);
+        assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
+        assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
+    }
+
+    #[test]
+    fn four_centuries_have_few_bars_too() {
+        let all = bins(*YEARS.start(), *YEARS.end());
+        assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
+    }
+
+    #[test]
+    fn every_moment_is_in_its_bar() {
+        for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {
+            let bins = bins(first, last);
+            assert!(bins.from <= first && bins.end() > last && bins.len <= 151, "{bins:?}");
+            for at in [first, last, first + (last - first) / 3] {
+                let place = bins.place(at);
+                assert!(bins.start(place) <= at && at < bins.start(place + 1), "{at} in {bins:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_bars_are_refused() {
+        let error = Bins::over(0, 300 * SECOND, Some(1000)).unwrap_err().to_string();
+        assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
+    }
+}

@@ -1,0 +1,70 @@
+//! What is drawn of one limit.
+
+use std::sync::Arc;
+
+use crate::cli::limit_text::describe;
+use crate::cli::plot::bins::Bins;
+use crate::cli::plot::series::{Became, Series};
+use crate::{Decision, Kind, Limit};
+
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Panel {
+    pub(in crate::cli) name: Arc<str>,
+    pub(super) limit: Limit,
+    /// Beside the description of the limit.
+    about: String,
+    pub(in crate::cli) series: Series,
+    /// Whether it is about one bucket, which has a balance.
+    pub(super) has_balance: bool,
+}
+
+impl Panel {
+    pub(in crate::cli) fn new(name: &Arc<str>, limit: Limit, about: String, bins: Bins, has_balance: bool) -> Self {
+        Self { name: Arc::clone(name), limit, about, series: Series::new(bins), has_balance }
+    }
+
+    /// When to ask for the balance: not at all, or again and again.
+    pub(in crate::cli) fn moments(&self) -> impl Iterator<Item = i64> {
+        Series::moments(self.series.bins).filter(|_| self.has_balance)
+    }
+
+    /// A call, and what the balance was after it.
+    pub(in crate::cli) fn add(&mut self, at: i64, count: f64, became: Became, balance: f64) {
+        self.series.add(at, count, became);
+        // What a call says of a sharded bucket is an estimate.
+        if self.has_balance && self.limit.shards() == 1 {
+            self.series.balance(at, balance);
+        }
+    }
+
+    pub(super) fn title(&self) -> String {
+        let limit = describe(&self.name, &self.limit);
+        if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
+    }
+
+    /// The balance, as it is known at some moments: in windows it stays the same between them.
+    pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
+        let points = self.series.balances();
+        if self.limit.kind() != Kind::FixedWindow {
+            return points;
+        }
+        let mut steps = Vec::with_capacity(2 * points.len());
+        for (at, value) in points {
+            steps.extend(steps.last().map(|(_, before): &(i64, f64)| (at, *before)));
+            steps.push((at, value));
+        }
+        steps
+    }
+}
+
+impl Became {
+    /// `refused`: whether it was this limit that refused.
+    pub(in crate::cli) fn of(decision: &Decision, refused: bool) -> Self {
+        match (decision.is_denied(), refused, decision.retry_after()) {
+            (true, true, _) => Self::Denied,
+            (true, false, _) => Self::DeniedElsewhere,
+            (false, _, Some(_)) => Self::Reserved,
+            (false, _, None) => Self::Admitted,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What became of the calls to one limit, in numbers.
+
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Calls that came, each once.
+    pub(super) calls: u64,
+    /// The times they asked: more, if they come back.
+    pub(super) offered: u64,
+    pub(super) admitted: u64,
+    /// Of the admitted, those that had to wait before they went ahead.
+    pub(super) reserved: u64,
+    pub(super) denied: u64,
+    /// The longest that any was told to wait; of calls that come back, from when they came to when they went ahead.
+    pub(super) longest_wait: Duration,
+    /// When tokens were used, in microseconds, and how many.
+    uses: Vec<(i64, f64)>,
+}
+
+impl Outcome {
+    /// Of so many calls.
+    pub(super) fn of(calls: usize) -> Self {
+        Self { calls: calls as u64, ..Self::default() }
+    }
+
+    pub(super) fn admit(&mut self, at: i64, came: i64, count: f64, wait: Option<Duration>) {
+        self.offered += 1;
+        self.admitted += 1;
+        self.reserved += u64::from(wait.is_some());
+        let wait = wait.unwrap_or_default();
+        self.longest_wait = self.longest_wait.max(micros(at - came) + wait);
+        self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
+    }
+
+    /// With the time it was told, if it does not come back.
+    pub(super) fn deny(&mut self, told: Option<Duration>) {
+        self.offered += 1;
+        self.denied += 1;
+        self.longest_wait = self.longest_wait.max(told.unwrap_or_default());
+    }
+
+    /// Those that were going to come back.
+    pub(super) const fn waiting(&self) -> u64 {
+        self.calls - self.admitted
+    }
+
+    /// The most tokens that were used within any period, wherever it begins: uses a whole period apart are not in one.
+    pub(super) fn most_in_a_period(&self, period: i64) -> f64 {
+        let mut uses = self.uses.clone();
+        uses.sort_by_key(|(at, _)| *at);
+        let (mut first, mut sum, mut most) = (0, 0.0, 0.0_f64);
+        for (at, count) in &uses {
+            sum += count;
+            while uses[first].0.saturating_add(period) <= *at {
+                sum -= uses[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+}
+
+fn micros(length: i64) -> Duration {
+    Duration::from_micros(length.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_looked_for_everywhere() {
+        let mut outcome = Outcome::default();
+        for at in [0, 90, 95, 99, 100, 101, 188, 189, 190] {
+            outcome.admit(at, at, 1.0, None);
+        }
+        // 90 to 189; 190 is a whole period after 90.
+        assert_eq!(outcome.most_in_a_period(100), 7.0);
+        assert_eq!(outcome.most_in_a_period(1), 1.0);
+        assert_eq!(outcome.most_in_a_period(i64::MAX), 9.0);
+        assert_eq!(Outcome::default().most_in_a_period(5), 0.0);
+    }
+
+    #[test]
+    fn a_reserved_call_uses_its_tokens_when_it_goes_ahead() {
+        let mut outcome = Outcome::default();
+        outcome.admit(0, 0, 2.0, Some(Duration::from_micros(100)));
+        outcome.admit(50, 10, 3.0, None);
+        assert_eq!((outcome.most_in_a_period(50), outcome.most_in_a_period(51)), (3.0, 5.0));
+        assert_eq!((outcome.longest_wait, outcome.reserved), (Duration::from_micros(100), 1));
+    }
+}

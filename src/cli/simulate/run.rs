@@ -1,0 +1,73 @@
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::call::{Op, Resolved};
+use crate::cli::database::Database;
+use crate::cli::error::CliError;
+use crate::cli::plot::{Clock, Panel, Picture};
+use crate::cli::replay::{Sandbox, progress};
+use crate::cli::simulate::args::SimulateArgs;
+use crate::cli::simulate::outcome::Outcome;
+use crate::cli::simulate::play::Play;
+use crate::cli::simulate::{json, table};
+use crate::cli::{input, output};
+use crate::{Limit, Limits};
+
+/// One limit, and what became of the calls.
+pub(super) struct Simulated {
+    pub(super) name: Arc<str>,
+    pub(super) limit: Limit,
+    pub(super) outcome: Outcome,
+}
+
+pub(in crate::cli) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCode, CliError> {
+    let file = args.plot.file()?;
+    let named = args.limits()?;
+    let traffic = args.traffic(&named)?;
+    let bins = args.plot.bins(0, traffic.length - 1)?;
+    let mut limits = Limits::new();
+    for (name, limit) in &named {
+        limits = limits.define(name, *limit).map_err(CliError::usage)?;
+    }
+    if args.limits_are_inline() {
+        input::warn(&limits);
+    }
+    let times = traffic.times();
+    let play = |name| Play {
+        name,
+        key: &args.key,
+        count: args.count(),
+        reserve: args.reserves(),
+        retry: args.retries(),
+        times: &times,
+        end: traffic.length,
+    };
+    for (name, _) in &named {
+        // What can never be needs no database.
+        Resolved::new(Op::Limit, play(name).call(), &limits, None)?;
+    }
+
+    let running = database.start().await?;
+    let mut sandbox = Sandbox::open(&running).await?;
+    let bar = progress("simulating", named.len() * times.len());
+    let (mut panels, mut simulated) = (Vec::new(), Vec::new());
+    for (name, limit) in &named {
+        let mut panel = Panel::new(name, *limit, String::new(), bins, args.json || file.is_some());
+        let outcome = play(name).run(&limits, &mut sandbox, &mut panel, &bar).await?;
+        panels.push(panel);
+        simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome });
+    }
+    bar.finish_and_clear();
+    sandbox.close().await?;
+
+    let picture = Picture { heading: traffic.describe(), clock: Clock::Elapsed, panels };
+    if let Some(file) = file {
+        file.draw(&picture)?;
+    }
+    if args.json {
+        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| json::object(simulated, panel)))?;
+    } else {
+        output::lines(table::table(&traffic.describe(), &simulated, args.retries()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
