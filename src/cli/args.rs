@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::cli::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::cli::decide::{DecideArgs, PeekArgs};
 use crate::cli::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
+use crate::cli::export::ExportArgs;
 use crate::cli::migrate::MigrateArgs;
 use crate::cli::prune::PruneArgs;
 use crate::cli::queue::QueueCommand;
@@ -79,6 +80,9 @@ pub(super) enum Command {
     /// What do limits admit of constant, random or bursty traffic? The kinds compared, as a table and as a picture
     #[command(after_help = EXIT_CODES, mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
     Simulate(SimulateArgs),
+    /// Write the rows of the buckets as JSON, an object a line, or as CSV
+    #[command(after_help = EXIT_CODES)]
+    Export(ExportArgs),
     /// What would these limits have done to past traffic? Recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),

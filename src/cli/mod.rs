@@ -8,6 +8,7 @@ mod decide;
 mod demo;
 mod doctor;
 mod error;
+mod export;
 mod input;
 mod json;
 mod key_secret;

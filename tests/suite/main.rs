@@ -53,6 +53,8 @@ mod tool_doctor_engines;
 #[cfg(all(feature = "cli", unix))]
 mod tool_doctor_pooler;
 #[cfg(feature = "cli")]
+mod tool_export;
+#[cfg(feature = "cli")]
 mod tool_plot;
 #[cfg(feature = "cli")]
 mod tool_queue;

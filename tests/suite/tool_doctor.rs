@@ -55,21 +55,21 @@ impl Findings {
 }
 
 /// A role that may connect and nothing else, and the URL with it.
-struct Role<'d> {
+pub struct Role<'d> {
     database: &'d Database,
     name: String,
-    url: String,
+    pub url: String,
 }
 
 impl<'d> Role<'d> {
-    async fn new(database: &'d Database) -> Self {
+    pub async fn new(database: &'d Database) -> Self {
         let name = format!("app_of_{}", database.name);
         database.execute(&format!("DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN PASSWORD 'of-a-test'")).await;
         let (_, place) = database.url.split_once('@').expect("a URL with a user");
         Self { database, url: format!("postgres://{name}:of-a-test@{place}"), name }
     }
 
-    async fn gets(&self, sql: &str) {
+    pub async fn gets(&self, sql: &str) {
         self.database.execute(&sql.replace("app_role", &self.name)).await;
     }
 
@@ -83,7 +83,7 @@ impl<'d> Role<'d> {
         }
     }
 
-    async fn drop(self) {
+    pub async fn drop(self) {
         self.gets("DROP OWNED BY app_role; DROP ROLE app_role").await;
     }
 }

@@ -1,0 +1,101 @@
+use std::process::ExitCode;
+
+use sqlx::{Connection, PgConnection, Row as _};
+
+use crate::call::{Call, Item, Op, Resolved};
+use crate::cli::database::Database;
+use crate::cli::error::CliError;
+use crate::cli::export::args::ExportArgs;
+use crate::cli::export::pages::Pages;
+use crate::cli::export::row::Row;
+use crate::cli::export::writer::Writer;
+use crate::cli::input;
+use crate::error::told;
+use crate::sql::{Batch, Names, Statements, decide};
+use crate::{Error, Limits, Schema};
+
+pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
+    let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
+    let running = database.named()?;
+    let mut conn = running.connect().await?;
+    let schema = running.schema().clone();
+    let mut writer = Writer::open(args.output.as_deref(), args.format, limits.is_some(), args.no_formulas)?;
+    let mut asked: Vec<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    if asked.is_empty() {
+        asked.push(None); // All.
+    }
+
+    let refused = |error| refusal(error, &schema);
+    // One snapshot for all pages, and nothing can be written: so it works on a standby, too.
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+    let moment = now(&mut conn).await?;
+    let statements = Statements::new(schema.clone(), Names::new(true));
+    for limit in asked {
+        let mut pages = Pages::new(&schema, limit, args.key.as_deref());
+        loop {
+            let mut rows = pages.next(&mut conn).await.map_err(refused)?;
+            if rows.is_empty() {
+                break;
+            }
+            if let Some(limits) = &limits {
+                add_balances(&mut rows, limits, moment, &mut conn, &statements).await.map_err(refused)?;
+            }
+            for row in &rows {
+                writer.write(row)?;
+            }
+        }
+    }
+    sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
+    conn.close().await?;
+    writer.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The database's clock.
+async fn now(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    let sql = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+    sqlx::query(sql).persistent(false).fetch_one(conn).await?.try_get(0)
+}
+
+/// Asked as `peek` does, of the buckets whose first rows these are.
+async fn add_balances(
+    rows: &mut [Row],
+    limits: &Limits,
+    moment: i64,
+    conn: &mut PgConnection,
+    statements: &Statements,
+) -> Result<(), sqlx::Error> {
+    let mut batch = Batch::new();
+    let mut asked = Vec::new();
+    for row in rows.iter_mut().filter(|row| row.shard == 0) {
+        let call = Call::from(Item::new(row.name.as_str(), row.key.as_str()).count(0));
+        // A name that is not in the file has no balance, nor has what no call could name.
+        if let Ok(call) = Resolved::new(Op::Check, call, limits, None) {
+            batch.add(&call, Some(moment));
+            asked.push((call, &mut row.balance));
+        }
+    }
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let answers = decide(conn, statements, &batch).await?;
+    for (answer, (call, balance)) in answers.iter().zip(asked) {
+        *balance = Some(answer.balances(&call).least());
+    }
+    Ok(())
+}
+
+fn refusal(error: sqlx::Error, schema: &Schema) -> CliError {
+    let code = error.as_database_error().and_then(|error| error.code());
+    if code.as_deref() != Some("42501") {
+        return Error::of_statement(error, schema.name()).into();
+    }
+    let quoted = schema.quoted();
+    CliError::failed(format!(
+        "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {quoted}.rate_limits TO ..; and with \
+         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
+        told(&error)
+    ))
+}
