@@ -310,7 +310,9 @@ async fn nobody_has_to_read_to_the_end() {
     let events = "{\"at\": 1767225600000, \"limit\": \"send_message\"}\n".repeat(5000);
     let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &events)]);
     let (limits, events) = (path("limits.toml"), path("events.jsonl"));
-    for args in [&["replay", "--limits", &limits, "--events", &events, "--json"][..], &["migrate", "--print"]] {
+    let simulate = ["simulate", "--limits", &limits, "--calls", "50/s", "--bin", "1s", "--for", "1000s", "--json"];
+    let replay = ["replay", "--limits", &limits, "--events", &events, "--json"];
+    for args in [&replay[..], &simulate, &["migrate", "--print"]] {
         let mut child = Command::new(TOOL)
             .args(args)
             .env("DATABASE_URL", &database.url)

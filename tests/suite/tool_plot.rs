@@ -6,6 +6,7 @@ use roxmltree::{Document, Node};
 use serde_json::Value;
 
 use crate::support::Database;
+use crate::support::guide::{GUIDE, README};
 use crate::tool::{Run, files, run};
 
 const LIMITS: &str = r#"
@@ -303,4 +304,37 @@ async fn a_picture_that_cannot_be_written_is_a_failure() {
     let simulate = run(Some(&database.url), &args, "");
     assert_eq!(simulate.code, Some(3), "{}", simulate.stderr);
     assert!(simulate.stderr.contains("cannot write"), "{}", simulate.stderr);
+}
+
+/// The documents that show the picture of the three kinds: with the command that makes it, and what it prints.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_three_kinds_are_drawn_as_the_documents_show_them() {
+    let database = Database::empty().await;
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let (_dir, path) = files(&[]);
+    let file = path("kinds.svg");
+    let mut documents = 0;
+    let shown = fs::read_to_string(format!("{folder}/assets/README.md")).expect("a document");
+    let guide = GUIDE.iter().map(|(chapter, text)| (*chapter, *text));
+    for (document, text) in guide.chain([("README.md", README), ("assets/README.md", &shown)]) {
+        let Some((before, after)) = text.split_once("--plot assets/kinds.svg") else { continue };
+        let command = before.rsplit("pg-limiter simulate").next().expect("a command").replace('\\', " ");
+        let mut args = vec!["simulate"];
+        args.extend(command.split_whitespace());
+        args.extend(["--plot", &file]);
+        let printed = done(run(Some(&database.url), &args, "")).stdout;
+        assert!(after.contains(printed.trim_end()), "{document} does not have:\n{printed}");
+        documents += 1;
+    }
+    assert!(documents > 0);
+    let drawn = fs::read_to_string(&file).expect("a picture");
+    let kept = format!("{folder}/assets/kinds.svg");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&kept, &drawn).expect("write the picture");
+    }
+    assert!(
+        fs::read_to_string(&kept).is_ok_and(|kept| kept == drawn),
+        "assets/kinds.svg is not what is drawn: BLESS=1 keeps it"
+    );
+    assert!(drawn.len() < 60_000, "{}", drawn.len());
 }
