@@ -86,6 +86,6 @@ pub use sql::{InvalidSchema, RateLimits, Schema, Within};
 pub use sqlx;
 
 /// The examples of the README are compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -5,8 +5,9 @@
 //! - When it gets serious: [when things fail](failures), [many callers](many_callers), [shards],
 //!   [performance]
 //! - Where it runs: [behind a pooler](poolers), [YugabyteDB](yugabytedb)
-//! - Around requests: [web services](web)
+//! - Around requests: [web services](web); before them: [waiting]
 //! - Besides calls from Rust: [the queue](queue), [from SQL](sql), [the tool](tool)
+//! - What it does at the moment: [observability](crate::observability)
 //! - What else there is: [alternatives]
 
 #[doc = include_str!("alternatives.md")]
@@ -35,6 +36,8 @@ pub mod sql {}
 pub mod tool {}
 #[doc = include_str!("transactions.md")]
 pub mod transactions {}
+#[doc = include_str!("waiting.md")]
+pub mod waiting {}
 #[doc = include_str!("web.md")]
 pub mod web {}
 #[doc = include_str!("yugabytedb.md")]

@@ -134,6 +134,13 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::own("limit", &call);
@@ -144,6 +151,12 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is taken.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own, which does not see what an open one has taken. [`within`](Self::within) does.
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::own("check", &call);
@@ -159,6 +172,12 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is taken.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own, which does not see what an open one has taken. [`within`](Self::within) does.
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("peek", &call);
@@ -174,6 +193,13 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let seen = Seen::own("reset", &call);
@@ -189,6 +215,13 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
         let seen = Seen::whole("reset_all_keys", false, name);
         let running = async {
@@ -242,6 +275,13 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("credit", &call);
@@ -257,6 +297,13 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`].
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("charge", &call);

@@ -53,6 +53,9 @@ impl Limiter {
     ///
     /// # Cancel safety
     /// Dropping the future is safe: what was removed stays removed, and the next run goes on with the rest.
+    ///
+    /// # In a transaction
+    /// In short ones of its own, at READ COMMITTED; there is no form for the caller's, which would keep the rows locked.
     pub async fn prune(&self) -> Result<u64, Error> {
         let seen = Seen::whole("prune", false, "");
         seen.watch(self.prune_all()).await

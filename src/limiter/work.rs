@@ -59,6 +59,10 @@ impl Limiter {
     ///
     /// # Cancel safety
     /// Dropping the future rolls back, unless COMMIT was already sent. The connection is closed, not returned.
+    ///
+    /// # In a transaction
+    /// It is one. Calls on the limiter in it are made with [`within`](Self::within) on the connection that the work is given;
+    /// those on the handle itself are not part of it.
     pub async fn transaction<T, E>(&self, mut work: impl AsyncFnMut(&mut PgConnection) -> Result<T, E>) -> Result<T, E>
     where
         E: std::error::Error + From<Error> + 'static,

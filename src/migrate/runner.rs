@@ -19,6 +19,9 @@ const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 ///
 /// # Cancel safety
 /// Dropping the future rolls back.
+///
+/// # In a transaction
+/// In one of its own; [`migrate_on`] is for the caller's.
 pub async fn migrate(pool: &PgPool) -> Result<MigrateReport, MigrateError> {
     Migrator::default().run(pool).await
 }
@@ -30,6 +33,9 @@ pub async fn migrate(pool: &PgPool) -> Result<MigrateReport, MigrateError> {
 ///
 /// # In a transaction
 /// What was migrated is there when the caller commits. An advisory lock is held until then.
+///
+/// # Cancel safety
+/// Roll the transaction back: a statement may still run on the server.
 pub async fn migrate_on(connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
     Migrator::default().run_on(connection).await
 }
@@ -82,6 +88,9 @@ impl Migrator {
     ///
     /// # Cancel safety
     /// Dropping the future rolls back.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`run_on`](Self::run_on) is for the caller's.
     pub async fn run(&self, pool: &PgPool) -> Result<MigrateReport, MigrateError> {
         let mut policy = RetryPolicy {
             max_attempts: 100,
@@ -132,6 +141,9 @@ impl Migrator {
     ///
     /// # In a transaction
     /// What was migrated is there when the caller commits. An advisory lock is held until then.
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: a statement may still run on the server.
     pub async fn run_on(&self, connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
         self.nested(connection).await.map_err(|failure| self.told(failure))
     }

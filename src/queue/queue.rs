@@ -94,6 +94,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`Error::Overloaded`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`within`](Self::within) has the same for the caller's.
     pub async fn enqueue(&self, job: Job) -> Result<Enqueued, Error> {
         let seen = Seen::enqueue(false, &self.name, 1);
         let running = async {
@@ -107,6 +113,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`within`](Self::within) has the same for the caller's.
     pub async fn enqueue_all(&self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let jobs: Vec<Job> = jobs.into_iter().collect();
         if jobs.is_empty() {
@@ -125,6 +137,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is written.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`within`](Self::within) has the same for the caller's.
     pub async fn estimate(&self, job: Job) -> Result<Estimate, Error> {
         let job = self.check(job)?;
         let answer = self.send(&[job], true).await?.pop();
@@ -138,6 +156,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`InvalidJob::UnknownJob`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`within`](Self::within) has the same for the caller's.
     pub async fn cancel(&self, id: i64) -> Result<JobState, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
         let run =
@@ -153,6 +177,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`InvalidJob::UnknownJob`], [`InvalidJob::NotReserved`], [`InvalidJob::NotStarted`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own; [`within`](Self::within) has the same for the caller's.
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Settled { limit, keys, count } = self.settled_item(used.into())?;
         let limits = KnownLimits::of(self.site.limits(), [&*limit]);
@@ -176,6 +206,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own.
     pub async fn requeue(&self, id: i64) -> Result<Option<SystemTime>, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
         let run =
@@ -187,6 +223,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is written.
+    ///
+    /// # In a transaction
+    /// In one of its own.
     pub async fn job(&self, id: i64) -> Result<Option<JobInfo>, Error> {
         let filter = JobFilter { queue: Some(&self.name), id: Some(id), ..JobFilter::default() };
         let run = self.site.own(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
@@ -198,6 +240,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is written.
+    ///
+    /// # In a transaction
+    /// In one of its own.
     pub async fn jobs(&self, state: Option<JobState>, most: u32) -> Result<Vec<JobInfo>, Error> {
         let state = state.map(JobState::as_str);
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
@@ -212,6 +260,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is written.
+    ///
+    /// # In a transaction
+    /// In one of its own.
     pub async fn counts(&self) -> Result<Vec<GroupCounts>, Error> {
         let run = self.site.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
@@ -222,6 +276,12 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]. What was removed before an error stays removed.
+    ///
+    /// # Cancel safety
+    /// Safe: what was removed stays removed.
+    ///
+    /// # In a transaction
+    /// In short ones of its own.
     pub async fn prune(&self, ended_for: Duration) -> Result<u64, Error> {
         let arguments = (&*self.name, time::capped(ended_for));
         let mut pruned = 0;

@@ -35,6 +35,12 @@ impl QueueWithin<'_> {
     ///
     /// # Errors
     /// See [`QueueWithin`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn enqueue(self, job: Job) -> Result<Enqueued, Error> {
         let queue = self.queue;
         let seen = Seen::enqueue(true, &queue.name, 1);
@@ -50,6 +56,12 @@ impl QueueWithin<'_> {
     ///
     /// # Errors
     /// See [`QueueWithin`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn enqueue_all(self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let (queue, jobs) = (self.queue, jobs.into_iter().collect::<Vec<Job>>());
         if jobs.is_empty() {
@@ -68,6 +80,12 @@ impl QueueWithin<'_> {
     ///
     /// # Errors
     /// See [`QueueWithin`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// It sees what this one has taken, and keeps nothing locked.
     pub async fn estimate(self, job: Job) -> Result<Estimate, Error> {
         let job = self.queue.check(job)?;
         let answer = self.send(&[job], true).await?.pop();
@@ -79,6 +97,12 @@ impl QueueWithin<'_> {
     ///
     /// # Errors
     /// See [`QueueWithin`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn cancel(self, id: i64) -> Result<JobState, Error> {
         let Queue { site, name, .. } = self.queue;
         let limits = KnownLimits::all(site.limits());
@@ -91,6 +115,12 @@ impl QueueWithin<'_> {
     ///
     /// # Errors
     /// See [`QueueWithin`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn settle(self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Queue { site, name, .. } = self.queue;
         let Settled { limit, keys, count } = self.queue.settled_item(used.into())?;

@@ -96,6 +96,9 @@ impl<H: Handler> Worker<H> {
     /// # Cancel safety
     /// Dropping the future ends the jobs that run; their transactions are rolled back, and they come back when their leases
     /// run out. Use `stop`.
+    ///
+    /// # In a transaction
+    /// Claims have their own; each job has one, which its handler gets and which commits with the job's completion.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<WorkerReport, Error> {
         let mut crew = Crew::new(&self);
         let limiter = self.queue.limiter();

@@ -139,6 +139,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::callers("limit", &call);
@@ -153,6 +159,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// It sees what this one has taken, and keeps nothing locked.
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::callers("check", &call);
@@ -167,6 +179,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// It sees what this one has taken, and keeps nothing locked.
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("peek", &call);
@@ -181,6 +199,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let seen = Seen::callers("reset", &call);
@@ -195,6 +219,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
         let seen = Seen::whole("reset_all_keys", true, name);
         let running = async {
@@ -211,6 +241,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("credit", &call);
@@ -225,6 +261,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("charge", &call);

@@ -101,6 +101,9 @@ impl RequestLimits {
     ///
     /// # Cancel safety
     /// As for [`Within`](crate::Within).
+    ///
+    /// # In a transaction
+    /// Part of the caller's, as all calls [within](crate::Within) one.
     pub async fn enforce_within(&self, connection: &mut PgConnection) -> Result<Permit, Error> {
         if self.items.is_empty() {
             return Ok(Permit { wait: None, remaining: f64::INFINITY });

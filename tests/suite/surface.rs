@@ -252,3 +252,33 @@ fn the_readme_does_not_part_from_the_guide() {
         assert!(path.exists(), "the README refers to {link}");
     }
 }
+
+/// Whoever awaits something is told what may go wrong, what dropping it does, and whose transaction it runs in.
+#[test]
+fn every_call_that_is_awaited_tells_of_errors_cancelling_and_transactions() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let (mut folders, mut calls) = (vec![source.clone()], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+            if entry.is_dir() && entry != source.join("cli") {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&entry).expect("a file");
+                let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+                for (nth, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("pub async fn")) {
+                    if line.starts_with("pub async fn close(") {
+                        continue; // Nothing can go wrong.
+                    }
+                    calls += 1;
+                    let docs =
+                        lines[..nth].iter().rev().take_while(|line| line.starts_with("///") || line.starts_with("#["));
+                    let docs: Vec<&str> = docs.copied().collect();
+                    for heading in ["/// # Errors", "/// # Cancel safety", "/// # In a transaction"] {
+                        assert!(docs.contains(&heading), "{}: {line} lacks {heading}", entry.display());
+                    }
+                }
+            }
+        }
+    }
+    assert!(calls >= 35, "{calls}");
+}

@@ -7,7 +7,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide by name.
-pub const GUIDE: [(&str, &str); 15] = chapters![
+pub const GUIDE: [(&str, &str); 16] = chapters![
     "alternatives",
     "failures",
     "kinds",
@@ -21,6 +21,7 @@ pub const GUIDE: [(&str, &str); 15] = chapters![
     "sql",
     "tool",
     "transactions",
+    "waiting",
     "web",
     "yugabytedb",
 ];
