@@ -206,7 +206,12 @@ async fn many_rows_come_in_order_and_nobody_has_to_read_to_the_end() {
 async fn what_is_missing_is_said() {
     run(None, &["export"], "").refuses(2, &["--database-url"]);
     let database = Database::empty().await;
-    export(&database, &[]).refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    let (_dir, path) = files(&[("rows.json", "of yesterday")]);
+    let file = path("rows.json");
+    for to in [&[][..], &["--output", &file]] {
+        export(&database, to).refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    }
+    assert_eq!(fs::read_to_string(&file).expect("the file"), "of yesterday");
     let database = Database::migrated().await;
     database.execute(ROWS).await;
     let role = Role::new(&database).await;

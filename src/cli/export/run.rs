@@ -19,7 +19,6 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
     let running = database.named()?;
     let mut conn = running.connect().await?;
     let schema = running.schema().clone();
-    let mut writer = Writer::open(args.output.as_deref(), args.format, limits.is_some(), args.no_formulas)?;
     let mut asked: Vec<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -32,10 +31,17 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = now(&mut conn).await?;
     let statements = Statements::new(schema.clone(), Names::new(true));
+    let open = || Writer::open(args.output.as_deref(), args.format, limits.is_some(), args.no_formulas);
+    let mut writer = None;
     for limit in asked {
         let mut pages = Pages::new(&schema, limit, args.key.as_deref());
         loop {
             let mut rows = pages.next(&mut conn).await.map_err(refused)?;
+            // Not before there is an answer: a mistake must not empty the file of yesterday.
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                None => writer.insert(open()?),
+            };
             if rows.is_empty() {
                 break;
             }
@@ -49,7 +55,7 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
     }
     sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
     conn.close().await?;
-    writer.finish()?;
+    writer.map_or(Ok(()), Writer::finish)?;
     Ok(ExitCode::SUCCESS)
 }
 
