@@ -41,10 +41,11 @@ static ALLOCATOR: Counting = Counting;
 ///
 /// # Panics
 /// If it took more memory, in all, than an input of this length may.
-pub fn bounded<T>(text: &str, read: impl FnOnce(&str) -> T) -> T {
+pub fn bounded<I: AsRef<[u8]> + ?Sized, T>(input: &I, read: impl FnOnce(&I) -> T) -> T {
     let before = ALLOCATED.get();
-    let result = read(text);
+    let result = read(input);
     let took = ALLOCATED.get().wrapping_sub(before);
-    assert!(took <= FIXED + FOR_EACH_BYTE * text.len(), "{took} bytes of memory for {} bytes of text", text.len());
+    let length = input.as_ref().len();
+    assert!(took <= FIXED + FOR_EACH_BYTE * length, "{took} bytes of memory for {length} bytes of input");
     result
 }

@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     // As the tool reads them.
     for line in data.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line.trim_ascii_end());
-        match bounded(&line, |line| LogLine::parse(line).map(|read| (read.at_micros(), written(&read)))) {
+        match bounded(&*line, |line: &str| LogLine::parse(line).map(|read| (read.at_micros(), written(&read)))) {
             Ok((at, written)) => {
                 let (read, again) = (LogLine::parse(&line).expect("the same"), LogLine::parse(&written));
                 let again = again.unwrap_or_else(|reason| panic!("{written}: {reason}"));

@@ -1,0 +1,45 @@
+//! What proxies write about clients: read or not, and nothing that a client sends hides what a trusted proxy appends.
+#![no_main]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use http::{HeaderName, HeaderValue, Request};
+use libfuzzer_sys::fuzz_target;
+use pg_limiter::web::{ClientAddress, PeerAddress, TrustedProxies};
+use pg_limiter_fuzz::bounded;
+
+const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
+
+fuzz_target!(|data: &[u8]| {
+    for (header, appended) in [("x-forwarded-for", "198.51.100.7"), ("forwarded", "for=198.51.100.7;proto=https")] {
+        let header = HeaderName::from_static(header);
+        let sent: Vec<&[u8]> = data.split(|byte| *byte == b'\n').filter(|line| is_value(line)).collect();
+        // A client that is no proxy is the one it is.
+        assert_eq!(find(&header, CLIENT, &sent), CLIENT);
+        // What it says to a proxy that adds nothing may be believed; reading it must come to an end.
+        find(&header, PROXY, &sent);
+        // A proxy that adds a line, and one that adds to the last line.
+        assert_eq!(find(&header, PROXY, &[&sent[..], &[appended.as_bytes()]].concat()), CLIENT);
+        if let Some((last, before)) = sent.split_last() {
+            let longer = [*last, b", ", appended.as_bytes()].concat();
+            assert_eq!(find(&header, PROXY, &[before, &[&longer]].concat()), CLIENT);
+        }
+    }
+});
+
+fn is_value(line: &[u8]) -> bool {
+    HeaderValue::from_bytes(line).is_ok()
+}
+
+fn find(header: &HeaderName, peer: IpAddr, lines: &[&[u8]]) -> IpAddr {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(PeerAddress(peer));
+    for line in lines {
+        request.headers_mut().append(header, HeaderValue::from_bytes(line).expect("a value"));
+    }
+    let (parts, ()) = request.into_parts();
+    let proxies: TrustedProxies = "10.0.0.0/8, fd00::/8".parse().expect("networks");
+    let client = ClientAddress::behind(proxies.with_header(header.clone()));
+    bounded(&lines.concat(), |_| client.find(&parts)).expect("the peer is known")
+}
