@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::{debug, error, info, warn};
 
-use crate::call::Decision;
+use crate::call::{Decision, Item};
 use crate::error::Error;
 use crate::observability::count_shadow_denial;
 use crate::web::keys::NoKey;
@@ -21,9 +21,17 @@ pub(super) fn shadow_denied(counter: &AtomicU64, decision: &Decision) {
     info!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded, in shadow mode: let through");
 }
 
-/// There is no decision, and the answer is a 5xx.
+/// There is no decision, and the answer is a 5xx. What is wrong until somebody mends it is told apart from an outage.
 pub(super) fn failed(error: &Error) {
-    warn!(%error, "no decision on a rate limit: refused");
+    match error {
+        Error::Invalid(_)
+        | Error::InvalidLimit(_)
+        | Error::InvalidJob(_)
+        | Error::Aborted
+        | Error::SchemaMissing { .. }
+        | Error::Pooler { .. } => misconfigured(error),
+        _ => warn!(%error, "no decision on a rate limit: refused"),
+    }
 }
 
 /// There is no decision, and the request is let through all the same.
@@ -34,6 +42,16 @@ pub(super) fn let_through(error: &Error, why: &'static str) {
 /// A request has no key, and is let through all the same.
 pub(super) fn let_through_without_key(no_key: &NoKey) {
     warn!(%no_key, why = "shadow mode", "no key for a rate limit: let through");
+}
+
+/// A handler succeeded that was to take these, and did not.
+pub(super) fn not_asked(items: &[Item]) {
+    let limits: Vec<&str> = items.iter().map(|item| &*item.limit.name).collect();
+    misconfigured(&format_args!(
+        "a handler behind in_handler() answered without taking its limits ({}); call enforce_within() of its \
+         RequestLimits, or waive() if nothing is to be charged",
+        limits.join(", ")
+    ));
 }
 
 /// The server or the layer is set up wrongly.

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{Response, StatusCode};
@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::web::answer::{Standing, set_retry_after};
 use crate::web::layer::Rules;
+use crate::web::note;
 
 /// The limits and keys of one request, for a handler that limits in its own transaction: what it writes and what it is
 /// charged commit or roll back together, as no layer can have it.
@@ -64,6 +65,8 @@ pub struct RequestLimits {
 /// What was decided last, for the response.
 #[derive(Default)]
 struct Told {
+    /// Whether the handler asked, or said that it will not.
+    asked: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
 }
@@ -89,6 +92,16 @@ impl RequestLimits {
         &self.rules.limiter
     }
 
+    /// Nothing is charged for this request, and that is meant. Without this, a handler that succeeds and has not asked is
+    /// taken for one that forgot to: that is traced, as an event of level ERROR.
+    pub fn waive(&self) {
+        self.lock().asked = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes the tokens in the caller's transaction, and tells the layer what was decided, for the fields of the response.
     /// Without items, there is a permit at once. As all limits [within](crate::Within) a transaction, late is best.
     ///
@@ -108,20 +121,23 @@ impl RequestLimits {
         if self.items.is_empty() {
             return Ok(Permit { wait: None, remaining: f64::INFINITY });
         }
+        self.lock().asked = true;
         let call = Call::from(self.items.clone());
         let decision = self.rules.limiter.within(connection).limit(call).await?;
         let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
         if self.rules.shadow {
             return Ok(Permit { wait: None, remaining: decision.remaining() });
         }
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) =
-            Told { standings, retry_after: decision.retry_after() };
+        *self.lock() = Told { asked: true, standings, retry_after: decision.retry_after() };
         decision.enforce()
     }
 
     /// Puts what was decided into the response.
     pub(super) fn tell<B>(&self, response: &mut Response<B>) {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.lock();
+        if !told.asked && !self.items.is_empty() && response.status().is_success() {
+            note::not_asked(&self.items);
+        }
         // A handler that makes a 429 of its own need not think of it.
         if let Some(retry_after) = told.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
             set_retry_after(response.headers_mut(), retry_after);

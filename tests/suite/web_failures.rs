@@ -108,7 +108,7 @@ async fn a_database_without_the_schema_is_a_failure_and_traced() {
     assert_eq!(serve(layer(&limiter).on_failure(OnFailure::Open)).await.get("/", &USER).await.status, 200);
     drop(watched);
     let told = events.told();
-    assert!(told.contains("no decision on a rate limit: refused") && told.contains("run migrate"), "{told}");
+    assert!(told.contains("rate limits are set up wrongly") && told.contains("run migrate"), "{told}");
     assert!(told.contains("no decision on a rate limit: let through") && told.contains("on_failure is Open"), "{told}");
     assert!(!told.contains("somebody-secret"), "{told}");
 }

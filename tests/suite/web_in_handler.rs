@@ -12,7 +12,7 @@ use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
 use pg_limiter::{Error, Limit, Limiter, Limits};
 
 use crate::support::web::Served;
-use crate::support::{Database, sqlx};
+use crate::support::{Database, Events, sqlx};
 
 const YEAR: Duration = Duration::from_secs(8766 * 3600);
 
@@ -87,6 +87,9 @@ impl Shop {
             .route("/room", post(in_a_room))
             .route("/own", post(own_answer))
             .route("/idle", post(|_: RequestLimits| async { "nothing to charge" }))
+            .route("/forgetful", post(async || "ordered, without a look at any limit"))
+            .route("/fails", post(async || StatusCode::BAD_GATEWAY))
+            .route("/waived", post(async |limits: RequestLimits| limits.waive()))
             .layer(change(layer).in_handler())
             .with_state(limiter.clone());
         Self { served: Served::start(app).await, database, limiter }
@@ -149,6 +152,29 @@ async fn keys_and_exceptions_are_those_of_the_layer() {
     assert_eq!((shop.orders().await, shop.left("ada").await), (3, 2.0));
     let idle = shop.served.post("/idle", &[ADA]).await;
     assert!(idle.status == 200 && idle.is_untouched(), "nothing was decided");
+}
+
+/// Nothing else would tell: there is no refusal, ever.
+#[tokio::test]
+async fn a_handler_that_forgets_its_limits_is_told_of() {
+    let shop = Shop::open(|layer| layer).await;
+    let told = async |path: &str, headers: &[(&str, &str)]| {
+        let events = Events::default();
+        let watched = tracing::subscriber::set_default(events.clone());
+        let seen = shop.served.post(path, headers).await;
+        drop(watched);
+        (seen.status, events.told())
+    };
+    for path in ["/forgetful", "/idle"] {
+        let (status, told) = told(path, &[ADA]).await;
+        assert!(status == 200 && told.contains("set up wrongly"), "{path}: {told}");
+        assert!(told.contains("(orders)") && told.contains("enforce_within()") && !told.contains("ada"), "{told}");
+    }
+    // One that has asked, has said that it will not, or has failed before.
+    for (path, headers, expected) in [("/", &[ADA][..], 200), ("/waived", &[ADA], 200), ("/fails", &[ADA], 502)] {
+        let (status, told) = told(path, headers).await;
+        assert!(status == expected && !told.contains("set up wrongly"), "{path}: {status} {told}");
+    }
 }
 
 #[tokio::test]

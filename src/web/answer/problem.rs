@@ -39,7 +39,8 @@ struct Problem<'a> {
 /// | what else is invalid, [`Error::Aborted`] | 500: a mistake of the program |
 /// | all others: the database did not decide | 503, `Retry-After: 1` |
 ///
-/// It tells nothing of the database, and no key. What a 5xx does not tell is traced, as an event of level WARN.
+/// It tells nothing of the database, and no key. What a 5xx does not tell is traced: as an event of level ERROR if something is set up wrongly (a limit that is not defined, no
+/// schema), and otherwise of level WARN.
 pub fn error_response(error: &Error) -> Response<String> {
     let response = match error {
         Error::Denied(denied) => return denied_response(denied),

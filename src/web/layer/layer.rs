@@ -129,7 +129,8 @@ impl RateLimitLayer {
     /// Leaves the decision to the handler, for its own transaction: the layer finds the keys, hands them on as
     /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
     ///
-    /// Nothing is limited unless the handler asks. What becomes of failures is the handler's choice, too:
+    /// **Nothing is limited unless the handler asks.** One that succeeds and has not asked is traced, as an event of level
+    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. What becomes of failures is the handler's choice, too:
     /// [`on_failure`](Self::on_failure) has no say there. Two such layers around one handler are a mistake of the program, with
     /// 500; one beside a layer that decides itself is none.
     pub fn in_handler(self) -> Self {
