@@ -20,7 +20,8 @@ Exit codes:
   2  a request that can never be allowed, a job for which it cannot be done, or a mistake in the arguments or files
   3  the database is unavailable, lacks the schema, or anything else failed
 
-Without --database-url and DATABASE_URL, a private PostgreSQL server is started for this run only.";
+Without --database-url and DATABASE_URL, a private PostgreSQL server is started for this run only, where every bucket is full;
+`doctor` and `export` want a database to be named.";
 
 const SIMULATED_KIND: &str = "An inline limit instead: its kind, token_bucket, fixed_window or sliding_window [default: all of \
                               them, each with the options that apply to it]";

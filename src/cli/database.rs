@@ -70,9 +70,15 @@ impl Database {
     }
 }
 
-/// The one given, or else that of the environment; an empty one counts as none.
+/// The one given, or else that of the environment, where an empty one counts as none.
 fn url(given: Option<String>) -> Result<Option<String>, CliError> {
     let url = match given {
+        // Of a script whose variable is not set: a private server in its place would allow everything.
+        Some(url) if url.trim().is_empty() => {
+            return Err(CliError::usage(
+                "--database-url is empty: name a database, or leave it out for a private server",
+            ));
+        }
         Some(url) => Some(url),
         None => std::env::var_os("DATABASE_URL")
             .map(|url| url.into_string().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8")))

@@ -15,6 +15,9 @@ pub(super) struct MigrateArgs {
     /// Print the SQL instead, without any database: pg-limiter migrate --print | psql --single-transaction
     #[arg(long, group = "instead")]
     print: bool,
+    /// With --print: from this version on, for a schema that has those before it
+    #[arg(long, requires = "print", value_name = "VERSION", default_value_t = 1, hide_default_value = true)]
+    from: i32,
     /// Print the SQL that removes the table and the functions again, with all balances
     #[arg(long, group = "instead")]
     print_uninstall: bool,
@@ -25,7 +28,7 @@ pub(super) struct MigrateArgs {
 
 pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
     if args.print {
-        output::lines([sql(&database.schema)])?;
+        output::lines([sql(&database.schema, args.from)?])?;
     } else if args.print_uninstall {
         output::lines([uninstall(&database.schema).trim_end()])?;
     } else if args.list {
@@ -47,17 +50,20 @@ pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every migration, and the schema itself if it may not be there.
-fn sql(schema: &Schema) -> String {
+/// Every migration from this version on, and the schema itself if it may not be there.
+fn sql(schema: &Schema, from: i32) -> Result<String, CliError> {
     let mut text = String::new();
-    if schema.name() != "public" {
+    if from <= 1 && schema.name() != "public" {
         text.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n\n", schema.quoted()));
     }
-    for migration in migrations(schema) {
+    for migration in migrations(schema).into_iter().filter(|migration| migration.version >= from) {
         text.push_str(&format!("-- {:04}_{}\n", migration.version, migration.name));
         text.push_str(migration.sql.trim_end());
         text.push('\n');
     }
     text.truncate(text.trim_end().len());
-    text
+    if text.is_empty() {
+        return Err(CliError::usage(format!("--from {from}: there is no such version; `migrate --list` lists them")));
+    }
+    Ok(text)
 }

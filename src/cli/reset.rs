@@ -53,10 +53,10 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     pool.close().await;
     output::line(match (result?, args.json) {
         (None, true) => "{\"ok\": true}".to_owned(),
-        (Some(rows), true) => format!("{{\"ok\": true, \"keys\": {rows}}}"),
+        (Some(rows), true) => format!("{{\"ok\": true, \"rows\": {rows}}}"),
         (None, false) => "done".to_owned(),
-        (Some(1), false) => "done, 1 key forgotten".to_owned(),
-        (Some(rows), false) => format!("done, {rows} keys forgotten"),
+        (Some(1), false) => "done, 1 row removed".to_owned(),
+        (Some(rows), false) => format!("done, {rows} rows removed"),
     })?;
     Ok(ExitCode::SUCCESS)
 }

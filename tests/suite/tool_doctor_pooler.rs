@@ -7,7 +7,7 @@ use crate::tool_doctor::examine;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_pooler_is_recognised() {
     let database = Database::migrated().await;
-    let transaction = ["in transaction mode", "Connections::Pool", "pgbouncer before 1.21", "named_statements"];
+    let transaction = ["in transaction mode", "Connections::Pool", "pgbouncer 1.21 or newer", "named_statements"];
 
     let strict = Pooler::start(&database.url, 4, Settings::AllRefused);
     let refused = ["extra_float_digits", "08P01", "ignore_startup_parameters"];

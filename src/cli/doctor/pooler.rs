@@ -41,10 +41,8 @@ pub(super) async fn check(first: &mut PgConnection, options: &PgConnectOptions) 
         return Ok(Finding::ok("none in transaction mode: each connection has a server process of its own"));
     }
     Ok(Finding::note("there is one in transaction mode: connections share server processes")
-        .advise("Set LimiterConfig::connections to Connections::Pool. With pgbouncer before 1.21, or one whose")
-        .advise(
-            "max_prepared_statements is 0, set LimiterConfig::named_statements to false, too: it keeps none of them.",
-        ))
+        .advise("Set LimiterConfig::named_statements to false; or, if it is pgbouncer 1.21 or newer with")
+        .advise("max_prepared_statements above 0, LimiterConfig::connections to Connections::Pool. (Guide: poolers.)"))
 }
 
 /// Whether settings that are asked for at start-up arrive. `refused` says that those of the driver were refused already.
