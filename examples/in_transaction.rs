@@ -25,10 +25,10 @@ async fn send(pool: &PgPool, limiter: &Limiter, author: &str, text: &str) -> Res
     // Last, because its rows stay locked until the commit.
     let items = [Item::new("per_user", author), Item::global("everybody")];
     let decision = limiter.within(&mut tx).limit(items).await?;
-    if decision.is_denied() {
-        tx.rollback().await?;
-    } else {
+    if decision.is_allowed() {
         tx.commit().await?;
+    } else {
+        tx.rollback().await?;
     }
     Ok(decision)
 }
@@ -67,7 +67,8 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
                 denied += 1;
                 println!("message {nth}: refused by {}, retry after {retry_after:?}", decision.denied_by().join(", "));
             }
-            _ => println!("message {nth}: sent, {} left", decision.remaining().round()),
+            Outcome::Allowed => println!("message {nth}: sent, {} left", decision.remaining().round()),
+            _ => return Err("nothing is reserved here".into()),
         }
     }
 

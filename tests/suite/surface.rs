@@ -240,17 +240,37 @@ fn the_readme_does_not_part_from_the_guide() {
         }
     }
     assert!(tables >= 3, "{tables} tables");
-    let links: Vec<&str> = guide::README
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-        .filter(|link| !link.contains("://"))
-        .collect();
-    assert!(links.len() > 10, "{links:?}");
-    for link in links {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(link.split('#').next().unwrap_or_default());
-        assert!(path.exists(), "the README refers to {link}");
+}
+
+/// Where they are read as files; rustdoc looks after those of the documentation.
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let chapters = guide::GUIDE.map(|(name, _)| format!("src/guide/{name}.md"));
+    let others = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "fuzz/README.md"].map(str::to_owned);
+    let mut checked = 0;
+    for file in chapters.iter().chain(&others) {
+        let path = root.join(file);
+        let text = std::fs::read_to_string(&path).expect("a document");
+        let prose: String = text.split("```").step_by(2).collect();
+        let defined: Vec<(&str, &str)> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('[')?.split_once("]: ").filter(|(label, _)| !label.contains(']')))
+            .collect();
+        let inline = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in inline.chain(defined.iter().map(|(_, link)| *link)).filter(|link| !link.contains("://")) {
+            let target = link.split('#').next().unwrap_or_default();
+            assert!(path.parent().expect("a folder").join(target).exists(), "{file} refers to {link}");
+            checked += 1;
+        }
+        for label in prose.split("][").skip(1).filter_map(|rest| rest.split(']').next()) {
+            assert!(defined.iter().any(|(known, _)| *known == label), "{file} does not say where [{label}] leads");
+        }
+        for (label, _) in &defined {
+            assert!(prose.matches(&format!("[{label}]")).count() > 1, "{file} does not use [{label}]");
+        }
     }
+    assert!(checked > 60, "{checked} links");
 }
 
 /// Whoever awaits something is told what may go wrong, what dropping it does, and whose transaction it runs in.

@@ -7,7 +7,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide by name.
-pub const GUIDE: [(&str, &str); 16] = chapters![
+pub const GUIDE: [(&str, &str); 17] = chapters![
     "alternatives",
     "failures",
     "kinds",
@@ -19,6 +19,7 @@ pub const GUIDE: [(&str, &str); 16] = chapters![
     "queue",
     "shards",
     "sql",
+    "testing",
     "tool",
     "transactions",
     "waiting",
