@@ -12,7 +12,7 @@ use pg_limiter::{Error, Item, Limit, Limits, RetryPolicy};
 
 use crate::queue::{in_state, quick};
 use crate::support::gate::{self, CENTURY};
-use crate::support::{Database, Spans};
+use crate::support::{Database, Spans, watch};
 
 const INTERFACE: &str = include_str!("../../src/observability/interface.md");
 const KEY: &str = "anna.secret@example.com";
@@ -136,7 +136,7 @@ async fn everything(database: &Database) {
 #[tokio::test]
 async fn the_spans_are_those_of_the_interface() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     everything(&database).await;
     let shown = spans.shown();
@@ -225,7 +225,7 @@ async fn spans_are_for_those_who_ask_for_debug() {
         fn exit(&self, _: &tracing::span::Id) {}
     }
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(Coarse(spans.clone()));
+    let _traced = watch(Coarse(spans.clone()));
     let database = Database::migrated().await;
     everything(&database).await;
     assert!(spans.shown().is_empty(), "{:?}", spans.shown());

@@ -12,7 +12,7 @@ use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, LimiterCon
 use crate::queue::{quick, scheduled};
 use crate::support::gate::CENTURY;
 use crate::support::pooler::{Pooler, Settings};
-use crate::support::{Database, Events};
+use crate::support::{Database, Events, watch};
 
 fn limits() -> Limits {
     // Nothing flows in while a test runs.
@@ -270,7 +270,7 @@ async fn a_worker_listens_only_in_a_session_that_is_its_own() {
     let database = Database::migrated().await;
     let pooler = Pooler::start_in("session", &database.url, 8, Settings::Ignored);
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     for (url, listens) in [(pooler.url(&database.url), false), (database.url.clone(), true)] {
         let queue = Queue::new(&Limiter::new(Database::pool(&url, 4).await, limits()), "q").expect("a queue");
         let mut config = quick();

@@ -12,7 +12,7 @@ use pg_limiter::{Call, Error, Item, Key, KeySecret, Limit, Limiter, LimiterConfi
 
 use crate::queue::{quick, until_in_state};
 use crate::support::gate::{self, CENTURY};
-use crate::support::{Database, Events};
+use crate::support::{Database, Events, watch};
 
 const KEY: &str = "anna.secret@example.com";
 const PART: &str = "anna";
@@ -109,7 +109,7 @@ async fn calls_that_can_never_be_tell_no_key() {
 #[tokio::test]
 async fn denials_and_what_the_database_refuses_tell_no_key() {
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     let database = Database::migrated().await;
     // The server adds the parameters of what failed, as some are set up to.
     database
@@ -155,7 +155,7 @@ async fn denials_and_what_the_database_refuses_tell_no_key() {
 async fn conflicts_and_unknown_outcomes_tell_no_key() {
     for (code, at_commit) in [("40001", false), ("40P01", true), ("22023", false), ("08007", true), ("57014", false)] {
         let events = Events::default();
-        let _traced = tracing::subscriber::set_default(events.clone());
+        let _traced = watch(events.clone());
         let database = Database::migrated().await;
         refuse_with(&database, "rate_limits", code, at_commit).await;
         let limiter = limiter(&database.pool);
@@ -198,7 +198,7 @@ enum Work {
 #[tokio::test]
 async fn want_of_a_database_a_schema_or_a_privilege_tells_no_key() {
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     let empty = Database::empty().await;
     let error = limiter(&empty.pool).limit(("a", KEY)).await.expect_err("no table");
     assert!(matches!(error, Error::SchemaMissing { .. }), "{error}");
@@ -241,7 +241,7 @@ async fn want_of_a_database_a_schema_or_a_privilege_tells_no_key() {
 #[tokio::test]
 async fn a_queue_and_its_worker_tell_no_key() {
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     let database = Database::migrated().await;
     let queue = Queue::new(&limiter(&database.pool), "q").expect("a queue");
     let job = || Job::new(("jobs", KEY), &KEY).expect("a job").max_attempts(3);
@@ -309,6 +309,18 @@ async fn a_queue_and_its_worker_tell_no_key() {
     tells_no_key(&queue.settle(id, ("sliding", KEY, 1)).await.expect_err("not reserved"));
     let told = events.told();
     assert!(told.contains("a job was not done") && !told.contains(PART), "{told}");
+}
+
+/// Otherwise it would mean nothing that no key is traced: an event may be passed over because another test was there first.
+#[test]
+fn what_another_thread_comes_to_first_is_traced_all_the_same() {
+    let say = || tracing::info!(target: "pg_limiter::privacy", "said aloud");
+    let events = Events::default();
+    let _traced = watch(events.clone());
+    std::thread::spawn(say).join().expect("nobody listens there");
+    assert_eq!(events.told(), "");
+    say();
+    assert!(events.told().contains("said aloud"));
 }
 
 #[test]

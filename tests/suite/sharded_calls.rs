@@ -7,7 +7,7 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
 use pg_limiter::{Isolation, Item, Limit, Limiter, Limits};
 
 use crate::support::gate::{CENTURY, limiter};
-use crate::support::{Database, Events};
+use crate::support::{Database, Events, watch};
 use crate::tool::run;
 
 const SHARDS: u32 = 8;
@@ -258,7 +258,7 @@ fn the_number_of_shards_is_recommended_and_warned_of() {
 #[tokio::test]
 async fn a_limiter_traces_its_warnings() {
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     let database = Database::empty().await;
     let _ = Limiter::new(database.pool.clone(), limits(80, SHARDS));
     assert_eq!(events.told(), "");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pg_limiter::sqlx::Connection;
 use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
 
-use crate::support::{Database, Events};
+use crate::support::{Database, Events, watch};
 use crate::support::{pooler, sqlx};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -278,7 +278,7 @@ async fn the_limiters_own_calls_end_by_their_deadline() {
 #[tokio::test]
 async fn retries_exhausted_say_how_many_and_how_long() {
     let events = Events::default();
-    let _traced = tracing::subscriber::set_default(events.clone());
+    let _traced = watch(events.clone());
     let database = Database::migrated().await;
     let mut config = Database::config();
     config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use pg_limiter::{Call, Decision, Error, InvalidCall, Item, Limit, Limiter, Limits, WaitConfig};
 
 use crate::support::gate::{CENTURY, limiter};
-use crate::support::{Database, Spans, sqlx};
+use crate::support::{Database, Spans, sqlx, watch};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ fn are_paced(before: i64, starts: &[i64], gap: Duration) -> bool {
 #[tokio::test]
 async fn fifty_who_wait_are_let_through_at_the_pace_of_the_limit_and_ask_once() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     for name in ["paced", "none"] {
         // Two processes, and a call that does not wait among them.
@@ -124,7 +124,7 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
 #[tokio::test]
 async fn those_of_a_fixed_window_wait_for_the_one_that_has_room() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let calls = (0..10).map(|_| (&limiter, Call::from(("windows", "k")), SECOND * 30));
@@ -161,7 +161,7 @@ async fn jitter_spreads_those_of_one_window() {
 #[tokio::test]
 async fn a_window_that_opens_in_time_is_waited_for_in_line() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for key in ["a", "b", "c"] {
@@ -181,7 +181,7 @@ async fn a_window_that_opens_in_time_is_waited_for_in_line() {
 #[tokio::test]
 async fn in_a_sliding_window_only_the_first_in_line_asks() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let calls = (0..40).map(|_| (&limiter, Call::from(("sliding", "k")), MINUTE));
@@ -196,7 +196,7 @@ async fn in_a_sliding_window_only_the_first_in_line_asks() {
 #[tokio::test]
 async fn several_processes_share_a_sliding_window_without_a_herd() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     let handles = [0; 3].map(|_| limiter(&database.app, limits(), |_| {}));
     let calls = (0..24).map(|nth| (&handles[nth % 3], Call::from(("sliding", "k")), MINUTE));
@@ -240,7 +240,7 @@ async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
 #[tokio::test]
 async fn no_more_is_owed_than_the_limit_allows() {
     let spans = Spans::default();
-    let _traced = tracing::subscriber::set_default(spans.clone());
+    let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     database.execute("ALTER TABLE rate_limits ADD CONSTRAINT debts CHECK (value >= -1.000001) NOT VALID").await;
     database

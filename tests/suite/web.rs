@@ -10,7 +10,7 @@ use pg_limiter::web::{ClientAddress, HeaderKey, KeyExtractor, PathKey, RateLimit
 use pg_limiter::{Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::web::{Seen, Served};
-use crate::support::{Database, Events};
+use crate::support::{Database, Events, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -257,7 +257,7 @@ async fn in_shadow_mode_it_decides_and_counts_and_never_refuses() {
         .expect("limits")
         .x_ratelimit_headers()
         .shadow();
-    let watched = tracing::subscriber::set_default(events.clone());
+    let watched = watch(events.clone());
     let served = Served::start(app(layer.clone())).await;
     for _ in 0..5 {
         let seen = served.get("/", &[("x-org", "org-in-the-shadow")]).await;
@@ -444,7 +444,7 @@ async fn an_app_that_does_not_tell_the_peer_refuses_with_its_mistake_traced() {
     let database = Database::migrated().await;
     let layer = RateLimitLayer::new(database.limiter(limits()));
     let layer = layer.limit("per_address", ClientAddress::direct()).expect("a limit");
-    let watched = tracing::subscriber::set_default(events.clone());
+    let watched = watch(events.clone());
     let request = axum::extract::Request::new(axum::body::Body::empty());
     let response = tower::ServiceExt::oneshot(app(layer), request).await.expect("a response");
     drop(watched);

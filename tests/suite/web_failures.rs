@@ -11,7 +11,7 @@ use pg_limiter::web::{HeaderKey, OnFailure, RateLimitLayer, error_response};
 use pg_limiter::{Error, InvalidCall, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::web::{Seen, Served};
-use crate::support::{Database, Events, Node};
+use crate::support::{Database, Events, Node, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -103,7 +103,7 @@ async fn a_database_without_the_schema_is_a_failure_and_traced() {
     let events = Events::default();
     let database = Database::empty().await;
     let limiter = limiter(&database.pool, |_| {});
-    let watched = tracing::subscriber::set_default(events.clone());
+    let watched = watch(events.clone());
     is_refused(&serve(layer(&limiter)).await.get("/", &USER).await);
     assert_eq!(serve(layer(&limiter).on_failure(OnFailure::Open)).await.get("/", &USER).await.status, 200);
     drop(watched);

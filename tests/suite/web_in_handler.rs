@@ -12,7 +12,7 @@ use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
 use pg_limiter::{Error, Limit, Limiter, Limits};
 
 use crate::support::web::Served;
-use crate::support::{Database, Events, sqlx};
+use crate::support::{Database, Events, sqlx, watch};
 
 const YEAR: Duration = Duration::from_secs(8766 * 3600);
 
@@ -160,7 +160,7 @@ async fn a_handler_that_forgets_its_limits_is_told_of() {
     let shop = Shop::open(|layer| layer).await;
     let told = async |path: &str, headers: &[(&str, &str)]| {
         let events = Events::default();
-        let watched = tracing::subscriber::set_default(events.clone());
+        let watched = watch(events.clone());
         let seen = shop.served.post(path, headers).await;
         drop(watched);
         (seen.status, events.told())

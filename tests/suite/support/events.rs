@@ -1,3 +1,18 @@
+use std::sync::LazyLock;
+
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
+
+/// What this thread traces goes to this subscriber, until the guard is dropped.
+///
+/// Beside a second one: as long as there is a single one, `tracing` asks only the thread that comes to a place first whether
+/// anybody wants to hear from there, and remembers the answer, and that may be the thread of another test.
+#[must_use]
+pub fn watch(subscriber: impl tracing::Subscriber + Send + Sync + 'static) -> DefaultGuard {
+    static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(NoSubscriber::new()));
+    LazyLock::force(&SECOND);
+    tracing::subscriber::set_default(subscriber)
+}
+
 /// Keeps the messages of all events, and what is shown in spans.
 #[derive(Clone, Default)]
 pub struct Events(std::sync::Arc<std::sync::Mutex<Vec<String>>>);

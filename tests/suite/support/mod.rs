@@ -20,7 +20,7 @@ pub mod web;
 pub mod yugabyte;
 
 pub use database::{Database, server_config};
-pub use events::Events;
+pub use events::{Events, watch};
 pub use function::{Answer, Step, decide};
 pub use node::Node;
 pub use reached::limiter_at;
