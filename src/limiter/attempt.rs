@@ -125,7 +125,9 @@ impl Limiter {
         let mut attempts = Attempts::new(&self.combiner.retry);
         let mut was_unknown = false;
         loop {
-            match over_pool(&self.combiner, attempts.deadline(), &statement).await {
+            // In a box: the futures of the driver take tens of kilobytes, which every call would be moved about with,
+            // whether it comes here or not.
+            match Box::pin(over_pool(&self.combiner, attempts.deadline(), &statement)).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => {
                     let is_unknown = failure.cause(self.combiner.known_engine()) == Cause::Unknown;

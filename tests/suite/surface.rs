@@ -28,6 +28,31 @@ fn handles_and_values_cross_threads() {
     error::<Error>();
 }
 
+/// A future is moved about before it is polled, by this library and by its users: what is large and rarely needed is in a box.
+/// The driver's futures are: with them in every call, a hot key served half the decisions.
+#[tokio::test]
+async fn the_futures_of_calls_are_small() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(Limits::new());
+    let mut connection = database.pool.acquire().await.expect("a connection");
+    let call = || ("a", "u1");
+    let within = [
+        ("within: limit", { size_of_val(&limiter.within(&mut connection).limit(call())) }),
+        ("within: charge", { size_of_val(&limiter.within(&mut connection).charge(call())) }),
+    ];
+    let sizes = [
+        ("limit", size_of_val(&limiter.limit(call()))),
+        ("check", size_of_val(&limiter.check(call()))),
+        ("peek", size_of_val(&limiter.peek(call()))),
+        ("credit", size_of_val(&limiter.credit(call()))),
+        ("charge", size_of_val(&limiter.charge(call()))),
+        ("reset", size_of_val(&limiter.reset(call()))),
+        ("until_ready", size_of_val(&limiter.until_ready(call(), Duration::from_secs(1)))),
+        ("prune", size_of_val(&limiter.prune())),
+    ];
+    assert!(within.iter().chain(&sizes).all(|(_, size)| *size <= 4096), "{within:?} {sizes:?}");
+}
+
 async fn send(State(limiter): State<Limiter>) -> Result<String, (StatusCode, String)> {
     let failed = |error: sqlx::Error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     let refused = |error: Error| match error {
