@@ -254,9 +254,8 @@ impl Limiter {
     /// Together with others, or, with an idempotency key, on its own.
     async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
-        let once = self
-            .own_transaction(DecideOnce { call: &call, key, keep: self.combiner.rate_limits.keep_answers() })
-            .await?;
+        let once = DecideOnce { call: &call, key, keep: self.combiner.rate_limits.keep_answers() };
+        let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`: most calls have no such key.
         Ok((call, once.answer()?))
     }
 
