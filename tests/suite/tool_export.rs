@@ -1,13 +1,12 @@
 //! `pg-limiter export`: every row as it is, in both formats.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
 use pg_limiter::sqlx;
 use serde_json::Value;
 
 use crate::support::Database;
-use crate::tool::{Run, TOOL, files, run};
+use crate::tool::{Run, ends_well_if_nobody_reads, files, run};
 use crate::tool_doctor::Role;
 
 fn export(database: &Database, args: &[&str]) -> Run {
@@ -189,16 +188,7 @@ async fn many_rows_come_in_order_and_nobody_has_to_read_to_the_end() {
     assert_eq!(rows.iter().filter_map(|row| row["value"].as_f64()).sum::<f64>(), 25_001.0 * 25_002.0 / 2.0);
     assert_eq!(objects(&export(&database, &["--limit", "n1"])).len(), 8_334);
     for format in ["json", "csv"] {
-        let mut child = Command::new(TOOL)
-            .args(["export", "--format", format])
-            .env("DATABASE_URL", &database.url)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the tool");
-        drop(child.stdout.take());
-        let output = child.wait_with_output().expect("its end");
-        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+        ends_well_if_nobody_reads(&database.url, &["export", "--format", format]);
     }
 }
 

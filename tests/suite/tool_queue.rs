@@ -1,6 +1,5 @@
 //! `pg-limiter queue`: what is in the queues, and jobs that are run again or cancelled.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use pg_limiter::queue::{Job, JobState, Queue};
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use crate::queue::scheduled;
 use crate::support::Database;
 use crate::support::gate::limiter;
-use crate::tool::{Run, TOOL, files, run};
+use crate::tool::{Run, ends_well_if_nobody_reads, files, run};
 
 /// Of `slow` there are two tokens at once, and then one in each century.
 const LIMITS: &str = r#"
@@ -308,16 +307,7 @@ async fn whoever_does_not_read_to_the_end_gets_all_of_it_done() {
         let id = site.enqueue("q", "fast", "g").await;
         site.change(id, "state = 'dead'").await;
     }
-    let mut child = Command::new(TOOL)
-        .args(["queue", "requeue", "--dead", "q", "--limits", &site.limits])
-        .env("DATABASE_URL", &site.database.url)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("start the tool");
-    drop(child.stdout.take());
-    let output = child.wait_with_output().expect("its end");
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    ends_well_if_nobody_reads(&site.database.url, &["queue", "requeue", "--dead", "q", "--limits", &site.limits]);
     assert!(site.queue("q").jobs(Some(JobState::Dead), 10).await.expect("jobs").is_empty());
 }
 
