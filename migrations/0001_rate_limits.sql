@@ -225,9 +225,20 @@ DECLARE
   settled_values double precision[];
   settled_waits bigint[];
   is_settled boolean[];
+  is_done boolean; -- all of them are
+  settled_at bigint;
   item_calls integer[]; -- the call that an item is part of
-  first_short_name text; -- of the first bucket in the global order that has to be gathered
+  first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
   first_short_key text;
+  first_left_name text;
+  first_left_key text;
+  has_new boolean; -- rows that are not there, and not put there at once
+  new_buckets integer[]; -- buckets without a row
+  new_capacities double precision[];
+  new_amounts double precision[];
+  new_refills bigint[]; -- microseconds until they are full again
+  was_put integer[]; -- those that have got one
+  put_values double precision[];
 
   -- The buckets.
   rows public.rate_limits[];
@@ -268,6 +279,7 @@ DECLARE
   gathered_totals double precision[];
   may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
   is_split boolean[]; -- all of its rows were written by an earlier pass
+  is_removed boolean[]; -- all of its rows were removed by an earlier pass
   was_drained boolean[]; -- of the shares, this one was
   is_anchored boolean[]; -- the row of shard 0 is only there to be locked
   rows_found public.rate_limits[];
@@ -372,6 +384,7 @@ BEGIN
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
           FROM (
+            -- What each plain call asks, in the global order.
             SELECT
               a.*,
               kind = 'token_bucket' AND times >= 1
@@ -458,255 +471,38 @@ BEGIN
         ) AS p ON a.shards > 1 AND a.is_plain AND NOT locks_first
       ) AS c;
     END IF;
-    IF call_sizes IS NULL THEN
-      WITH asked AS (
+    IF buckets > 1 THEN
+      -- The order in which rows are taken: new rows first, then those that are there. So where a new one is not a single plain call
+      -- on a token bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
+      -- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
+      SELECT
+        coalesce(bool_or(l.is_new AND NOT l.fits), false),
+        coalesce(array_agg(l.nth ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new), '{}'),
+        array_agg(l.capacity ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+        array_agg(l.amount ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+        array_agg(l.refill ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+        (array_agg(l.name ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1],
+        (array_agg(l.key ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1]
+      INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
+      FROM (
         SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
-        FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
+          a.nth,
+          a.name,
+          a.key,
+          a.capacity,
+          a.amount,
+          CASE WHEN a.is_plain THEN ceil(a.amount * a.period / a.rate)::bigint END AS refill,
+          r.found IS NULL AS is_new,
+          coalesce(a.is_plain AND a.shards = 1 AND call_sizes IS NULL AND a.amount <= a.capacity + a.tolerance, false) AS fits,
+          r.found AND NOT coalesce(
             CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-        RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
-      )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
-    ELSIF call_times IS NULL AND NOT locks_first THEN
-      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
-      FOR nth IN 1 .. calls LOOP
-        FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
-          last_item := last_item + 1;
-          item_calls[last_item] := nth;
-        END LOOP;
-      END LOOP;
-      WITH asked AS (
-        SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
+              WHEN NOT a.is_plain OR r.earlier_counts IS NOT NULL OR r.shards <> a.shards THEN false
+              WHEN a.shards > 1 OR r.flow >= a.needed OR a.reserves OR a.times = 1 THEN true
+              ELSE r.flow < a.amount / a.times - a.tolerance
+            END,
+            false) AS is_left
         FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
-            CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-          AND item_calls[asked.nth] <> ALL (ARRAY(
-            SELECT item_calls[a.nth]
-            FROM asked AS a
-            LEFT JOIN LATERAL (
-              SELECT true AS has_enough
-              FROM public.rate_limits AS bucket
-              WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-                AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
-                AND
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
-                >= needed
-              LIMIT 1
-            ) AS b ON true
-            WHERE b.has_enough IS NULL
-          ))
-        RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
-      )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
-    END IF;
-    -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
-    -- flowed in while the bucket was full would be had twice.
-    IF settled IS NOT NULL AND public.rate_limit_clock() - now > 1000 + 50 * buckets THEN
-      now := public.rate_limit_clock();
-      WITH updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount),
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount)) * period / rate)::bigint
-        FROM (
+          -- What each plain call asks, in the global order.
           SELECT
             a.*,
             kind = 'token_bucket' AND times >= 1
@@ -764,9 +560,254 @@ BEGIN
             ) AS l
           ) AS a
           ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS asked
+        ) AS a
+        LEFT JOIN LATERAL (
+          SELECT
+            true AS found,
+            bucket.shards,
+            bucket.earlier_counts,
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            AS flow
+          FROM public.rate_limits AS bucket
+          WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
+          LIMIT 1
+        ) AS r ON true
+      ) AS l;
+      IF (first_short_name COLLATE "C", first_short_key COLLATE "C") < (first_left_name, first_left_key) IS NOT TRUE
+        AND first_left_name IS NOT NULL
+      THEN
+        first_short_name := first_left_name;
+        first_short_key := first_left_key;
+      END IF;
+    END IF;
+    IF has_new THEN
+      NULL; -- Their rows are put there before any other is taken.
+    ELSIF call_sizes IS NULL THEN
+      FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
+        INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
+        VALUES (
+          bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
+          now + new_refills[i])
+        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+        IF FOUND THEN
+          was_put := was_put || new_buckets[i];
+          put_values := put_values || (new_capacities[i] - new_amounts[i]);
+        END IF;
+      END LOOP;
+      WITH asked AS (
+        -- What each plain call asks, in the global order.
+        SELECT
+          a.*,
+          kind = 'token_bucket' AND times >= 1
+          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
+          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
+          AS is_plain
+        FROM (
+          SELECT
+            l.*,
+            -- Not a constant, which would be looked up on its own.
+            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+            1e-9 + 1e-14 * l.capacity AS tolerance,
+            CASE
+              WHEN l.reserves
+              THEN
+                -- As far down as it may go, and as the time until it is full again can be told.
+                greatest(
+                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                  capacity + amount - 1e18 * rate / period)
+              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+            END AS needed
+          FROM (
+            SELECT
+              i.nth::integer AS nth,
+              i.name,
+              i.key,
+              limit_kinds[i.nth_limit] AS kind,
+              limit_rates[i.nth_limit] / i.shards AS rate,
+              limit_periods[i.nth_limit] AS period,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+              i.shards,
+              i.times,
+              i.count * i.times AS amount,
+              i.reserves,
+              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
+            FROM (
+              SELECT
+                u.nth,
+                u.name,
+                u.key,
+                n.nth_limit,
+                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
+                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                coalesce(u.reserves, false) AS reserves
+              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
+              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
+              OFFSET 0 -- Nothing is to be worked out twice.
+            ) AS i
+            OFFSET 0
+          ) AS l
+        ) AS a
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+      ),
+      updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity) - amount,
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity)) * period / rate)::bigint
+        FROM asked
+        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
+        -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND asked.nth = ANY (settled)
+          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
+          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
+          AND
+          bucket.value +
+          greatest(now - bucket.ts, 0)::double precision * rate / period
+          >= needed
+        -- The balances after that.
+        RETURNING
+          asked.nth,
+          CASE
+            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+            WHEN abs(bucket.value) <= asked.tolerance THEN 0
+            ELSE bucket.value
+          END AS left_over,
+          CASE
+            WHEN asked.reserves AND bucket.value < - asked.tolerance
+            THEN (
+              SELECT
+                least(
+                  ceil(
+                    - left_over * period / rate
+                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+                  1e18
+                )::bigint + (left_at - now)
+              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
+            )
+          END AS wait
+      )
+      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      FROM updated AS u;
+    ELSIF call_times IS NULL AND NOT locks_first THEN
+      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
+      FOR nth IN 1 .. calls LOOP
+        FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
+          last_item := last_item + 1;
+          item_calls[last_item] := nth;
+        END LOOP;
+      END LOOP;
+      WITH asked AS (
+        -- What each plain call asks, in the global order.
+        SELECT
+          a.*,
+          kind = 'token_bucket' AND times >= 1
+          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
+          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
+          AS is_plain
+        FROM (
+          SELECT
+            l.*,
+            -- Not a constant, which would be looked up on its own.
+            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+            1e-9 + 1e-14 * l.capacity AS tolerance,
+            CASE
+              WHEN l.reserves
+              THEN
+                -- As far down as it may go, and as the time until it is full again can be told.
+                greatest(
+                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                  capacity + amount - 1e18 * rate / period)
+              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+            END AS needed
+          FROM (
+            SELECT
+              i.nth::integer AS nth,
+              i.name,
+              i.key,
+              limit_kinds[i.nth_limit] AS kind,
+              limit_rates[i.nth_limit] / i.shards AS rate,
+              limit_periods[i.nth_limit] AS period,
+              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+              i.shards,
+              i.times,
+              i.count * i.times AS amount,
+              i.reserves,
+              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
+            FROM (
+              SELECT
+                u.nth,
+                u.name,
+                u.key,
+                n.nth_limit,
+                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
+                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                coalesce(u.reserves, false) AS reserves
+              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
+              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
+              OFFSET 0 -- Nothing is to be worked out twice.
+            ) AS i
+            OFFSET 0
+          ) AS l
+        ) AS a
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+      ),
+      updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity) - amount,
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity)) * period / rate)::bigint
+        FROM asked
+        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
+        -- that when the table has grown.
+        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
+          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
+          AND
+          bucket.value +
+          greatest(now - bucket.ts, 0)::double precision * rate / period
+          >= needed
+          AND item_calls[asked.nth] <> ALL (ARRAY(
+            SELECT item_calls[a.nth]
+            FROM asked AS a
+            LEFT JOIN LATERAL (
+              SELECT true AS has_enough
+              FROM public.rate_limits AS bucket
+              WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
+                AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
+                AND
+                bucket.value +
+                greatest(now - bucket.ts, 0)::double precision * rate / period
+                >= needed
+              LIMIT 1
+            ) AS b ON true
+            WHERE b.has_enough IS NULL
+          ))
+        -- The balances after that.
         RETURNING
           asked.nth,
           CASE
@@ -791,48 +832,52 @@ BEGIN
       SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
       FROM updated AS u;
     END IF;
-    FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
-      item_values[settled[i]] := settled_values[i];
-      is_settled[settled[i]] := true;
-      IF call_reserves IS NOT NULL THEN
-        call_waits[settled[i]] := settled_waits[i];
-      END IF;
-    END LOOP;
-    IF cardinality(settled) = buckets THEN
-      IF call_reserves IS NOT NULL THEN
-        call_waits[buckets] := call_waits[buckets]; -- One for each, whatever the order they came in.
-      END IF;
-      RETURN;
+    IF was_put IS NOT NULL THEN
+      settled := settled || was_put;
+      settled_values := settled_values || put_values;
+      settled_waits := settled_waits || array_fill(NULL::bigint, ARRAY[cardinality(was_put)]);
     END IF;
-    chosen_shards := NULL;
+    settled_at := now;
+    FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
+      is_settled[settled[i]] := true;
+    END LOOP;
+    is_done := cardinality(settled) = buckets;
+    IF limit_shards IS NOT NULL THEN -- The loop below chooses for the others.
+      chosen_shards := ARRAY(
+        SELECT CASE WHEN is_settled[n] THEN chosen_shards[n] END FROM generate_series(1, buckets) AS n ORDER BY n
+      );
+    END IF;
   END IF;
 
-  IF limit_shards IS NOT NULL THEN
-    -- How many shards each bucket is to have, and two of them.
-    FOR item IN 1 .. items LOOP
-      b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
-      parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
-      IF NOT coalesce(b BETWEEN 1 AND buckets AND coalesce(parts, 1) BETWEEN 1 AND 1000, false) THEN
-        RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
-      END IF;
-      CONTINUE WHEN coalesce(parts, 1) = 1;
-      bucket_shards[b] := parts;
-      first_shards[b] := floor(random() * parts);
-      second_shards[b] := (first_shards[b] + 1 + floor(random() * (parts - 1))::integer) % parts;
-    END LOOP;
+  IF is_done IS NOT TRUE THEN
+    IF limit_shards IS NOT NULL THEN
+      -- How many shards each bucket is to have, and two of them.
+      FOR item IN 1 .. items LOOP
+        b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
+        parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
+        IF NOT coalesce(b BETWEEN 1 AND buckets AND coalesce(parts, 1) BETWEEN 1 AND 1000, false) THEN
+          RAISE EXCEPTION 'item % names a limit or a bucket that is not listed or not valid', item
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+        END IF;
+        CONTINUE WHEN coalesce(parts, 1) = 1;
+        bucket_shards[b] := parts;
+        first_shards[b] := floor(random() * parts);
+        second_shards[b] := (first_shards[b] + 1 + floor(random() * (parts - 1))::integer) % parts;
+      END LOOP;
+    END IF;
+    IF item_buckets IS NULL THEN
+      FOR i IN 1 .. items LOOP
+        item_buckets[i] := i;
+      END LOOP;
+    END IF;
+    item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
+    item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
+    call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
   END IF;
-  IF item_buckets IS NULL THEN
-    FOR i IN 1 .. items LOOP
-      item_buckets[i] := i;
-    END LOOP;
-  END IF;
-  item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
-  item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
-  call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
 
   last_item := 0;
   LOOP
+    EXIT WHEN is_done;
     is_gathered := NULL;
     may_drain := NULL;
     widened := false;
@@ -876,9 +921,9 @@ BEGIN
       END IF;
 
       IF locking THEN
-        -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
-        -- one there, or wait for the one who does.
-        FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
+        -- In the order in which others write: the rows that are not there, then those that are. The former cannot be locked: put
+        -- one there, or wait for the transaction that does.
+        FOREACH missing_ones IN ARRAY ARRAY[true, false] LOOP
           <<each_bucket>>
           FOR i IN 1 .. buckets LOOP
             b := sorted[i];
@@ -937,35 +982,13 @@ BEGIN
               CONTINUE;
             END IF;
             LOOP
-              IF missing_ones THEN
+              IF NOT row_exists[b] THEN
                 INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
                 VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
                 ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-                row_exists[b] := FOUND;
                 is_anchored[b] := FOUND;
-                CONTINUE each_bucket WHEN FOUND;
-                IF buckets > 1 THEN -- It is there since, and not in its turn any more.
-                  nth_shard := 0;
-                  LOOP
-                    SELECT r.*
-                    INTO bucket
-                    FROM public.rate_limits AS r
-                    WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
-                    FOR NO KEY UPDATE SKIP LOCKED;
-                    IF NOT FOUND THEN
-                      -- The other rows of the bucket cannot be waited for while this one is held.
-                      RAISE EXCEPTION 'could not serialize access to a sharded bucket'
-                        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-                    END IF;
-                    rows[b] := bucket;
-                    looks_at_all[b] := looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1);
-                    nth_shard := nth_shard + 1;
-                    EXIT WHEN looks_at_all[b] IS NOT TRUE OR nth_shard >= bucket.shards;
-                  END LOOP;
-                  row_exists[b] := true;
-                  row_present[b] := true;
-                  CONTINUE each_bucket;
-                END IF;
+                row_exists[b] := true; -- Or another transaction has put it there since: it is locked in its turn.
+                CONTINUE each_bucket WHEN missing_ones OR is_anchored[b];
               END IF;
               SELECT r.*
               INTO bucket
@@ -975,7 +998,8 @@ BEGIN
               rows[b] := bucket;
               row_exists[b] := FOUND;
               row_present[b] := FOUND;
-              EXIT WHEN FOUND OR NOT missing_ones;
+              EXIT WHEN FOUND;
+              -- It has gone since it was read: it is put there now, late, for it was there when the new ones were.
             END LOOP;
             IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
               looks_at_all[b] := true;
@@ -1722,6 +1746,7 @@ BEGIN
         -- The rows of bucket b, which were gathered into one: as they are to be.
         -- Which ones there are now:
         shards_there := CASE
+          WHEN is_removed[b] THEN '{}'
           WHEN is_split[b] THEN ARRAY(SELECT generate_series(0, coalesce(bucket_shards[b], 1) - 1))
           ELSE ARRAY(
             SELECT u.shard
@@ -1730,13 +1755,14 @@ BEGIN
         END;
         -- and which of these go:
         shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
+        is_removed[b] := NOT row_present[b];
         IF row_present[b] AND row_changed[b] THEN
           bucket := rows[b];
           kept := gathered_rows[b];
           total := CASE WHEN bucket.earlier_counts IS NULL THEN kept.value - bucket.value ELSE bucket.value - kept.value END;
           parts := bucket.shards;
           shards_gone := ARRAY(SELECT u.shard FROM unnest(shards_there) AS u (shard) WHERE u.shard >= parts);
-          IF may_drain[b] AND is_split[b] IS NOT TRUE
+          IF may_drain[b] AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE
             AND total BETWEEN 0 AND gathered_totals[b]
             AND bucket.ts = kept.ts AND bucket.earlier_counts IS NOT DISTINCT FROM kept.earlier_counts
           THEN
@@ -1888,7 +1914,7 @@ BEGIN
             END LOOP;
             to_update := to_update || ARRAY(SELECT u FROM unnest(drained) AS u ORDER BY u.shard);
           ELSE
-            IF again AND is_split[b] IS NOT TRUE THEN
+            IF again AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE THEN
               -- The other rows of the bucket cannot be waited for while this one is held.
               RAISE EXCEPTION 'could not serialize access to a sharded bucket'
                 USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
@@ -1992,6 +2018,121 @@ BEGIN
     in_hand := NULL;
     last_item := 0;
   END LOOP;
+  -- The settled calls are answered now.
+  -- Whatever the statement has waited for since the UPDATE, these calls were decided as of a moment before the wait. They are
+  -- brought to the time after it, or tokens that flowed in meanwhile could be taken twice: by them, and by the next caller.
+  IF settled IS NOT NULL THEN
+    IF public.rate_limit_clock() - settled_at > 1000 + 50 * buckets THEN
+      now := public.rate_limit_clock();
+      WITH updated AS (
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity - amount),
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity - amount)) * period / rate)::bigint
+        FROM (
+          -- What each plain call asks, in the global order.
+          SELECT
+            a.*,
+            kind = 'token_bucket' AND times >= 1
+            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
+            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
+            AS is_plain
+          FROM (
+            SELECT
+              l.*,
+              -- Not a constant, which would be looked up on its own.
+              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+              1e-9 + 1e-14 * l.capacity AS tolerance,
+              CASE
+                WHEN l.reserves
+                THEN
+                  -- As far down as it may go, and as the time until it is full again can be told.
+                  greatest(
+                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+                    capacity + amount - 1e18 * rate / period)
+                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+              END AS needed
+            FROM (
+              SELECT
+                i.nth::integer AS nth,
+                i.name,
+                i.key,
+                limit_kinds[i.nth_limit] AS kind,
+                limit_rates[i.nth_limit] / i.shards AS rate,
+                limit_periods[i.nth_limit] AS period,
+                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+                i.shards,
+                i.times,
+                i.count * i.times AS amount,
+                i.reserves,
+                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
+              FROM (
+                SELECT
+                  u.nth,
+                  u.name,
+                  u.key,
+                  n.nth_limit,
+                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
+                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+                  coalesce(u.reserves, false) AS reserves
+                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
+                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
+                OFFSET 0 -- Nothing is to be worked out twice.
+              ) AS i
+              OFFSET 0
+            ) AS l
+          ) AS a
+          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+        ) AS asked
+        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
+          AND asked.nth = ANY (settled)
+        -- The balances after that.
+        RETURNING
+          asked.nth,
+          CASE
+            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
+            WHEN abs(bucket.value) <= asked.tolerance THEN 0
+            ELSE bucket.value
+          END AS left_over,
+          CASE
+            WHEN asked.reserves AND bucket.value < - asked.tolerance
+            THEN (
+              SELECT
+                least(
+                  ceil(
+                    - left_over * period / rate
+                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+                  1e18
+                )::bigint + (left_at - now)
+              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
+            )
+          END AS wait
+      )
+      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      FROM updated AS u;
+    END IF;
+    FOR i IN 1 .. cardinality(settled) LOOP
+      item_values[settled[i]] := settled_values[i];
+      IF call_reserves IS NOT NULL THEN
+        call_waits[settled[i]] := settled_waits[i];
+      END IF;
+    END LOOP;
+    IF is_done AND call_reserves IS NOT NULL THEN
+      call_waits[buckets] := call_waits[buckets]; -- One for each, whatever the order they came in.
+    END IF;
+  END IF;
 END
 $function$;
 

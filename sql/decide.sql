@@ -91,9 +91,20 @@ DECLARE
   settled_values double precision[];
   settled_waits bigint[];
   is_settled boolean[];
+  is_done boolean; -- all of them are
+  settled_at bigint;
   item_calls integer[]; -- the call that an item is part of
-  first_short_name text; -- of the first bucket in the global order that has to be gathered
+  first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
   first_short_key text;
+  first_left_name text;
+  first_left_key text;
+  has_new boolean; -- rows that are not there, and not put there at once
+  new_buckets integer[]; -- buckets without a row
+  new_capacities double precision[];
+  new_amounts double precision[];
+  new_refills bigint[]; -- microseconds until they are full again
+  was_put integer[]; -- those that have got one
+  put_values double precision[];
 
   -- The buckets.
   rows public.rate_limits[];
@@ -166,20 +177,23 @@ BEGIN
   locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
   --@include plain
 
-  IF limit_shards IS NOT NULL THEN
-    --@include draw
+  IF is_done IS NOT TRUE THEN
+    IF limit_shards IS NOT NULL THEN
+      --@include draw
+    END IF;
+    IF item_buckets IS NULL THEN
+      FOR i IN 1 .. items LOOP
+        item_buckets[i] := i;
+      END LOOP;
+    END IF;
+    item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
+    item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
+    call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
   END IF;
-  IF item_buckets IS NULL THEN
-    FOR i IN 1 .. items LOOP
-      item_buckets[i] := i;
-    END LOOP;
-  END IF;
-  item_limits := coalesce(item_limits, array_fill(1, ARRAY[items]));
-  item_counts := coalesce(item_counts, array_fill(1::double precision, ARRAY[items]));
-  call_ops := coalesce(call_ops, array_fill('limit'::text, ARRAY[calls]));
 
   last_item := 0;
   LOOP
+    EXIT WHEN is_done;
     is_gathered := NULL;
     may_drain := NULL;
     widened := false;
@@ -242,6 +256,7 @@ BEGIN
     in_hand := NULL;
     last_item := 0;
   END LOOP;
+  --@include settled_now
 END
 $function$;
 

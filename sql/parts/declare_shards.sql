@@ -24,6 +24,7 @@ gathered_ats bigint[];
 gathered_totals double precision[];
 may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
 is_split boolean[]; -- all of its rows were written by an earlier pass
+is_removed boolean[]; -- all of its rows were removed by an earlier pass
 was_drained boolean[]; -- of the shares, this one was
 is_anchored boolean[]; -- the row of shard 0 is only there to be locked
 rows_found public.rate_limits[];

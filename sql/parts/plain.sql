@@ -8,7 +8,13 @@ THEN
   IF limit_shards IS NOT NULL THEN
     --@include choose
   END IF;
-  IF call_sizes IS NULL THEN
+  IF buckets > 1 THEN
+    --@include look_first
+  END IF;
+  IF has_new THEN
+    NULL; -- Their rows are put there before any other is taken.
+  ELSIF call_sizes IS NULL THEN
+    --@include put_new
     WITH asked AS (
       --@include asked
     ),
@@ -49,38 +55,21 @@ THEN
     SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
     FROM updated AS u;
   END IF;
-  -- Somebody had a row: what was decided as of a moment before the wait is brought to the time after it, or tokens that
-  -- flowed in while the bucket was full would be had twice.
-  IF settled IS NOT NULL AND public.rate_limit_clock() - now > 1000 + 50 * buckets THEN
-    now := public.rate_limit_clock();
-    WITH updated AS (
-      UPDATE public.rate_limits AS bucket
-      SET
-        --@include token_bucket.kept_waiting
-      FROM (
-        --@include asked
-      ) AS asked
-      WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-        AND asked.nth = ANY (settled)
-      --@include returning
-    )
-    SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-    FROM updated AS u;
+  IF was_put IS NOT NULL THEN
+    settled := settled || was_put;
+    settled_values := settled_values || put_values;
+    settled_waits := settled_waits || array_fill(NULL::bigint, ARRAY[cardinality(was_put)]);
   END IF;
+  settled_at := now;
   FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
-    item_values[settled[i]] := settled_values[i];
     is_settled[settled[i]] := true;
-    IF call_reserves IS NOT NULL THEN
-      call_waits[settled[i]] := settled_waits[i];
-    END IF;
   END LOOP;
-  IF cardinality(settled) = buckets THEN
-    IF call_reserves IS NOT NULL THEN
-      call_waits[buckets] := call_waits[buckets]; -- One for each, whatever the order they came in.
-    END IF;
-    RETURN;
+  is_done := cardinality(settled) = buckets;
+  IF limit_shards IS NOT NULL THEN -- The loop below chooses for the others.
+    chosen_shards := ARRAY(
+      SELECT CASE WHEN is_settled[n] THEN chosen_shards[n] END FROM generate_series(1, buckets) AS n ORDER BY n
+    );
   END IF;
-  chosen_shards := NULL;
 END IF;
 
 --@ part update: takes what each asks, where there is enough
@@ -92,24 +81,8 @@ FROM asked
 -- that when the table has grown.
 WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
   AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
+  AND (was_put IS NULL OR asked.nth <> ALL (was_put))
   --@include token_bucket.enough
-
---@ part returning: the balances after that
-RETURNING
-  asked.nth,
-  CASE
-    WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-    WHEN abs(bucket.value) <= asked.tolerance THEN 0
-    ELSE bucket.value
-  END AS left_over,
-  CASE
-    WHEN asked.reserves AND bucket.value < - asked.tolerance
-    THEN (
-      SELECT
-        --@include token_bucket.reserved_wait
-      FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-    )
-  END AS wait
 
 --@ part choose: for each sharded one a row, and what both drawn hold
 -- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
@@ -137,57 +110,67 @@ FROM (
   ) AS p ON a.shards > 1 AND a.is_plain AND NOT locks_first
 ) AS c;
 
---@ part asked: what each plain call asks, in the global order
+--@ part look_first: which rows are not there, and before which one the UPDATE has to stop
+-- The order in which rows are taken: new rows first, then those that are there. So where a new one is not a single plain call
+-- on a token bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
+-- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
 SELECT
-  a.*,
-  kind = 'token_bucket' AND times >= 1
-  AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-  --@include plain_limit
-  AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-  AS is_plain
+  coalesce(bool_or(l.is_new AND NOT l.fits), false),
+  coalesce(array_agg(l.nth ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new), '{}'),
+  array_agg(l.capacity ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+  array_agg(l.amount ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+  array_agg(l.refill ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
+  (array_agg(l.name ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1],
+  (array_agg(l.key ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1]
+INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
 FROM (
   SELECT
-    l.*,
-    -- Not a constant, which would be looked up on its own.
-    CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-    1e-9 + 1e-14 * l.capacity AS tolerance,
-    CASE
-      WHEN l.reserves
-      THEN
-        --@include needed_to_reserve
-      ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-    END AS needed
+    a.nth,
+    a.name,
+    a.key,
+    a.capacity,
+    a.amount,
+    CASE WHEN a.is_plain THEN ceil(a.amount * a.period / a.rate)::bigint END AS refill,
+    r.found IS NULL AS is_new,
+    coalesce(a.is_plain AND a.shards = 1 AND call_sizes IS NULL AND a.amount <= a.capacity + a.tolerance, false) AS fits,
+    r.found AND NOT coalesce(
+      CASE
+        WHEN NOT a.is_plain OR r.earlier_counts IS NOT NULL OR r.shards <> a.shards THEN false
+        WHEN a.shards > 1 OR r.flow >= a.needed OR a.reserves OR a.times = 1 THEN true
+        ELSE r.flow < a.amount / a.times - a.tolerance
+      END,
+      false) AS is_left
   FROM (
+    --@include asked
+  ) AS a
+  LEFT JOIN LATERAL (
     SELECT
-      i.nth::integer AS nth,
-      i.name,
-      i.key,
-      limit_kinds[i.nth_limit] AS kind,
-      limit_rates[i.nth_limit] / i.shards AS rate,
-      limit_periods[i.nth_limit] AS period,
-      coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-      i.shards,
-      i.times,
-      i.count * i.times AS amount,
-      i.reserves,
-      CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-    FROM (
-      SELECT
-        u.nth,
-        u.name,
-        u.key,
-        n.nth_limit,
-        CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-        CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-        CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-        coalesce(u.reserves, false) AS reserves
-      -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-      FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-        WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-      CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-      OFFSET 0 -- Nothing is to be worked out twice.
-    ) AS i
-    OFFSET 0
-  ) AS l
-) AS a
-ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+      true AS found,
+      bucket.shards,
+      bucket.earlier_counts,
+      --@include token_bucket.flow
+      AS flow
+    FROM public.rate_limits AS bucket
+    WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
+    LIMIT 1
+  ) AS r ON true
+) AS l;
+IF (first_short_name COLLATE "C", first_short_key COLLATE "C") < (first_left_name, first_left_key) IS NOT TRUE
+  AND first_left_name IS NOT NULL
+THEN
+  first_short_name := first_left_name;
+  first_short_key := first_left_key;
+END IF;
+
+--@ part put_new: the rows that are not there, as they are once the tokens are taken
+FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
+  INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
+  VALUES (
+    bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
+    now + new_refills[i])
+  ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+  IF FOUND THEN
+    was_put := was_put || new_buckets[i];
+    put_values := put_values || (new_capacities[i] - new_amounts[i]);
+  END IF;
+END LOOP;

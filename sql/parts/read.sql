@@ -37,9 +37,9 @@ IF is_anchored IS NOT NULL THEN -- What an earlier pass put there says nothing.
 END IF;
 
 IF locking THEN
-  -- In the order in which others write: the rows that are there, then those that are not. These cannot be locked: put
-  -- one there, or wait for the one who does.
-  FOREACH missing_ones IN ARRAY ARRAY[false, true] LOOP
+  -- In the order in which others write: the rows that are not there, then those that are. The former cannot be locked: put
+  -- one there, or wait for the transaction that does.
+  FOREACH missing_ones IN ARRAY ARRAY[true, false] LOOP
     <<each_bucket>>
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
@@ -56,17 +56,13 @@ IF locking THEN
         CONTINUE;
       END IF;
       LOOP
-        IF missing_ones THEN
+        IF NOT row_exists[b] THEN
           INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at)
           VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
           ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-          row_exists[b] := FOUND;
           is_anchored[b] := FOUND;
-          CONTINUE each_bucket WHEN FOUND;
-          IF buckets > 1 THEN -- It is there since, and not in its turn any more.
-            --@include lock_free
-            CONTINUE each_bucket;
-          END IF;
+          row_exists[b] := true; -- Or another transaction has put it there since: it is locked in its turn.
+          CONTINUE each_bucket WHEN missing_ones OR is_anchored[b];
         END IF;
         SELECT r.*
         INTO bucket
@@ -76,7 +72,8 @@ IF locking THEN
         rows[b] := bucket;
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
-        EXIT WHEN FOUND OR NOT missing_ones;
+        EXIT WHEN FOUND;
+        -- It has gone since it was read: it is put there now, late, for it was there when the new ones were.
       END LOOP;
       IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
         --@include lock_others

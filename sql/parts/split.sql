@@ -1,6 +1,7 @@
 -- The rows of bucket b, which were gathered into one: as they are to be.
 -- Which ones there are now:
 shards_there := CASE
+  WHEN is_removed[b] THEN '{}'
   WHEN is_split[b] THEN ARRAY(SELECT generate_series(0, coalesce(bucket_shards[b], 1) - 1))
   ELSE ARRAY(
     SELECT u.shard
@@ -9,19 +10,20 @@ shards_there := CASE
 END;
 -- and which of these go:
 shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
+is_removed[b] := NOT row_present[b];
 IF row_present[b] AND row_changed[b] THEN
   bucket := rows[b];
   kept := gathered_rows[b];
   total := CASE WHEN bucket.earlier_counts IS NULL THEN kept.value - bucket.value ELSE bucket.value - kept.value END;
   parts := bucket.shards;
   shards_gone := ARRAY(SELECT u.shard FROM unnest(shards_there) AS u (shard) WHERE u.shard >= parts);
-  IF may_drain[b] AND is_split[b] IS NOT TRUE
+  IF may_drain[b] AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE
     AND total BETWEEN 0 AND gathered_totals[b]
     AND bucket.ts = kept.ts AND bucket.earlier_counts IS NOT DISTINCT FROM kept.earlier_counts
   THEN
     --@include drain
   ELSE
-    IF again AND is_split[b] IS NOT TRUE THEN
+    IF again AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE THEN
       --@include out_of_order
     END IF;
     is_split[b] := true;

@@ -1,6 +1,7 @@
 //! One binary, one server, a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
+mod answered_late;
 mod bad_input;
 mod combining;
 mod combining_exact;
@@ -16,6 +17,7 @@ mod history;
 mod idempotency;
 mod interrupted;
 mod key_secret;
+mod lock_order;
 mod migrations;
 mod model;
 mod observability;

@@ -351,3 +351,29 @@ async fn a_decision_writes_few_rows() {
         }
     }
 }
+
+/// Deciding takes its time on a session's first call, and with JIT: more than a call that has waited for nobody may.
+#[tokio::test]
+async fn a_reset_on_a_quiet_database_succeeds_at_every_level() {
+    let database = Database::migrated().await;
+    for level in LEVELS {
+        for (kind, jit) in
+            [("token_bucket", false), ("token_bucket", true), ("sliding_window", true), ("fixed_window", true)]
+        {
+            for _ in 0..3 {
+                let mut conn = session(&database, level).await;
+                if jit {
+                    sqlx::raw_sql("SET jit = on; SET jit_above_cost = 0").execute(&mut conn).await.expect("settings");
+                }
+                let ask = |op, count| Ask { kind, op, count, ..Ask::limit(&["a"], count, 4, 100.0) }.group();
+                assert!(run(&mut conn, &ask("limit", 60.0)).await.expect("a decision").ok);
+                assert_eq!(database.rows().await, 4);
+                // Its first reset, too, is the session's first statement of this kind.
+                let mut conn = session(&database, level).await;
+                let said = run(&mut conn, &ask("reset", 0.0)).await;
+                assert!(said.as_ref().is_ok_and(|said| said.value == 100.0), "{level}, {kind}: {said:?}");
+                assert_eq!(database.rows().await, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! One order for every isolation level: new rows first, then existing ones, each by name and key. Two calls never wait for
+//! each other in a circle, whatever the levels of their transactions.
+
+use std::time::{Duration, Instant};
+
+use pg_limiter::sqlx::{self, AssertSqlSafe};
+use pg_limiter::{Item, Limit, Limiter, Limits};
+
+use crate::shards_contended::{Ask, LEVELS, run, session};
+use crate::support::Database;
+use crate::support::gate::{CENTURY, until_waiting};
+
+async fn deadlocks(database: &Database) -> i64 {
+    let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the count")
+}
+
+/// A third transaction holds the new row until both wait for it. Then one of them gets it, and the other must not hold the
+/// existing row.
+#[tokio::test]
+async fn callers_at_two_isolation_levels_take_a_new_and_an_existing_row_in_one_order() {
+    let pairs = LEVELS.iter().flat_map(|one| LEVELS.iter().map(move |other| (*one, *other)));
+    for (first, second) in pairs {
+        let database = Database::migrated().await;
+        for (existing, new) in [("a", "b"), ("d", "c")] {
+            let mut setup = session(&database, "READ COMMITTED").await;
+            assert!(run(&mut setup, &Ask::limit(&[existing], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+            let mut holder = database.pool.begin().await.expect("begin");
+            assert!(run(&mut holder, &Ask::limit(&[new], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+            let mut callers = Vec::new();
+            for (nth, level) in [first, second].into_iter().enumerate() {
+                let mut conn = session(&database, level).await;
+                let sql = Ask::limit(&[existing, new], 1.0, 1, 1e6).group();
+                callers.push(tokio::spawn(async move { run(&mut conn, &sql).await }));
+                until_waiting(&database, nth as i64 + 1).await;
+            }
+            holder.rollback().await.expect("rollback");
+            for caller in callers {
+                match caller.await.expect("a task") {
+                    Ok(said) => assert!(said.ok),
+                    Err(code) => assert_eq!(code, "40001", "{first} and {second}, new row {new}"),
+                }
+            }
+        }
+    }
+}
+
+/// Own transactions and callers' transactions at all levels, over few keys, of which some are always new: the defaults mix
+/// them (`pool.begin()` and `within` beside `limiter.limit`).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_at_mixed_isolation_levels_never_deadlock() {
+    let database = Database::migrated().await;
+    let limits = Limits::new()
+        .define("bucket", Limit::token_bucket(1e9, CENTURY))
+        .and_then(|limits| limits.define("short", Limit::token_bucket(1000, Duration::from_secs(1)).capacity(5)))
+        .and_then(|limits| limits.define("window", Limit::sliding_window(1e9, CENTURY)))
+        .and_then(|limits| limits.define("fixed", Limit::fixed_window(1e9, CENTURY)))
+        .expect("limits");
+    let limiter = database.limiter(limits);
+    let ends = Instant::now() + Duration::from_secs(4);
+    let tasks: Vec<_> = (0..24).map(|nth| tokio::spawn(one_caller(limiter.clone(), nth, ends))).collect();
+    let mut done = 0;
+    for task in tasks {
+        done += task.await.expect("a task");
+    }
+    assert_eq!(deadlocks(&database).await, 0, "after {done} decisions");
+    assert!(done > 500, "{done} decisions in 4 s: callers stand in each other's way");
+}
+
+/// How many calls were decided.
+async fn one_caller(limiter: Limiter, nth: usize, ends: Instant) -> u32 {
+    let (mut done, mut round) = (0, nth);
+    let names = ["bucket", "short", "window", "fixed"];
+    while Instant::now() < ends {
+        round = round.wrapping_mul(1_103_515_245).wrapping_add(12_345) % (1 << 31);
+        let size = 1 + round % 4;
+        let items: Vec<Item> =
+            (0..size).map(|n| Item::new(names[(round / 7 + n) % 4], ((round / 11 + n * n) % 5).to_string())).collect();
+        if nth % 4 == 3 {
+            done += u32::from(limiter.limit(items).await.is_ok());
+            let gone: Vec<Item> = (0..4).map(|n| Item::new(names[n], (round / 13 % 5).to_string())).collect();
+            let _ = limiter.reset(gone).await;
+            continue;
+        }
+        let mut tx = limiter.pool().begin().await.expect("begin");
+        let level = AssertSqlSafe(format!("SET TRANSACTION ISOLATION LEVEL {}", LEVELS[nth % 4]));
+        sqlx::query(level).execute(&mut *tx).await.expect("a level");
+        if limiter.within(&mut tx).limit(items).await.is_ok() {
+            done += u32::from(tx.commit().await.is_ok());
+        }
+    }
+    done
+}
