@@ -248,10 +248,10 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
     }
 }
 
-/// A row that has come since a group began, and that somebody else has taken: to wait for it with new rows in hand, which
-/// that one waits for, would be a circle.
+/// A row that another transaction has put there since a group began, and that a third one asks for, too: the third waits for
+/// the group's new row before it takes that one, so that the group finds it free.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_puts_new_rows_there_waits_for_nobody_who_waits_for_them() {
+async fn a_group_that_puts_new_rows_there_finds_the_others_free() {
     for (level, shards) in LEVELS[1..].iter().flat_map(|level| [(level, 1), (level, 5)]) {
         let database = Database::migrated().await;
         let names = ["a", "b", "c"];
@@ -278,6 +278,10 @@ async fn who_puts_new_rows_there_waits_for_nobody_who_waits_for_them() {
         };
         let (first, second) = tokio::join!(ask(&names), steps);
         assert!(second.as_ref().is_ok_and(|allowed| *allowed), "{level}, {shards} shards: {second:?}");
+        if *level == "READ COMMITTED" {
+            assert!(first.as_ref().is_ok_and(|allowed| *allowed), "{level}, {shards} shards: {first:?}");
+            continue;
+        }
         let Err(Error::Conflict { source }) = first else { panic!("{level}, {shards} shards: {first:?}") };
         let code = source.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
         assert_eq!(code, "40001", "{level}, {shards} shards: {source}");
