@@ -14,6 +14,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_take(
   text, text, double precision, double precision, double precision, double precision, integer, integer, boolean,
   double precision
 ) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_held(text[], text[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_single(
   text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision,
   interval, integer, integer, timestamp with time zone

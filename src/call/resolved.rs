@@ -51,6 +51,11 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
+    /// The names and keys of its items.
+    pub(crate) fn buckets(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        self.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
+    }
+
     /// With a secret, the keys are from here on what is stored instead of them.
     pub(crate) fn new(op: Op, call: Call, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
         if call.items.is_empty() {

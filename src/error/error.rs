@@ -178,7 +178,7 @@ impl Error {
         let cause = classify(&source, phase, engine);
         let source = without_keys(source);
         match cause {
-            Cause::Conflict => Self::Conflict { source },
+            Cause::Conflict | Cause::Locked => Self::Conflict { source },
             Cause::Connection | Cause::Busy | Cause::Settings => Self::Unavailable { source },
             Cause::Pooler => Self::Pooler { source },
             Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },

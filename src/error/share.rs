@@ -7,32 +7,6 @@ use std::sync::Arc;
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
-impl crate::Error {
-    /// An equal error, for another caller of the same statement.
-    pub(crate) fn share(&self) -> Self {
-        match self {
-            Self::Invalid(error) => Self::Invalid(error.clone()),
-            Self::InvalidLimit(error) => Self::InvalidLimit(error.clone()),
-            Self::InvalidJob(error) => Self::InvalidJob(error.clone()),
-            Self::Denied(denied) => Self::Denied(denied.clone()),
-            Self::Unavailable { source } => Self::Unavailable { source: share(source) },
-            Self::RetriesExhausted { attempts, elapsed, last } => {
-                Self::RetriesExhausted { attempts: *attempts, elapsed: *elapsed, last: share(last) }
-            }
-            Self::OutcomeUnknown { last } => Self::OutcomeUnknown { last: share(last) },
-            Self::Overloaded { waiting } => Self::Overloaded { waiting: *waiting },
-            Self::Closed => Self::Closed,
-            Self::SchemaMissing { schema, source } => {
-                Self::SchemaMissing { schema: schema.clone(), source: share(source) }
-            }
-            Self::Conflict { source } => Self::Conflict { source: share(source) },
-            Self::Database { source } => Self::Database { source: share(source) },
-            Self::Pooler { source } => Self::Pooler { source: share(source) },
-            Self::Aborted => Self::Aborted,
-        }
-    }
-}
-
 /// The same error with the database's own words and codes only. What it tells besides, as the DETAIL that a row is refused
 /// with, or the parameters that a server adds if it is set up so, has keys in it, and would be shown by `{:?}`.
 pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {

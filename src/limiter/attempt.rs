@@ -13,17 +13,32 @@ use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch, Once, Statements, decide, decide_once, detect, reset_all_keys};
+use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, held, reset_all_keys};
 
-/// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
+/// How long an attempt may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) deadline: Instant,
+    /// The most time to wait for one lock; zero: up to the deadline.
+    pub(crate) lock_timeout: Duration,
+}
+
+impl Bounds {
+    pub(crate) const fn until(deadline: Instant) -> Self {
+        Self { deadline, lock_timeout: Duration::ZERO }
+    }
+}
+
+/// In the same message, bounds for the server: a caller who no longer waits must not leave a backend waiting for a row.
 /// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
-fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, deadline: Instant) -> AssertSqlSafe<String> {
+fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, bounds: Bounds) -> AssertSqlSafe<String> {
     let mut begin = format!("BEGIN ISOLATION LEVEL {}", isolation.as_sql());
     if engine == Engine::Yugabyte {
         return AssertSqlSafe(begin);
     }
-    let left = deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
-    begin.push_str(&format!("; SET LOCAL statement_timeout = {left}"));
+    let left = bounds.deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
+    let lock_timeout = bounds.lock_timeout.as_millis();
+    begin.push_str(&format!("; SET LOCAL statement_timeout = {left}; SET LOCAL lock_timeout = {lock_timeout}"));
     if let Some((name, value)) = combiner.durability.setting() {
         begin.push_str(&format!("; SET LOCAL {name} = {value}"));
     }
@@ -31,7 +46,7 @@ fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, deadline: In
 }
 
 /// A failure, and what was under way when it happened.
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub(super) phase: Phase,
     pub(super) error: sqlx::Error,
 }
@@ -40,7 +55,7 @@ impl Failure {
     /// Whether the connection is of no more use: it is lost, it is to the wrong node, or something still runs on it.
     pub(super) fn breaks_the_connection(&self, engine: Option<Engine>) -> bool {
         match self.cause(engine) {
-            Cause::Conflict | Cause::Busy | Cause::Data => false,
+            Cause::Conflict | Cause::Locked | Cause::Busy | Cause::Data => false,
             Cause::Connection | Cause::Unknown | Cause::Settings | Cause::Pooler => true,
             Cause::SchemaMissing | Cause::Refused | Cause::Closed => self.error.as_database_error().is_none(),
         }
@@ -82,6 +97,24 @@ impl Statement for Decide<'_> {
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Vec<Answer>, sqlx::Error> {
         decide(connection, statements, self.0).await
+    }
+}
+
+/// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+pub(crate) struct LookForHeld<'a>(pub(crate) &'a [Bucket]);
+
+impl Statement for LookForHeld<'_> {
+    type Output = Vec<Option<bool>>;
+
+    /// Under SERIALIZABLE a row that has changed since would be an error.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<Vec<Option<bool>>, sqlx::Error> {
+        held(connection, statements, self.0).await
     }
 }
 
@@ -127,7 +160,7 @@ impl Limiter {
         loop {
             // In a box: the futures of the driver take tens of kilobytes, which every call would be moved about with,
             // whether it comes here or not.
-            match Box::pin(over_pool(&self.combiner, attempts.deadline(), &statement)).await {
+            match Box::pin(over_pool(&self.combiner, Bounds::until(attempts.deadline()), &statement)).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => {
                     let is_unknown = failure.cause(self.combiner.known_engine()) == Cause::Unknown;
@@ -153,7 +186,7 @@ impl Limiter {
         let cause = failure.cause(engine);
         let Failure { phase, error } = failure;
         match cause {
-            Cause::Conflict | Cause::Connection => {}
+            Cause::Conflict | Cause::Locked | Cause::Connection => {}
             _ => return Err(Error::of_attempt(error, phase, engine, self.schema().name())),
         }
         match self.combiner.delay_before_retry(attempts, cause.as_str(), &error) {
@@ -216,20 +249,20 @@ impl Combiner {
 /// What the last of all attempts ended in.
 pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -> Error {
     let error = without_keys(error);
-    if matches!(cause, Cause::Connection | Cause::Busy) {
+    if matches!(cause, Cause::Connection | Cause::Busy | Cause::Locked) {
         return Error::Unavailable { source: error };
     }
     Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error }
 }
 
 /// One attempt on a connection of the pool.
-pub(super) async fn over_pool<S: Statement>(
+pub(crate) async fn over_pool<S: Statement>(
     combiner: &Combiner,
-    deadline: Instant,
+    bounds: Bounds,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let mut connection = Held::acquire(&combiner.pool, deadline).await.map_err(Failure::at(Phase::Connect))?;
-    let result = transact(combiner, &mut connection, deadline, statement).await;
+    let mut connection = Held::acquire(&combiner.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?;
+    let result = transact(combiner, &mut connection, bounds, statement).await;
     match &result {
         Err(failure) if failure.breaks_the_connection(combiner.known_engine()) => drop(connection),
         _ => connection.release(),
@@ -241,12 +274,13 @@ pub(super) async fn over_pool<S: Statement>(
 pub(super) async fn transact<S: Statement>(
     combiner: &Combiner,
     connection: &mut PgConnection,
-    deadline: Instant,
+    bounds: Bounds,
     statement: &S,
 ) -> Result<S::Output, Failure> {
+    let deadline = bounds.deadline;
     let engine = before(deadline, combiner.engine(connection)).await.map_err(Failure::at(Phase::Begin))?;
     let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
-    let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, deadline))).await;
+    let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, bounds))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
     let value = value.map_err(Failure::at(Phase::Statement))?;

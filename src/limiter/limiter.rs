@@ -99,6 +99,10 @@ impl Limiter {
         self.combiner.rate_limits.schema()
     }
 
+    pub(crate) fn combiner(&self) -> &Combiner {
+        &self.combiner
+    }
+
     pub(crate) fn rate_limits(&self) -> &RateLimits {
         &self.combiner.rate_limits
     }

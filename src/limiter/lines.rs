@@ -44,21 +44,17 @@ impl Lines {
         if by_buckets.is_empty() {
             return None; // Nearly always.
         }
-        let buckets = buckets(call);
+        let buckets = call.buckets();
         let line = Arc::clone(by_buckets.get(&buckets)?);
         Some(Place { lines: Arc::clone(self), buckets, line, turn: None })
     }
 
     /// A place at the end of the line.
     pub(super) fn join(self: &Arc<Self>, call: &Resolved) -> Place {
-        let buckets = buckets(call);
+        let buckets = call.buckets();
         let line = Arc::clone(self.by_buckets().entry(buckets.clone()).or_default());
         Place { lines: Arc::clone(self), buckets, line, turn: None }
     }
-}
-
-fn buckets(call: &Resolved) -> Buckets {
-    call.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
 }
 
 /// A place in a line, left when it is dropped.

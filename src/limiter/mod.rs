@@ -19,7 +19,7 @@ pub use denial_memory::DenialMemory;
 pub use limiter::Limiter;
 pub use wait::WaitConfig;
 
-pub(crate) use attempt::Statement;
-pub(crate) use combine::{Lane, Refused, Waiting};
+pub(crate) use attempt::{Bounds, Failure, LookForHeld, Statement, over_pool};
+pub(crate) use combine::{Batched, Combiner, Lanes, Place, Refused, Waiting, drive};
 pub(crate) use held::Held;
 pub(crate) use session::open as open_session;

@@ -25,6 +25,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_reset(text, text);
 DROP FUNCTION IF EXISTS public.rate_limit_reset(text);
 DROP FUNCTION IF EXISTS public.rate_limit_prune;
 DROP FUNCTION IF EXISTS public.rate_limit_single;
+DROP FUNCTION IF EXISTS public.rate_limit_held;
 DROP FUNCTION IF EXISTS public.rate_limit_take;
 DROP FUNCTION IF EXISTS public.rate_limit_decide;
 DROP FUNCTION IF EXISTS public.rate_limit_validate;

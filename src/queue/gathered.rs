@@ -2,19 +2,23 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use sqlx::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tracing::Instrument;
 
-use crate::error::Error;
-use crate::limiter::{Lane, Refused, Waiting};
+use crate::error::{Cause, Error};
+use crate::limiter::{
+    Batched, Bounds, Combiner, Failure, Isolation, Lanes, LookForHeld, Place, Refused, Statement, Waiting, drive,
+    over_pool,
+};
 use crate::observability;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::own::Site;
-use crate::sql::queue::EnqueueAnswer;
+use crate::sql::queue::{EnqueueAnswer, QueueStatements};
+use crate::sql::{Bucket, Statements};
 
 /// The most jobs of one statement.
 const MOST: usize = 256;
@@ -27,7 +31,7 @@ type Enqueuer = Waiting<ReadyJob, EnqueueAnswer>;
 pub(super) struct Gathered {
     site: Site,
     queue: Arc<str>,
-    lane: Lane<ReadyJob, EnqueueAnswer, ()>,
+    lanes: Lanes<ReadyJob, EnqueueAnswer, ()>,
 }
 
 impl std::fmt::Debug for Gathered {
@@ -36,23 +40,9 @@ impl std::fmt::Debug for Gathered {
     }
 }
 
-/// Even if the runtime ends under it, nobody waits for ever.
-struct Driving {
-    gathered: Arc<Gathered>,
-    done: bool,
-}
-
-impl Drop for Driving {
-    fn drop(&mut self) {
-        if !self.done {
-            self.gathered.lane.abandon();
-        }
-    }
-}
-
 impl Gathered {
     pub(super) fn new(site: Site, queue: Arc<str>) -> Self {
-        Self { site, queue, lane: Lane::default() }
+        Self { site, queue, lanes: Lanes::new(1) }
     }
 
     /// Waits for its answer together with others.
@@ -62,9 +52,10 @@ impl Gathered {
             return Err(Error::Unavailable { source: source.into() });
         };
         let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + Duration::from_secs(365 * 86_400); // That of the transaction counts.
-        match self.lane.push(Waiting { call: job, deadline, span: observability::asking(), reply }, MOST_WAITING) {
-            Ok(true) => drop(runtime.spawn(drive(Driving { gathered: Arc::clone(self), done: false }))),
+        let deadline = Instant::now() + self.combiner().allowed_time();
+        let waiting = Waiting { call: job, deadline, span: observability::asking(), reply };
+        match self.lanes.lanes[0].push(waiting, MOST_WAITING) {
+            Ok(true) => drop(runtime.spawn(drive(Arc::clone(self), 0))),
             Ok(false) => {}
             Err(Refused::Closed) => return Err(Error::Closed),
             Err(Refused::Full) => return Err(Error::Overloaded { waiting: MOST_WAITING }),
@@ -74,57 +65,86 @@ impl Gathered {
             Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
         }
     }
+}
 
-    /// Answers all of them.
-    async fn settle(&self, jobs: Vec<Enqueuer>) {
+/// Jobs as a statement in a transaction of the queue's own.
+struct Enqueues<'a> {
+    statements: &'a QueueStatements,
+    enqueueing: Enqueueing<'a>,
+}
+
+impl Statement for Enqueues<'_> {
+    type Output = Vec<EnqueueAnswer>;
+
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
+        self.enqueueing.run(connection, self.statements).await
+    }
+}
+
+impl Batched for Gathered {
+    type Call = ReadyJob;
+    type Answer = EnqueueAnswer;
+    type Turn = ();
+
+    const OP: &'static str = "enqueue";
+
+    fn combiner(&self) -> &Combiner {
+        self.site.limiter.combiner()
+    }
+
+    fn lanes(&self) -> &Lanes<ReadyJob, EnqueueAnswer, ()> {
+        &self.lanes
+    }
+
+    fn most(&self) -> usize {
+        MOST
+    }
+
+    fn lane(&self, _: &ReadyJob) -> usize {
+        0
+    }
+
+    /// A job of a unique id waits for another transaction that enqueues that one, too. No limit has an empty name.
+    fn buckets(job: &ReadyJob) -> Vec<Bucket> {
+        let unique_id = job.unique_id.iter().map(|id| (Arc::from(""), Arc::from(&**id)));
+        job.call.buckets().into_iter().chain(unique_id).collect()
+    }
+
+    /// Jobs of one unique id are not decided together: if the first is refused, the next one may not be.
+    fn apart(jobs: Vec<Enqueuer>) -> [Vec<Enqueuer>; 2] {
+        let mut ids = HashSet::new();
+        let (now, later) = jobs.into_iter().partition(|waiting| match &waiting.call.unique_id {
+            Some(id) => ids.insert(id.clone()),
+            None => true,
+        });
+        [now, later]
+    }
+
+    fn blames_one(cause: Cause) -> bool {
+        matches!(cause, Cause::Data | Cause::Refused)
+    }
+
+    async fn send(&self, jobs: &[Enqueuer], place: Place, deadline: Instant) -> Result<Vec<EnqueueAnswer>, Failure> {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
-        let span = observability::deciding("enqueue", jobs.len(), 1, jobs.iter().map(|waiting| &waiting.span));
-        let running = self.site.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql)));
-        let answers = running.instrument(span.clone()).await;
-        span.record("outcome", answers.as_ref().map_or_else(Error::kind, |_| "done"));
-        match answers {
-            Ok(answers) => {
-                observability::batch("enqueue", jobs.len());
-                for (Waiting { call, reply, .. }, answer) in jobs.into_iter().zip(answers) {
-                    let _ = reply.send(Ok((call, answer))); // A caller who has gone is not told.
-                }
+        let statement = Enqueues { statements: &self.site.statements, enqueueing };
+        let combiner = self.combiner();
+        match place {
+            Place::Lane { .. } => {
+                over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &statement).await
             }
-            // One of them may be to blame, and the others are not.
-            Err(Error::Database { .. }) if jobs.len() > 1 => {
-                for waiting in jobs {
-                    Box::pin(self.settle(vec![waiting])).await;
-                }
-            }
-            Err(error) => jobs.into_iter().for_each(|waiting| waiting.refuse(error.share())),
+            Place::Beside { lock_timeout } => combiner.beside(Bounds { deadline, lock_timeout }, &statement).await,
         }
     }
-}
 
-async fn drive(mut driving: Driving) {
-    let gathered = Arc::clone(&driving.gathered);
-    loop {
-        // Those who were woken at the same time come along.
-        tokio::task::yield_now().await;
-        let Some(jobs) = gathered.lane.take(MOST) else { break };
-        let mut left = jobs;
-        while !left.is_empty() {
-            let now;
-            (now, left) = without_twins(left);
-            gathered.settle(now).await;
-        }
-        if gathered.lane.rest() {
-            break;
-        }
+    async fn look_for_held(
+        &self,
+        _: usize,
+        buckets: &[Bucket],
+        deadline: Instant,
+    ) -> Result<Vec<Option<bool>>, Failure> {
+        over_pool(self.combiner(), Bounds::until(deadline), &LookForHeld(buckets)).await
     }
-    driving.done = true;
-}
-
-/// Jobs of one unique id are not decided together: if the first is refused, the next one may not be.
-fn without_twins(jobs: Vec<Enqueuer>) -> (Vec<Enqueuer>, Vec<Enqueuer>) {
-    let mut ids = HashSet::new();
-    jobs.into_iter().partition(|waiting| match &waiting.call.unique_id {
-        Some(id) => ids.insert(id.clone()),
-        None => true,
-    })
 }

@@ -16,9 +16,9 @@ const LIMITS_LOOKED_AT: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     limits: Vec<Limit>,
-    buckets: HashMap<(Arc<str>, Arc<str>), Bucket>,
+    buckets: HashMap<Bucket, Asked>,
     /// The bucket of the last call, if that had one item: callers in a row often ask the same.
-    last: Option<(Arc<str>, Arc<str>, Bucket)>,
+    last: Option<(Arc<str>, Arc<str>, Asked)>,
     /// Where each added call stands.
     pub(super) places: Vec<Place>,
     pub(super) arrays: Arrays,
@@ -28,9 +28,12 @@ pub(crate) struct Batch {
     is_one_to_one: bool,
 }
 
+/// The name of a limit, and a key.
+pub(crate) type Bucket = (Arc<str>, Arc<str>);
+
 /// A bucket, and the call that asked it last.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct Asked {
     index: i32,
     asked_by: usize,
     /// The item of that call.
@@ -137,7 +140,7 @@ impl Batch {
             Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
             _ => *self.buckets.get(&(item.name.clone(), item.key.clone()))?,
         };
-        let Bucket { asked_by: call, item: nth, .. } = bucket;
+        let Asked { asked_by: call, item: nth, .. } = bucket;
         let arrays = &mut self.arrays;
         let plain = arrays.call_ops[call] == Op::Limit
             && !arrays.call_reserves[call]
@@ -171,13 +174,13 @@ impl Batch {
         index(self.limits.len())
     }
 
-    fn bucket(&mut self, item: &ResolvedItem, asked_by: usize, nth: usize) -> Bucket {
+    fn bucket(&mut self, item: &ResolvedItem, asked_by: usize, nth: usize) -> Asked {
         let arrays = &mut self.arrays;
         let entry = self.buckets.entry((item.name.clone(), item.key.clone()));
         let bucket = entry.or_insert_with(|| {
             arrays.bucket_names.push(item.name.clone());
             arrays.bucket_keys.push(item.key.clone());
-            Bucket { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
+            Asked { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
         });
         bucket.asked_by = asked_by;
         bucket.item = nth;

@@ -7,8 +7,8 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
-use crate::sql::Statements;
-use crate::sql::batch::{Arrays, Batch, Place};
+use crate::sql::batch::{Arrays, Batch, Bucket, Place};
+use crate::sql::{Sql, Statements};
 
 /// What the function said of one call.
 #[derive(Clone, Debug)]
@@ -70,18 +70,23 @@ pub(crate) async fn decide(
     statements: &Statements,
     batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let row = query(statements, batch).fetch_one(conn).await?;
+    let row = query((&statements.take, &statements.decide), batch).fetch_one(conn).await?;
     answers(&row, batch)
 }
 
-/// The same in a transaction of its own.
+/// The same in a transaction of its own, which waits for the disk or not.
 pub(crate) async fn decide_alone(
     conn: &mut PgConnection,
     statements: &Statements,
     batch: &Batch,
+    waits_for_disk: bool,
     alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let mut rows = query(statements, batch).fetch(conn);
+    let sql = match waits_for_disk {
+        true => (&statements.take, &statements.decide),
+        false => (&statements.take_relaxed, &statements.decide_relaxed),
+    };
+    let mut rows = query(sql, batch).fetch(conn);
     let mut result = None;
     while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
         let row = row?;
@@ -114,6 +119,16 @@ pub(crate) struct Alone {
 /// Waits until all that was committed before is safe on disk: a commit of next to nothing does.
 pub(crate) async fn flush(conn: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
     statements.flush.query().execute(conn).await.map(|_| ())
+}
+
+/// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+pub(crate) async fn held(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    buckets: &[Bucket],
+) -> Result<Vec<Option<bool>>, sqlx::Error> {
+    let (names, keys): (Vec<&str>, Vec<&str>) = buckets.iter().map(|(name, key)| (&**name, &**key)).unzip();
+    statements.held.scalar().bind(names).bind(keys).fetch_one(conn).await
 }
 
 fn unless<T>(usual: bool, array: T) -> Option<T> {
@@ -154,12 +169,11 @@ pub(super) fn bind_items<'q>(
         .bind(&arrays.call_sizes)
 }
 
-/// The statement.
-fn query<'q>(statements: &Statements, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+/// The statement: `take` for one call of a token bucket, or else `decide`.
+fn query<'q>((take, decide): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     if let Some(limit) = batch.lone_token_bucket() {
         let arrays = &batch.arrays;
-        return statements
-            .take
+        return take
             .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
@@ -183,7 +197,7 @@ fn query<'q>(statements: &Statements, batch: &'q Batch) -> Query<'q, Postgres, P
         call_ats,
         ..
     } = &batch.arrays;
-    bind_buckets(statements.decide.query(), batch)
+    bind_buckets(decide.query(), batch)
         .bind(unless(batch.is_one_to_one(), item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))

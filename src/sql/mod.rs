@@ -15,8 +15,8 @@ pub use within::{RateLimits, Within};
 
 pub(crate) use within::reset_all_keys;
 
-pub(crate) use batch::Batch;
-pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush};
+pub(crate) use batch::{Batch, Bucket};
+pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
 pub(crate) use engine::detect;
 pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};

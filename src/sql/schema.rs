@@ -59,6 +59,10 @@ pub(crate) struct Statements {
     pub(crate) schema: Schema,
     pub(crate) decide: Sql,
     pub(crate) take: Sql,
+    /// The same, committed without waiting for the disk.
+    pub(crate) decide_relaxed: Sql,
+    pub(crate) take_relaxed: Sql,
+    pub(crate) held: Sql,
     pub(crate) decide_once: Sql,
     pub(crate) flush: Sql,
     pub(crate) reset_name: Sql,
@@ -76,6 +80,11 @@ impl Statements {
              $18)"
         );
         let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+        // For the transaction of this one statement.
+        let relaxed = "pg_catalog.set_config('synchronous_commit', 'off', true)";
+        let decide_relaxed = format!("{decide}, {relaxed}");
+        let take_relaxed = format!("{take} FROM {relaxed}");
+        let held = format!("SELECT {quoted}.rate_limit_held($1, $2)");
         let arguments: Vec<String> = (1..=18).map(|nth| format!("${nth}")).collect();
         let decide_once = format!(
             "SELECT outcome, call_admitted, call_waits, item_refused, item_values \
@@ -90,6 +99,9 @@ impl Statements {
             schema,
             decide: Sql::new(decide, &names),
             take: Sql::new(take, &names),
+            decide_relaxed: Sql::new(decide_relaxed, &names),
+            take_relaxed: Sql::new(take_relaxed, &names),
+            held: Sql::new(held, &names),
             decide_once: Sql::new(decide_once, &names),
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
             reset_name: Sql::new(reset_name, &names),

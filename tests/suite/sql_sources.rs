@@ -20,6 +20,7 @@ const MIGRATIONS: [(&str, &str, &[&str]); 3] = [
             "validate",
             "decide",
             "rate_limit_take",
+            "held",
             "single",
             "rate_limit",
             "rate_limit_check",

@@ -19,6 +19,7 @@ const LIMITING: Group = Group {
     functions: &[
         ("rate_limit_decide", None),
         ("rate_limit_take", None),
+        ("rate_limit_held", None),
         ("rate_limit_reset", Some(1)),
         ("rate_limit_prune", None),
     ],

@@ -24,6 +24,8 @@ pub(crate) enum Phase {
 pub(crate) enum Cause {
     /// Rolled back because of others; the same transaction may pass when run again, on the same connection.
     Conflict,
+    /// Rolled back because another transaction has had a lock for too long.
+    Locked,
     /// The connection is gone or was never made, and nothing was committed; try on a new one.
     Connection,
     /// Too slow for a timeout, or short of memory, and rolled back.
@@ -49,6 +51,7 @@ impl Cause {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
+            Self::Locked => "locked",
             Self::Connection => "connection",
             Self::Busy => "busy",
             Self::Unknown => "unknown",
@@ -130,7 +133,7 @@ pub(super) fn sqlstate(error: &sqlx::Error) -> String {
 
 /// Whether all of a transaction that was not asked to commit may pass when it is run again.
 const fn passes(cause: Cause) -> bool {
-    matches!(cause, Cause::Conflict | Cause::Connection)
+    matches!(cause, Cause::Conflict | Cause::Locked | Cause::Connection)
 }
 
 /// The conflict or lost connection that stands in a chain of errors, in the database's words, if there is one: what a unit

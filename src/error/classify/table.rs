@@ -5,7 +5,9 @@
 //! for a COMMIT that is answered "expired" although it happened. The words have changed between its releases, and more
 //! may follow them, so they are looked for anywhere in the message, the detail and the context.
 
-use super::Cause::{self, Busy, Closed, Conflict, Connection, Data, Pooler, Refused, SchemaMissing, Settings, Unknown};
+use super::Cause::{
+    self, Busy, Closed, Conflict, Connection, Data, Locked, Pooler, Refused, SchemaMissing, Settings, Unknown,
+};
 use super::classify::SettingsIgnored;
 use crate::error::Engine;
 
@@ -91,7 +93,7 @@ pub(super) const TABLE: &[Row] = &[
     any("40001",                                            [Connection, Conflict,      Conflict]), // serialization_failure
     any("40P01",                                            [Connection, Conflict,      Conflict]), // deadlock_detected
     any("72000",                                            [Connection, Conflict,      Conflict]), // snapshot_too_old
-    any("55P03",                                            [Connection, Conflict,      Conflict]), // lock_not_available
+    any("55P03",                                            [Connection, Locked,        Conflict]), // lock_not_available
     any("40003",                                            [Connection, Unknown,       Unknown]),  // statement_completion_unknown
     any("08007",                                            [Connection, Unknown,       Unknown]),  // transaction_resolution_unknown
     any("08P01",                                            [Settings,   Connection,    Unknown]),  // protocol_violation: poolers refuse settings so

@@ -1,50 +1,152 @@
-//! The task that has the calls of a lane decided, for as long as there are any.
+//! The tasks that have the calls of a lane decided, for as long as there are any.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
-use crate::error::{Cause, Error, Phase, share};
-use crate::limiter::attempt::{Failure, before, exhausted};
+use crate::error::{Cause, Error, share};
+use crate::limiter::attempt::{Failure, exhausted};
 use crate::limiter::combine::Combiner;
-use crate::limiter::combine::combiner::Asked as Waiting;
-use crate::limiter::combine::link::attempt;
+use crate::limiter::combine::beside::{Beside, Held};
+use crate::limiter::combine::lane::{Lane, Waiting};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch};
+use crate::sql::Bucket;
+
+/// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or some where the disk is slow;
+/// what takes longer is held up by its owner.
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// What is sent in batches: calls of a limiter, jobs of a queue.
+pub(crate) trait Batched: Send + Sync + 'static {
+    type Call: Send + Sync + 'static;
+    type Answer: Send + 'static;
+    /// What goes with the turn of a lane.
+    type Turn: Default + Send + 'static;
+
+    /// For metrics and traces.
+    const OP: &'static str;
+
+    fn combiner(&self) -> &Combiner;
+
+    fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Turn>;
+
+    /// The most calls of a batch.
+    fn most(&self) -> usize;
+
+    /// The lane of a call.
+    fn lane(&self, call: &Self::Call) -> usize;
+
+    /// What a call may have to wait for.
+    fn buckets(call: &Self::Call) -> Vec<Bucket>;
+
+    /// Those of the calls that cannot be in one statement with the others come second.
+    fn apart(calls: Vec<Waiting<Self::Call, Self::Answer>>) -> [Vec<Waiting<Self::Call, Self::Answer>>; 2] {
+        [calls, Vec::new()]
+    }
+
+    /// Whether one of several calls is to blame for such a failure, and the others are not.
+    fn blames_one(cause: Cause) -> bool {
+        cause == Cause::Data
+    }
+
+    /// One attempt.
+    fn send(
+        &self,
+        calls: &[Waiting<Self::Call, Self::Answer>],
+        place: Place,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, Failure>> + Send;
+
+    /// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+    fn look_for_held(
+        &self,
+        nth: usize,
+        buckets: &[Bucket],
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<Option<bool>>, Failure>> + Send;
+}
+
+/// Where a batch is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// In its lane; `alone`: while no other lane of the process has one under way.
+    Lane { nth: usize, alone: bool },
+    /// Beside it, where it may wait for each lock for so long.
+    Beside { lock_timeout: Duration },
+}
+
+/// The lanes, and what waits beside them.
+pub(crate) struct Lanes<C, A, T> {
+    pub(crate) lanes: Box<[Lane<C, A, T>]>,
+    beside: Beside<C, A>,
+}
+
+impl<C, A, T: Default> Lanes<C, A, T> {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { lanes: (0..count.max(1)).map(|_| Lane::default()).collect(), beside: Beside::default() }
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.lanes.iter().any(Lane::is_shut)
+    }
+
+    /// Lets nothing more in, and waits until all that is in has its answer.
+    pub(crate) async fn close(&self) {
+        self.lanes.iter().for_each(Lane::shut); // All of them before any is waited for.
+        // What waits beside a lane may go back to it.
+        loop {
+            for lane in &self.lanes {
+                lane.close().await;
+            }
+            self.beside.close().await;
+            if self.lanes.iter().all(Lane::is_idle) {
+                break;
+            }
+        }
+    }
+}
+
+type Asked<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;
 
 /// Even if the runtime ends under it, nobody waits for ever.
-struct Driving {
-    combiner: Arc<Combiner>,
+struct Driving<W: Batched> {
+    work: Arc<W>,
     nth: usize,
     done: bool,
 }
 
-impl Drop for Driving {
+impl<W: Batched> Drop for Driving<W> {
     fn drop(&mut self) {
         if !self.done {
-            self.combiner.lanes[self.nth].abandon();
+            self.work.lanes().lanes[self.nth].abandon();
         }
     }
 }
 
 /// Not an `async fn`: a task that is dropped before it has begun has to leave a word, too.
-pub(super) fn drive(combiner: Arc<Combiner>, nth: usize) -> impl Future<Output = ()> + Send {
-    run(Driving { combiner, nth, done: false })
+pub(crate) fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output = ()> + Send {
+    run(Driving { work, nth, done: false })
 }
 
-async fn run(mut driving: Driving) {
-    let (combiner, nth) = (Arc::clone(&driving.combiner), driving.nth);
-    let lane = &combiner.lanes[nth];
+async fn run<W: Batched>(mut driving: Driving<W>) {
+    let (work, nth) = (Arc::clone(&driving.work), driving.nth);
+    let lane = &work.lanes().lanes[nth];
     loop {
         // Those who were woken at the same time come along. (Before taking, not after answering: a runtime that nobody
         // runs any more must not keep a lane that has nothing to do.)
         tokio::task::yield_now().await;
-        let Some(calls) = lane.take(combiner.max_batch) else { break };
-        settle(&combiner, nth, calls).await;
+        let Some(calls) = lane.take(work.most()) else { break };
+        let (mut left, undriven) = work.lanes().beside.divert(calls, W::buckets);
+        start_beside(&work, undriven);
+        while !left.is_empty() {
+            let now;
+            [now, left] = W::apart(left);
+            settle(&work, Place::Lane { nth, alone: false }, now).await;
+        }
         if lane.rest() {
             break;
         }
@@ -52,75 +154,97 @@ async fn run(mut driving: Driving) {
     driving.done = true;
 }
 
-/// What becomes of calls whose rows somebody holds for long.
-#[derive(Clone, Copy)]
-enum Held {
-    /// They come back.
-    Back,
-    /// They come back from this moment on.
-    BackAt(Instant),
-    /// They are tried for as long as they have time.
-    Tried,
+/// As `Driving`, of a queue beside the lanes.
+struct DrivingBeside<W: Batched> {
+    work: Arc<W>,
+    held: Held,
+    done: bool,
 }
 
-/// Answers all of them.
-async fn settle(combiner: &Combiner, nth: usize, calls: Vec<Waiting>) {
-    let held = try_to_settle(combiner, nth, calls, Held::Back).await;
-    if held.is_empty() {
-        return;
-    }
-    // The trouble of those who ask for that row, not of the others: each bucket gets a part of the time that is left, and
-    // what is held then, all the rest.
-    let mut rest = Vec::new();
-    for calls in by_bucket(held) {
-        let now = Instant::now();
-        let left = earliest(&calls).map_or(Duration::ZERO, |deadline| deadline.saturating_duration_since(now));
-        rest.extend(try_to_settle(combiner, nth, calls, Held::BackAt(now + left / 16)).await);
-    }
-    try_to_settle(combiner, nth, rest, Held::Tried).await;
-}
-
-/// Calls on one bucket stay together, in their order.
-fn by_bucket(calls: Vec<Waiting>) -> Vec<Vec<Waiting>> {
-    let mut groups: Vec<Vec<Waiting>> = Vec::new();
-    for waiting in calls {
-        let same = |group: &&mut Vec<Waiting>| {
-            let (mine, theirs) = (&waiting.call.items, &group[0].call.items);
-            mine.len() == 1 && theirs.len() == 1 && mine[0].key == theirs[0].key && mine[0].name == theirs[0].name
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(waiting),
-            None => groups.push(vec![waiting]),
+impl<W: Batched> Drop for DrivingBeside<W> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.work.lanes().beside.abandon(&self.held);
         }
     }
-    groups
 }
 
-/// Answers them, but for those who come back because their rows are held.
-async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>, held: Held) -> Vec<Waiting> {
+fn start_beside<W: Batched>(work: &Arc<W>, undriven: Vec<Held>) {
+    for held in undriven {
+        tokio::spawn(run_beside(DrivingBeside { work: Arc::clone(work), held, done: false }));
+    }
+}
+
+/// Not an `async fn`, so that it can be spawned by what it calls.
+fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        let mut driving = driving; // All of it.
+        let (work, held) = (Arc::clone(&driving.work), driving.held.clone());
+        let beside = &work.lanes().beside;
+        while let Some(calls) = beside.take(&held, work.most()) {
+            let Some(deadline) = earliest(&calls) else { continue };
+            let Some(place) = beside.place(deadline).await else {
+                let (late, left) = calls.into_iter().partition(|waiting: &Asked<W>| waiting.deadline <= deadline);
+                refuse_late(late);
+                beside.put_back(&held, left);
+                continue;
+            };
+            let [now, later] = W::apart(calls);
+            beside.put_back(&held, later);
+            let began = Instant::now();
+            let left = settle(&work, Place::Beside { lock_timeout: beside.turn() }, now).await;
+            drop(place);
+            let was_free = left.is_empty() && began.elapsed() < LOCK_TIMEOUT;
+            beside.put_back(&held, left);
+            if was_free {
+                back_to_lanes(&work, beside.end(&held));
+                break;
+            }
+            beside.linger(&held);
+        }
+        driving.done = true;
+        if beside.is_empty() {
+            work.combiner().close_spare_links().await;
+        }
+    })
+}
+
+fn back_to_lanes<W: Batched>(work: &Arc<W>, calls: Vec<Asked<W>>) {
+    let lanes = &work.lanes().lanes;
+    let mut by_lane: Vec<Vec<Asked<W>>> = lanes.iter().map(|_| Vec::new()).collect();
+    calls.into_iter().for_each(|waiting| by_lane[work.lane(&waiting.call)].push(waiting));
+    for (nth, calls) in by_lane.into_iter().enumerate() {
+        if lanes[nth].put_back(calls) {
+            tokio::spawn(drive(Arc::clone(work), nth));
+        }
+    }
+}
+
+fn refuse_late<C, A>(late: Vec<Waiting<C, A>>) {
+    for waiting in late {
+        waiting.refuse(Error::Unavailable { source: sqlx::Error::PoolTimedOut });
+    }
+}
+
+/// Answers the calls, or hands those whose rows are locked over to a queue beside the lane. Beside it, returns those that have
+/// not got their locks in their turn.
+async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
+    let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
     let mut attempts = Attempts::until(&combiner.retry, deadline);
-    let mut alone = false;
+    let mut has_looked = false;
     loop {
         calls.retain(|waiting| !waiting.reply.is_closed());
         if calls.is_empty() {
             return calls;
         }
-        let mut batch = Batch::new();
-        calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
-        let deadline = match held {
-            Held::BackAt(moment) => attempts.deadline().min(moment),
-            Held::Back | Held::Tried => attempts.deadline(),
-        };
         let spans = calls.iter().map(|waiting| &waiting.span);
-        let span = observability::deciding("decide", calls.len(), attempts.made(), spans);
-        let lanes = lanes(combiner, nth, &calls, alone);
-        let decided = in_turn(combiner, nth, &lanes, &batch, deadline).instrument(span.clone()).await;
-        let failure = match decided {
+        let span = observability::deciding(W::OP, calls.len(), attempts.made(), spans);
+        let sent = work.send(&calls, place, attempts.deadline()).instrument(span.clone()).await;
+        let failure = match sent {
             Ok(answers) => {
                 span.record("outcome", "done");
-                observability::batch("decide", calls.len());
-                combiner.batches.fetch_add(1, Ordering::Relaxed);
+                observability::batch(W::OP, calls.len());
                 for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
                     let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
                 }
@@ -131,39 +255,45 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
         let cause = failure.cause(combiner.known_engine());
         span.record("outcome", cause.as_str());
         let Failure { phase, error } = failure;
-        // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
-        // second time nobody of this process is in the way.
-        alone = cause == Cause::Conflict;
-        let comes_back = match held {
-            Held::Back => cause == Cause::Busy && batch.has_several_buckets(),
-            Held::BackAt(moment) => Instant::now() >= moment,
-            Held::Tried => false,
-        };
+        match (&mut place, cause) {
+            (Place::Beside { .. }, Cause::Locked) => return calls,
+            (Place::Lane { nth, .. }, Cause::Locked | Cause::Busy) => {
+                let before = calls.len();
+                calls = leave_lane(work, *nth, calls, has_looked, attempts.deadline()).await;
+                // Once more at once: without those that left, or to see whether the lock was let go meanwhile.
+                if calls.len() < before || !std::mem::replace(&mut has_looked, true) {
+                    continue;
+                }
+            }
+            // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
+            // second time nobody of this process is in the way.
+            (Place::Lane { alone, .. }, _) => *alone = cause == Cause::Conflict,
+            (Place::Beside { .. }, _) => {}
+        }
         match cause {
-            Cause::Busy | Cause::Connection if comes_back => return calls,
             // The one that was first has committed just now: this is the best moment to try again. Once.
             Cause::Conflict
                 if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
-            Cause::Conflict | Cause::Connection | Cause::Busy => {
+            Cause::Conflict | Cause::Connection | Cause::Busy | Cause::Locked => {
                 if let Some(delay) = combiner.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
                     continue;
                 }
                 let until = if attempts.are_used_up() { None } else { Some(attempts.deadline()) };
                 // For some there may still be time.
-                let is_late = |waiting: &Waiting| until.is_none_or(|until| waiting.deadline <= until);
+                let is_late = |waiting: &Asked<W>| until.is_none_or(|until| waiting.deadline <= until);
                 let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
                 refuse(late, |error| exhausted(&attempts, error, cause), error);
                 let Some(deadline) = earliest(&left) else { return left };
                 calls = left;
                 attempts.postpone(deadline);
             }
-            // One of them is to blame, and the others are not.
-            Cause::Data if calls.len() > 1 => {
+            cause if calls.len() > 1 && W::blames_one(cause) => {
+                let mut left = Vec::new();
                 for waiting in calls {
-                    Box::pin(settle(combiner, nth, vec![waiting])).await;
+                    left.extend(Box::pin(settle(work, place, vec![waiting])).await);
                 }
-                return Vec::new();
+                return left;
             }
             _ => {
                 let schema = combiner.rate_limits.schema().name();
@@ -174,45 +304,43 @@ async fn try_to_settle(combiner: &Combiner, nth: usize, mut calls: Vec<Waiting>,
     }
 }
 
-fn earliest(calls: &[Waiting]) -> Option<Instant> {
+/// Hands the calls on locked rows over to queues beside the lane. Returns the others.
+async fn leave_lane<W: Batched>(
+    work: &Arc<W>,
+    nth: usize,
+    calls: Vec<Asked<W>>,
+    has_looked: bool,
+    deadline: Instant,
+) -> Vec<Asked<W>> {
+    let asked: HashSet<Bucket> = calls.iter().flat_map(|waiting| W::buckets(&waiting.call)).collect();
+    let held = if asked.len() == 1 {
+        asked
+    } else {
+        let asked: Vec<Bucket> = asked.into_iter().collect();
+        let looked = work.look_for_held(nth, &asked, deadline).await.unwrap_or_default();
+        let state = |place: usize| looked.get(place).copied().flatten();
+        let those = |wanted: Option<bool>| {
+            let chosen = asked.iter().enumerate().filter(|(place, _)| state(*place) == wanted);
+            chosen.map(|(_, bucket)| bucket.clone()).collect::<HashSet<Bucket>>()
+        };
+        match those(Some(true)) {
+            // A row that somebody has put there and not committed is seen by nobody else.
+            held if held.is_empty() && has_looked => those(None),
+            held => held,
+        }
+    };
+    let (others, undriven) = work.lanes().beside.take_in(calls, &held, W::buckets);
+    start_beside(work, undriven);
+    others
+}
+
+fn earliest<C, A>(calls: &[Waiting<C, A>]) -> Option<Instant> {
     calls.iter().map(|waiting| waiting.deadline).min()
 }
 
 /// The last of them gets the error itself, the others an equal one.
-fn refuse(mut calls: Vec<Waiting>, why: impl Fn(sqlx::Error) -> Error, error: sqlx::Error) {
+fn refuse<C, A>(mut calls: Vec<Waiting<C, A>>, why: impl Fn(sqlx::Error) -> Error, error: sqlx::Error) {
     let Some(last) = calls.pop() else { return };
     calls.into_iter().for_each(|waiting| waiting.refuse(why(share(&error))));
     last.refuse(why(error));
-}
-
-/// The lanes whose turn it has to be for these calls.
-fn lanes(combiner: &Combiner, nth: usize, calls: &[Waiting], alone: bool) -> BTreeSet<usize> {
-    if alone {
-        return (0..combiner.lanes.len()).collect();
-    }
-    let groups = calls.iter().filter(|waiting| waiting.call.items.len() > 1);
-    let mut lanes: BTreeSet<usize> =
-        groups.flat_map(|waiting| waiting.call.items.iter().map(|item| combiner.lane(item))).collect();
-    lanes.insert(nth);
-    lanes
-}
-
-/// Waits until no other batch with a key of these lanes is under way. Turns are taken in one order.
-async fn in_turn(
-    combiner: &Combiner,
-    nth: usize,
-    lanes: &BTreeSet<usize>,
-    batch: &Batch,
-    deadline: Instant,
-) -> Result<Vec<Answer>, Failure> {
-    let mut turns = Vec::with_capacity(lanes.len());
-    for lane in lanes {
-        let turn = before(deadline, async { Ok(combiner.lanes[*lane].turn.lock().await) }).await;
-        turns.push((*lane, turn.map_err(Failure::at(Phase::Begin))?));
-    }
-    let alone = turns.len() == combiner.lanes.len();
-    match turns.iter_mut().find(|(lane, _)| *lane == nth) {
-        Some((_, links)) => attempt(combiner, links, batch, alone, deadline).await,
-        None => Err(Failure { phase: Phase::Begin, error: sqlx::Error::WorkerCrashed }), // It is among them.
-    }
 }

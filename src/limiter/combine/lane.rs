@@ -72,6 +72,13 @@ impl<C, A, T> Lane<C, A, T> {
         Ok(!std::mem::replace(&mut state.driven, true))
     }
 
+    /// Calls that were let in before are back, before all others. Whether a driver has to be started.
+    pub(crate) fn put_back(&self, calls: Vec<Waiting<C, A>>) -> bool {
+        let mut state = self.state();
+        calls.into_iter().rev().for_each(|waiting| state.queue.push_front(waiting));
+        !state.queue.is_empty() && !std::mem::replace(&mut state.driven, true)
+    }
+
     /// The calls that waited longest, without those whose caller has gone. None: the driver's work is done.
     pub(crate) fn take(&self, most: usize) -> Option<Vec<Waiting<C, A>>> {
         let mut state = self.state();
@@ -117,6 +124,10 @@ impl<C, A, T> Lane<C, A, T> {
 
     pub(crate) fn is_shut(&self) -> bool {
         self.state().closed
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.state().driven
     }
 
     /// Lets nothing more in, and waits until all that is in has its answer.

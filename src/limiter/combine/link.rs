@@ -6,7 +6,7 @@ use sqlx::{Connection, PgConnection};
 use tokio::runtime::{self, Handle};
 
 use crate::error::{Cause, Engine, Phase};
-use crate::limiter::attempt::{Decide, Failure, before, over_pool, transact};
+use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool, transact};
 use crate::limiter::combine::Combiner;
 use crate::limiter::config::{Durability, Isolation};
 use crate::limiter::session::open;
@@ -25,13 +25,11 @@ const CONTENDED: u32 = 100;
 /// How many waits in a row: one may be the machine's.
 const WAITS: u32 = 3;
 
-/// The connections of a lane.
+/// The connection of a lane, and what is known of others who want the same rows.
 #[derive(Default)]
-pub(super) struct Links {
+pub(crate) struct Links {
     link: Option<Link>,
-    /// One whose commits do not wait for the disk.
-    quick: Option<Link>,
-    /// The server has been seen to take `Work::Flush`.
+    /// The server has been seen to take `flush`.
     flushes: bool,
     /// For how many batches more other processes are expected to want the same rows.
     contended: u32,
@@ -46,28 +44,111 @@ pub(super) struct Link {
     used: Instant,
     /// The runtime that its socket belongs to.
     runtime: runtime::Id,
-    /// The time for which the last statement waited for a row, as far as it is known; with that of the UPDATE itself.
-    waited: Duration,
 }
 
 impl Link {
-    async fn open(combiner: &Combiner, durability: Durability) -> Result<Self, sqlx::Error> {
-        let isolation = match combiner.isolation {
-            Isolation::Serializable => "serializable",
-            Isolation::ReadCommitted => "read committed",
+    /// This one, if it is of any use, or a new one with these settings.
+    pub(super) async fn ready(
+        kept: Option<Self>,
+        combiner: &Combiner,
+        settings: &[(&str, &str)],
+        deadline: Instant,
+    ) -> Result<Self, Failure> {
+        let ready = async {
+            if let Some(mut link) = kept
+                && link.runtime == Handle::current().id()
+                && (link.used.elapsed() <= IDLE || link.connection.ping().await.is_ok())
+            {
+                return Ok(link);
+            }
+            let mut connection = open(&combiner.pool.connect_options(), settings).await?;
+            combiner.engine(&mut connection).await?;
+            Ok(Self { connection, used: Instant::now(), runtime: Handle::current().id() })
         };
-        let timeout = combiner.statement_timeout().as_millis().to_string();
-        let mut settings = vec![("default_transaction_isolation", isolation), ("statement_timeout", &timeout)];
-        settings.extend(durability.setting());
-        let options = combiner.pool.connect_options();
-        let mut connection = open(&options, &settings).await?;
-        combiner.engine(&mut connection).await?;
-        let runtime = Handle::current().id();
-        Ok(Self { connection, used: Instant::now(), runtime, waited: Duration::ZERO })
+        before(deadline, ready).await.map_err(Failure::at(Phase::Connect))
+    }
+
+    /// One attempt at the statement in a transaction with bounds of its own.
+    pub(super) async fn transact<S: Statement>(
+        &mut self,
+        combiner: &Combiner,
+        bounds: Bounds,
+        statement: &S,
+    ) -> Result<S::Output, Failure> {
+        let result = transact(combiner, &mut self.connection, bounds, statement).await;
+        if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
+            // The driver keeps the ROLLBACK for its next message, and nobody knows when that will be. If it cannot be sent, the
+            // connection is lost, and whoever uses it next finds out before anything is decided.
+            let _ = before(bounds.deadline, self.connection.ping()).await;
+        }
+        self.used = Instant::now();
+        result
+    }
+
+    pub(super) async fn close(self) {
+        let _ = tokio::time::timeout(TO_CLOSE, self.connection.close()).await; // It is gone in any case.
+    }
+
+    /// Decides a batch, in one round trip if its session's settings will do. The time for which it waited for a row, as far as
+    /// that is known, is part of the answer.
+    async fn decide(
+        &mut self,
+        combiner: &Combiner,
+        batch: &Batch,
+        waits_for_disk: bool,
+        deadline: Instant,
+    ) -> Result<(Vec<Answer>, Duration), Failure> {
+        // With less time than the server may take it has to be told how much, and then the statement is not alone. And
+        // YugabyteDB may answer with an error what it has committed: there, COMMIT has to be told from the statement.
+        if combiner.known_engine() != Some(Engine::PostgreSql)
+            || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
+        {
+            let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
+            return Ok((self.transact(combiner, bounds, &Decide(batch)).await?, Duration::ZERO));
+        }
+        let statements = combiner.rate_limits.statements();
+        let mut alone = Alone::default();
+        let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
+        let answers = before(deadline, running).await.map_err(|error| {
+            // An error that the server tells before the result ends the transaction. Everything else leaves it open.
+            let told = error.as_database_error().is_some() && !alone.committing;
+            Failure { phase: if told { Phase::Statement } else { Phase::Commit }, error }
+        })?;
+        Ok((answers, alone.waited))
+    }
+
+    /// Waits until all that was committed before is on the disk.
+    async fn flush(&mut self, combiner: &Combiner, deadline: Instant) -> Result<(), sqlx::Error> {
+        before(deadline, flush(&mut self.connection, combiner.rate_limits.statements())).await
     }
 }
 
 impl Links {
+    /// The lane's connection, opened or replaced if need be. While it is in use it is taken out: if the caller is dropped, it is
+    /// closed with it.
+    async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<Link, Failure> {
+        let isolation = match combiner.isolation {
+            Isolation::Serializable => "serializable",
+            Isolation::ReadCommitted => "read committed",
+        };
+        let (statement, lock) = (combiner.statement_timeout().as_millis(), combiner.lock_timeout().as_millis());
+        let (statement, lock) = (statement.to_string(), lock.to_string());
+        let mut settings = vec![
+            ("default_transaction_isolation", isolation),
+            ("statement_timeout", &*statement),
+            ("lock_timeout", &*lock),
+        ];
+        settings.extend(combiner.durability.setting());
+        Link::ready(self.link.take(), combiner, &settings, deadline).await
+    }
+
+    fn put<T>(&mut self, combiner: &Combiner, mut link: Link, result: &Result<T, Failure>) {
+        if !matches!(result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
+            link.used = Instant::now();
+            self.link = Some(link);
+        }
+    }
+
     /// Learns from a batch on one bucket.
     fn learn(&mut self, waited: Duration) {
         if waited.is_zero() {
@@ -84,13 +165,62 @@ impl Links {
     }
 
     pub(super) async fn close(self) {
-        for link in self.link.into_iter().chain(self.quick) {
-            let _ = tokio::time::timeout(TO_CLOSE, link.connection.close()).await; // It is gone in any case.
+        if let Some(link) = self.link {
+            link.close().await;
         }
+    }
+
+    /// Decides over the lane's own connection.
+    async fn decide(
+        &mut self,
+        combiner: &Combiner,
+        batch: &Batch,
+        deadline: Instant,
+    ) -> Result<(Vec<Answer>, Duration), Failure> {
+        let quick = self.contended > 0
+            && combiner.durability == Durability::Full
+            && combiner.known_engine() == Some(Engine::PostgreSql);
+        let mut link = self.take(combiner, deadline).await?;
+        let result = if quick {
+            self.contended -= 1;
+            self.quickly(&mut link, combiner, batch, deadline).await
+        } else {
+            link.decide(combiner, batch, true, deadline).await
+        };
+        self.put(combiner, link, &result);
+        result
+    }
+
+    /// What another process waits for is the commit, and that waits for the disk. So commit without waiting, which lets go of
+    /// the rows, and wait for the disk before anybody is told: what others decide meanwhile is written after this, and lost
+    /// with it or not at all. (The early release of locks: DeWitt et al., "Implementation techniques for main memory database
+    /// systems", 1984.)
+    ///
+    /// Both in one session: it ends when the server crashes, so that a flush in another one would prove nothing.
+    async fn quickly(
+        &mut self,
+        link: &mut Link,
+        combiner: &Combiner,
+        batch: &Batch,
+        deadline: Instant,
+    ) -> Result<(Vec<Answer>, Duration), Failure> {
+        if !self.flushes {
+            // Not everywhere: better to find out before something is decided.
+            if link.flush(combiner, deadline).await.is_err() {
+                self.contended = 0;
+                return link.decide(combiner, batch, true, deadline).await;
+            }
+            self.flushes = true;
+        }
+        let (answers, waited) = link.decide(combiner, batch, false, deadline).await?;
+        if batch.may_write() && answers.iter().any(Answer::is_ok) {
+            link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Flush))?;
+        }
+        Ok((answers, waited))
     }
 }
 
-/// Decides a batch: once, over the lane's own connections or over the pool. `alone` says that no other lane decides.
+/// Decides a batch: once, over the lane's own connection or over the pool. `alone` says that no other lane decides.
 pub(super) async fn attempt(
     combiner: &Combiner,
     links: &mut Links,
@@ -99,136 +229,37 @@ pub(super) async fn attempt(
     deadline: Instant,
 ) -> Result<Vec<Answer>, Failure> {
     if !combiner.goes_over_pool() {
-        let quick = links.contended > 0
-            && combiner.durability == Durability::Full
-            && combiner.known_engine() == Some(Engine::PostgreSql);
-        let result = if quick {
-            links.contended -= 1;
-            quickly(combiner, links, batch, deadline).await
-        } else {
-            on(&mut links.link, combiner, combiner.durability, deadline, Work::Decide(batch)).await
-        };
-        match result {
-            Err(failure) if failure.cause(combiner.known_engine()) == Cause::Settings => {
-                combiner.give_up_own_connections();
+        match links.decide(combiner, batch, deadline).await {
+            Ok((answers, waited)) => {
+                links.learn(waited);
+                return Ok(answers);
             }
-            result => {
-                let decided_on = if quick { &links.quick } else { &links.link };
-                let waited = decided_on.as_ref().map_or(Duration::ZERO, |link| link.waited);
-                match &result {
-                    Ok(_) => links.learn(waited),
-                    // Between lanes, keys of one index page may be a conflict, too; on one key, it is another process.
-                    Err(failure)
-                        if failure.cause(combiner.known_engine()) == Cause::Conflict
-                            && (alone || !batch.has_several_buckets()) =>
-                    {
-                        links.contended = CONTENDED;
-                    }
-                    Err(_) => {}
+            Err(failure) => match failure.cause(combiner.known_engine()) {
+                Cause::Settings => combiner.give_up_own_connections(),
+                // Between lanes, keys of one index page may be a conflict, too; on one key, it is another process.
+                Cause::Conflict if alone || !batch.has_several_buckets() => {
+                    links.contended = CONTENDED;
+                    return Err(failure);
                 }
-                if matches!(&result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
-                    // What ended one has mostly ended the other, and a flush must not be what finds out.
-                    links.link = None;
-                    links.quick = None;
-                }
-                return result;
-            }
+                _ => return Err(failure),
+            },
         }
     }
-    over_pool(combiner, deadline, &Decide(batch)).await
+    over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &Decide(batch)).await
 }
 
-/// What another process waits for is the commit, and that waits for the disk. So commit without waiting, which lets go of
-/// the rows, and wait for the disk before anybody is told: what others decide meanwhile is written after this, and lost
-/// with it or not at all. (The early release of locks: DeWitt et al., "Implementation techniques for main memory database
-/// systems", 1984.)
-async fn quickly(
+/// Asks over the lane's own connection or over the pool.
+pub(super) async fn look_for_held(
     combiner: &Combiner,
     links: &mut Links,
-    batch: &Batch,
+    looking: &LookForHeld<'_>,
     deadline: Instant,
-) -> Result<Vec<Answer>, Failure> {
-    if !links.flushes {
-        // Not everywhere: better to find out before something is decided.
-        if on(&mut links.link, combiner, combiner.durability, deadline, Work::Flush).await.is_err() {
-            links.contended = 0;
-            return on(&mut links.link, combiner, combiner.durability, deadline, Work::Decide(batch)).await;
-        }
-        links.flushes = true;
+) -> Result<Vec<Option<bool>>, Failure> {
+    if combiner.goes_over_pool() {
+        return over_pool(combiner, Bounds::until(deadline), looking).await;
     }
-    let answers = on(&mut links.quick, combiner, Durability::Relaxed, deadline, Work::Decide(batch)).await?;
-    if batch.may_write() && answers.iter().any(Answer::is_ok) {
-        let flushed = on(&mut links.link, combiner, combiner.durability, deadline, Work::Flush).await;
-        flushed.map_err(|failure| Failure { phase: Phase::Flush, ..failure })?;
-    }
-    Ok(answers)
-}
-
-/// What is done over a connection in one round trip.
-#[derive(Clone, Copy)]
-enum Work<'a> {
-    Decide(&'a Batch),
-    /// Waits until all that was committed before is on the disk.
-    Flush,
-}
-
-/// Over this connection, which is opened or replaced if need be. While it is in use it is taken out: if this future is
-/// dropped, it is closed with it.
-async fn on(
-    place: &mut Option<Link>,
-    combiner: &Combiner,
-    durability: Durability,
-    deadline: Instant,
-    work: Work<'_>,
-) -> Result<Vec<Answer>, Failure> {
-    let ready = async {
-        if let Some(mut link) = place.take()
-            && link.runtime == Handle::current().id()
-            && (link.used.elapsed() <= IDLE || link.connection.ping().await.is_ok())
-        {
-            return Ok(link);
-        }
-        Link::open(combiner, durability).await
-    };
-    let mut link = before(deadline, ready).await.map_err(Failure::at(Phase::Connect))?;
-    let result = link.run(combiner, deadline, work).await;
-    if !matches!(&result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
-        link.used = Instant::now();
-        *place = Some(link);
-    }
+    let mut link = links.take(combiner, deadline).await?;
+    let result = link.transact(combiner, Bounds::until(deadline), looking).await;
+    links.put(combiner, link, &result);
     result
-}
-
-impl Link {
-    async fn run(&mut self, combiner: &Combiner, deadline: Instant, work: Work<'_>) -> Result<Vec<Answer>, Failure> {
-        let batch = match work {
-            Work::Decide(batch) => batch,
-            Work::Flush => {
-                let flushed = before(deadline, flush(&mut self.connection, combiner.rate_limits.statements())).await;
-                return flushed.map(|()| Vec::new()).map_err(Failure::at(Phase::Statement));
-            }
-        };
-        // With less time than the server may take it has to be told how much, and then the statement is not alone. And
-        // YugabyteDB may answer with an error what it has committed: there, COMMIT has to be told from the statement.
-        if combiner.known_engine() != Some(Engine::PostgreSql)
-            || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
-        {
-            let answers = transact(combiner, &mut self.connection, deadline, &Decide(batch)).await;
-            if matches!(&answers, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
-                // The driver keeps the ROLLBACK for its next message, and nobody knows when that will be. If it cannot be
-                // sent, the connection is lost, and whoever uses it next finds out before anything is decided.
-                let _ = before(deadline, self.connection.ping()).await;
-            }
-            return answers;
-        }
-        let statements = combiner.rate_limits.statements();
-        let mut alone = Alone::default();
-        let answers = before(deadline, decide_alone(&mut self.connection, statements, batch, &mut alone)).await;
-        self.waited = alone.waited;
-        answers.map_err(|error| {
-            // An error that the server tells before the result ends the transaction. Everything else leaves it open.
-            let told = error.as_database_error().is_some() && !alone.committing;
-            Failure { phase: if told { Phase::Statement } else { Phase::Commit }, error }
-        })
-    }
 }

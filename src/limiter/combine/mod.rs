@@ -1,13 +1,15 @@
 //! Calls of this process that wait at the same time are decided together: one statement, one commit.
 //!
 //! Each lane has a queue and, while there is something in it, a driver: a task that takes what waits, has it decided, and
-//! answers. While one batch commits the next one gathers by itself; nobody waits for a timer.
+//! answers. While one batch commits the next one gathers by itself; nobody waits for a timer. Calls on a row that another
+//! transaction has locked for long wait beside their lane.
 
+mod beside;
 mod combiner;
 mod driver;
 mod lane;
 mod link;
 
-pub(super) use combiner::Combiner;
-
-pub(crate) use lane::{Lane, Refused, Waiting};
+pub(crate) use combiner::Combiner;
+pub(crate) use driver::{Batched, Lanes, Place, drive};
+pub(crate) use lane::{Refused, Waiting};

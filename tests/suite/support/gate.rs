@@ -62,7 +62,8 @@ pub async fn hold(database: &Database, name: &str, keys: &[&str]) -> Transaction
     holder
 }
 
-/// A batch of calls on held rows in every lane: what is asked meanwhile gathers behind it.
+/// A batch of calls in every lane that does not end: what is asked meanwhile gathers behind it. It waits for no lock, which
+/// would make its calls leave the lane.
 pub struct Gate {
     holder: Transaction<'static, Postgres>,
     first: Vec<JoinHandle<Result<pg_limiter::Decision, Error>>>,
@@ -70,22 +71,35 @@ pub struct Gate {
 
 impl Gate {
     pub async fn close(database: &Database, limiter: &Limiter, lanes: usize) -> Self {
+        let trigger = "CREATE OR REPLACE FUNCTION stand_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.005); END LOOP;
+               RETURN NEW;
+             END $$;
+             DROP TRIGGER IF EXISTS gate ON rate_limits;
+             CREATE TRIGGER gate BEFORE UPDATE ON rate_limits FOR EACH ROW
+               WHEN (NEW.name = 'gate') EXECUTE FUNCTION stand_at_the_gate()";
+        database.execute(trigger).await;
         // Enough that no lane is left out.
         let keys: Vec<String> = (0..if lanes == 1 { 1 } else { 32 * lanes }).map(|nth| nth.to_string()).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0")
             .bind(&keys)
             .execute(&database.pool)
             .await
             .expect("rows");
-        let holder = hold(database, "gate", &keys).await;
+        let mut holder = database.pool.begin().await.expect("begin");
+        sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *holder).await.expect("the gate");
         let limit = Limit::token_bucket(9, CENTURY).build().expect("a limit");
-        let first = keys.iter().map(|key| {
-            let (limiter, item) = (limiter.clone(), Item::new(("gate", limit), *key));
+        let first = keys.into_iter().map(|key| {
+            let (limiter, item) = (limiter.clone(), Item::new(("gate", limit), key));
             tokio::spawn(async move { limiter.limit(item).await })
         });
         let first = first.collect();
-        until_waiting(database, i64::try_from(lanes).expect("few")).await;
+        let at_the_gate =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
+        let lanes = i64::try_from(lanes).expect("few");
+        while sqlx::query_scalar::<_, i64>(at_the_gate).fetch_one(&database.pool).await.expect("a count") < lanes {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         Self { holder, first }
     }
 

@@ -1,0 +1,182 @@
+//! Calls on rows that another transaction has locked for long: they wait beside their lane, not in it, so that the calls on
+//! other rows go on.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+use crate::error::Error;
+use crate::limiter::combine::lane::Waiting;
+use crate::sql::Bucket;
+
+/// How many transactions of one handle wait for locks at the same time, each on a connection.
+const PLACES: usize = 4;
+
+/// How long one of them waits before it makes room for others: a place in the server's own line is lost then.
+const TURN: Duration = Duration::from_secs(1);
+const TURN_IF_OTHERS_WAIT: Duration = Duration::from_millis(250);
+
+/// For how long calls on a bucket go on coming here after one had to wait.
+const LINGERS: Duration = Duration::from_secs(1);
+
+/// The buckets that a call waits for, in order.
+pub(super) type Held = Vec<Bucket>;
+
+pub(crate) struct Beside<C, A> {
+    queues: Mutex<HashMap<Held, Queue<C, A>>>,
+    /// How many queues there are: nearly always none.
+    count: AtomicUsize,
+    places: Semaphore,
+    idle: Notify,
+}
+
+struct Queue<C, A> {
+    calls: VecDeque<Waiting<C, A>>,
+    /// There is a driver.
+    driven: bool,
+    /// Without a driver it stays until this moment.
+    until: Instant,
+}
+
+impl<C, A> Default for Beside<C, A> {
+    fn default() -> Self {
+        let (queues, count) = (Mutex::default(), AtomicUsize::new(0));
+        Self { queues, count, places: Semaphore::new(PLACES), idle: Notify::new() }
+    }
+}
+
+impl<C, A> Beside<C, A> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Held, Queue<C, A>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+    }
+
+    fn counted(&self, queues: &HashMap<Held, Queue<C, A>>) {
+        self.count.store(queues.len(), Ordering::Release);
+    }
+
+    /// Takes the calls on buckets that are waited for already. The others, and the queues that want a driver.
+    pub(super) fn divert(
+        &self,
+        calls: Vec<Waiting<C, A>>,
+        buckets: impl Fn(&C) -> Vec<Bucket>,
+    ) -> (Vec<Waiting<C, A>>, Vec<Held>) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return (calls, Vec::new());
+        }
+        let held: HashSet<Bucket> = {
+            let mut queues = self.queues();
+            let now = Instant::now();
+            queues.retain(|_, queue| queue.driven || queue.until > now);
+            self.counted(&queues);
+            queues.keys().flatten().cloned().collect()
+        };
+        self.take_in(calls, &held, buckets)
+    }
+
+    /// Takes the calls on these buckets. The others, and the queues that want a driver.
+    pub(super) fn take_in(
+        &self,
+        calls: Vec<Waiting<C, A>>,
+        held: &HashSet<Bucket>,
+        buckets: impl Fn(&C) -> Vec<Bucket>,
+    ) -> (Vec<Waiting<C, A>>, Vec<Held>) {
+        let (mut others, mut undriven) = (Vec::new(), Vec::new());
+        let mut queues = self.queues();
+        for waiting in calls {
+            let mut waits_for: Held = buckets(&waiting.call).into_iter().filter(|it| held.contains(it)).collect();
+            if waits_for.is_empty() {
+                others.push(waiting);
+                continue;
+            }
+            waits_for.sort_unstable();
+            waits_for.dedup();
+            let queue = queues.entry(waits_for).or_insert_with_key(|key| {
+                undriven.push(key.clone());
+                Queue { calls: VecDeque::new(), driven: true, until: Instant::now() }
+            });
+            queue.calls.push_back(waiting);
+        }
+        // Those that had come to rest.
+        for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.driven && !queue.calls.is_empty()) {
+            queue.driven = true;
+            undriven.push(key.clone());
+        }
+        self.counted(&queues);
+        (others, undriven)
+    }
+
+    /// The calls that waited longest. None: the driver's work is done.
+    pub(super) fn take(&self, held: &Held, most: usize) -> Option<Vec<Waiting<C, A>>> {
+        let mut queues = self.queues();
+        let queue = queues.get_mut(held)?;
+        queue.calls.retain(|waiting| !waiting.reply.is_closed());
+        if !queue.calls.is_empty() {
+            let most = most.min(queue.calls.len());
+            return Some(queue.calls.drain(..most).collect());
+        }
+        queue.driven = false;
+        drop(queues);
+        self.idle.notify_waiters();
+        None
+    }
+
+    /// They wait on, before all others.
+    pub(super) fn put_back(&self, held: &Held, calls: Vec<Waiting<C, A>>) {
+        if let Some(queue) = self.queues().get_mut(held) {
+            calls.into_iter().rev().for_each(|waiting| queue.calls.push_front(waiting));
+        }
+    }
+
+    /// Somebody had the rows for long: the next calls on them come here at once.
+    pub(super) fn linger(&self, held: &Held) {
+        if let Some(queue) = self.queues().get_mut(held) {
+            queue.until = Instant::now() + LINGERS;
+        }
+    }
+
+    /// The rows are free: the calls that still wait go back to their lanes.
+    pub(super) fn end(&self, held: &Held) -> Vec<Waiting<C, A>> {
+        let mut queues = self.queues();
+        let queue = queues.remove(held);
+        self.counted(&queues);
+        drop(queues);
+        self.idle.notify_waiters();
+        queue.map_or_else(Vec::new, |queue| queue.calls.into())
+    }
+
+    /// The driver is gone, whatever the reason: nobody is left to wait for ever.
+    pub(super) fn abandon(&self, held: &Held) {
+        let gone = || Error::Unavailable { source: sqlx::Error::WorkerCrashed };
+        self.end(held).into_iter().for_each(|waiting| waiting.refuse(gone()));
+    }
+
+    /// One of the places, if there is one by then.
+    pub(super) async fn place(&self, deadline: Instant) -> Option<SemaphorePermit<'_>> {
+        tokio::time::timeout_at(deadline.into(), self.places.acquire()).await.ok()?.ok()
+    }
+
+    /// How long a transaction may wait for a lock before it makes room for others.
+    pub(super) fn turn(&self) -> Duration {
+        if self.count.load(Ordering::Acquire) > PLACES { TURN_IF_OTHERS_WAIT } else { TURN }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues().values().all(|queue| !queue.driven)
+    }
+
+    /// Waits until all that is in has its answer.
+    pub(super) async fn close(&self) {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable(); // Before looking, or the notification may come in between.
+            if self.is_empty() {
+                break;
+            }
+            idle.await;
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A row that another transaction has locked for long holds up the calls on it, and no others: not those in the same lane, and
+//! not the jobs of the same queue.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use pg_limiter::queue::{Job, Queue};
+use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, Limits};
+
+use crate::support::Database;
+use crate::support::gate::{CENTURY, hold, limiter};
+
+/// Far more than anything here takes, but for what is held.
+const SOON: Duration = Duration::from_secs(30);
+
+fn limits() -> Limits {
+    Limits::new()
+        .define("a", Limit::token_bucket(1e6, CENTURY))
+        .and_then(|limits| limits.define("s", Limit::sliding_window(1e6, CENTURY)))
+        .and_then(|limits| limits.define("shards", Limit::token_bucket(1e6, CENTURY).shards(4)))
+        .expect("limits")
+}
+
+async fn allowed(limiter: &Limiter, items: impl IntoIterator<Item = Item>) {
+    let call = limiter.limit(items.into_iter().collect::<Vec<_>>());
+    let decision = tokio::time::timeout(SOON, call).await.expect("it waits for a row that it does not ask for");
+    assert!(decision.expect("a decision").is_allowed());
+}
+
+async fn taken(limiter: &Limiter, item: Item) -> f64 {
+    1e6 - limiter.peek(item).await.expect("a balance").least()
+}
+
+async fn others_go_on(isolation: Isolation, connections: Connections) {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, limits(), |config| {
+        (config.lanes, config.isolation, config.connections) = (1, isolation, connections);
+    });
+    allowed(&limiter, [Item::new("a", "held"), Item::new("s", "held"), Item::new("shards", "held")]).await;
+    // A locked row of each kind, one that is there for its writer only, and a group that asks for one of them.
+    let mut holder = database.pool.begin().await.expect("begin");
+    for item in [Item::new("a", "held"), Item::new("s", "held"), Item::new("a", "new")] {
+        assert!(limiter.within(&mut holder).limit(item).await.expect("a decision").is_allowed());
+    }
+    let waits = [
+        vec![Item::new("a", "held")],
+        vec![Item::new("s", "held")],
+        vec![Item::new("a", "new")],
+        vec![Item::new("a", "free"), Item::new("s", "held")],
+    ];
+    let held: Vec<_> = (0..3).flat_map(|_| waits.clone()).collect();
+    let held: Vec<_> = held.into_iter().map(|items| tokio::spawn(ask(limiter.clone(), items))).collect();
+    for round in 0..30 {
+        let items = (0..20).map(|nth| Item::new(["a", "s", "shards"][nth % 3], format!("{nth} {}", round % 3)));
+        join_all(items.map(|item| allowed(&limiter, [item]))).await;
+        allowed(&limiter, [Item::new("a", "group"), Item::new("s", "group")]).await;
+    }
+    assert!(held.iter().all(|task| !task.is_finished()), "the rows are held");
+    holder.commit().await.expect("commit");
+    for task in held {
+        let decision = tokio::time::timeout(SOON, task).await.expect("the rows are free").expect("a task");
+        assert!(decision.expect("a decision").is_allowed());
+    }
+    let expected = [(Item::new("a", "held"), 5.0), (Item::new("s", "held"), 8.0), (Item::new("a", "new"), 4.0)];
+    for (item, expected) in expected {
+        assert_eq!(taken(&limiter, item.clone()).await.round(), expected, "{item:?}");
+    }
+    limiter.close().await;
+}
+
+async fn ask(limiter: Limiter, items: Vec<Item>) -> Result<pg_limiter::Decision, Error> {
+    limiter.limit(items).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_other_rows_go_on_while_one_is_held() {
+    for connections in [Connections::Own, Connections::Pool] {
+        for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
+            others_go_on(isolation, connections).await;
+        }
+    }
+}
+
+/// Hundreds of them, more than may wait at the same time, each key held by a transaction of its own for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_many_held_rows_are_all_decided_once_they_are_free() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, limits(), |config| config.lanes = 2);
+    let keys: Vec<String> = (0..40).map(|nth| nth.to_string()).collect();
+    join_all(keys.iter().map(|key| allowed(&limiter, [Item::new("a", key)]))).await;
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let holder = hold(&database, "a", &keys).await;
+    let calls = (0..400).map(|nth| tokio::spawn(ask(limiter.clone(), vec![Item::new("a", (nth % 40).to_string())])));
+    let calls: Vec<_> = calls.collect();
+    for nth in 0..50 {
+        allowed(&limiter, [Item::new("a", format!("free {nth}"))]).await;
+    }
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    holder.rollback().await.expect("rollback");
+    for call in calls {
+        let decision = tokio::time::timeout(SOON, call).await.expect("the rows are free").expect("a task");
+        assert!(decision.expect("a decision").is_allowed());
+    }
+    for key in keys {
+        assert_eq!(taken(&limiter, Item::new("a", key)).await.round(), 11.0);
+    }
+}
+
+/// Unavailable, by the deadline, and charged nothing: however many wait, and however many keys they wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_rows_that_stay_held_are_answered_by_their_deadline() {
+    let database = Database::migrated().await;
+    let deadline = Duration::from_secs(3);
+    let limiter = limiter(&database.pool, limits(), |config| config.retry.deadline = deadline);
+    let keys: Vec<String> = (0..100).map(|nth| nth.to_string()).collect();
+    join_all(keys.iter().map(|key| allowed(&limiter, [Item::new("a", key)]))).await;
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let holder = hold(&database, "a", &keys).await;
+    let began = Instant::now();
+    let calls = (0..1_000).map(|nth| {
+        let (limiter, item) = (limiter.clone(), Item::new("a", (nth % 200).to_string()));
+        tokio::spawn(async move { (nth % 200 < 100, limiter.limit(item).await) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let (is_held, answer) = call.await.expect("a task");
+        match answer {
+            Ok(decision) => assert!(decision.is_allowed() && !is_held),
+            Err(Error::Unavailable { .. }) => assert!(is_held, "it asks for another row"),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    // The deadline itself, and what a busy machine adds to it.
+    assert!(began.elapsed() < deadline * 2, "{:?}", began.elapsed());
+    holder.rollback().await.expect("rollback");
+    for key in keys {
+        assert_eq!(taken(&limiter, Item::new("a", key)).await.round(), 1.0, "charged, and told that it was not");
+    }
+}
+
+/// One job's limit is held, another one's unique id is being enqueued by somebody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_other_limits_are_enqueued_while_one_is_held() {
+    for connections in [Connections::Own, Connections::Pool] {
+        let database = Database::migrated().await;
+        let limiter = limiter(&database.pool, limits(), |config| config.connections = connections);
+        let queue = Queue::new(&limiter, "q").expect("a queue");
+        let job = |key: &str| Job::new(("a", key), &()).expect("a job");
+        allowed(&limiter, [Item::new("a", "held")]).await;
+        let mut holder = database.pool.begin().await.expect("begin");
+        assert!(limiter.within(&mut holder).limit(("a", "held")).await.expect("a decision").is_allowed());
+        let taken = queue.within(&mut holder).enqueue(job("unique").unique_id("id")).await;
+        assert!(taken.expect("an answer").enforce().is_ok());
+        let waits = [job("held"), job("held"), job("other").unique_id("id")];
+        let held: Vec<_> = waits.map(|job| tokio::spawn(enqueue(queue.clone(), job))).into_iter().collect();
+        for round in 0..20 {
+            let jobs = (0..10).map(|nth| enqueue(queue.clone(), job(&format!("{nth} {round}"))));
+            for enqueued in tokio::time::timeout(SOON, join_all(jobs)).await.expect("they wait for another row") {
+                assert!(enqueued.expect("an answer").enforce().is_ok());
+            }
+        }
+        assert!(held.iter().all(|task| !task.is_finished()), "the rows are held");
+        holder.rollback().await.expect("rollback");
+        for task in held {
+            let enqueued = tokio::time::timeout(SOON, task).await.expect("the rows are free").expect("a task");
+            assert!(enqueued.expect("an answer").enforce().is_ok());
+        }
+    }
+}
+
+async fn enqueue(queue: Queue, job: Job) -> Result<pg_limiter::queue::Enqueued, Error> {
+    queue.enqueue(job).await
+}
