@@ -69,6 +69,7 @@ async fn one_of(limiter: &Limiter, asked: Asked, nth: usize) -> usize {
 async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String> {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, fast(), |config| (config.isolation, config.lanes) = (isolation, 1));
+    Gate::build(&database).await;
     let holder = hold_as_asked(&database, &limiter, asked).await;
     let gate = match asked {
         Asked::Plain => None,

@@ -38,10 +38,10 @@ pub async fn waiting(database: &Database) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the backends")
 }
 
-/// Waits until so many backends of the database wait for a lock.
+/// Waits until so many backends of the database, or more, wait for a lock.
 pub async fn until_waiting(database: &Database, backends: i64) {
     for _ in 0..6_000 {
-        if waiting(database).await == backends {
+        if waiting(database).await >= backends {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -70,15 +70,23 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub async fn close(database: &Database, limiter: &Limiter, lanes: usize) -> Self {
-        let trigger = "CREATE OR REPLACE FUNCTION stand_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    /// Needed before it is closed only if a transaction has a lock on the table then.
+    pub async fn build(database: &Database) {
+        let is_built = "SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'gate')";
+        if sqlx::query_scalar(is_built).fetch_one(&database.pool).await.expect("a look") {
+            return;
+        }
+        let trigger = "CREATE FUNCTION stand_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.005); END LOOP;
                RETURN NEW;
              END $$;
-             DROP TRIGGER IF EXISTS gate ON rate_limits;
              CREATE TRIGGER gate BEFORE UPDATE ON rate_limits FOR EACH ROW
                WHEN (NEW.name = 'gate') EXECUTE FUNCTION stand_at_the_gate()";
         database.execute(trigger).await;
+    }
+
+    pub async fn close(database: &Database, limiter: &Limiter, lanes: usize) -> Self {
+        Self::build(database).await;
         // Enough that no lane is left out.
         let keys: Vec<String> = (0..if lanes == 1 { 1 } else { 32 * lanes }).map(|nth| nth.to_string()).collect();
         sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0")
