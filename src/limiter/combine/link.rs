@@ -206,11 +206,15 @@ impl Links {
     ) -> Result<(Vec<Answer>, Duration), Failure> {
         if !self.flushes {
             // Not everywhere: better to find out before something is decided.
-            if link.flush(combiner, deadline).await.is_err() {
-                self.contended = 0;
-                return link.decide(combiner, batch, true, deadline).await;
+            let flushed = link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Begin));
+            match flushed {
+                Ok(()) => self.flushes = true,
+                Err(failure) if failure.breaks_the_connection(combiner.known_engine()) => return Err(failure),
+                Err(_) => {
+                    self.contended = 0;
+                    return link.decide(combiner, batch, true, deadline).await;
+                }
             }
-            self.flushes = true;
         }
         let (answers, waited) = link.decide(combiner, batch, false, deadline).await?;
         if batch.may_write() && answers.iter().any(Answer::is_ok) {
