@@ -13,7 +13,7 @@ use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch, Once, Statements, decide, decide_once, detect, reset_all_keys};
+use crate::sql::{Answer, Batch, Once, Statements, decide, decide_once, detect, explain, reset_all_keys};
 
 /// In the same message, a bound for the server: a caller who no longer waits must not leave a backend waiting for a row.
 /// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
@@ -249,7 +249,14 @@ pub(super) async fn transact<S: Statement>(
     let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, deadline))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
-    let value = value.map_err(Failure::at(Phase::Statement))?;
+    let value = match value {
+        Ok(value) => value,
+        Err(error) => {
+            drop(tx); // The driver rolls back before what is sent next.
+            let explained = before(deadline, async { Ok(explain(connection, error).await) }).await;
+            return Err(Failure { phase: Phase::Statement, error: explained.unwrap_or_else(|late| late) });
+        }
+    };
     before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
     Ok(value)
 }

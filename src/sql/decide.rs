@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Postgres, Row};
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::Statements;
 use crate::sql::batch::{Arrays, Batch, Place};
+use crate::sql::read_only::explain;
 
 /// What the function said of one call.
 #[derive(Clone, Debug)]
@@ -81,6 +82,20 @@ pub(crate) async fn decide_alone(
     batch: &Batch,
     alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
+    let row = match last_row(conn, statements, batch, alone).await {
+        Ok(row) => row,
+        Err(error) => return Err(explain(conn, error).await),
+    };
+    alone.waited = waited(&row, batch)?;
+    answers(&row, batch)
+}
+
+async fn last_row(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    batch: &Batch,
+    alone: &mut Alone,
+) -> Result<PgRow, sqlx::Error> {
     let mut rows = query(statements, batch).fetch(conn);
     let mut result = None;
     while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
@@ -88,9 +103,7 @@ pub(crate) async fn decide_alone(
         alone.committing = true;
         result = Some(row);
     }
-    let row = result.ok_or(sqlx::Error::RowNotFound)?;
-    alone.waited = waited(&row, batch)?;
-    answers(&row, batch)
+    result.ok_or(sqlx::Error::RowNotFound)
 }
 
 /// How long the statement waited for a row, as far as it is known.

@@ -33,6 +33,7 @@ mod queue_tokens;
 mod remembered;
 mod reservations;
 mod scenarios;
+mod settings;
 mod sharded_calls;
 mod shards;
 mod shards_contended;
