@@ -205,6 +205,10 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -2016,6 +2020,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -2202,6 +2209,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_single(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
@@ -2283,6 +2291,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit(
 )
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
@@ -2310,6 +2319,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_check(
 )
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('check', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
@@ -2336,6 +2346,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
 RETURNS interval
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 DECLARE
   decision record;
@@ -2361,6 +2372,10 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;
@@ -2391,6 +2406,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;
@@ -2456,6 +2475,9 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();
