@@ -13,6 +13,7 @@ mod failures;
 mod fault_cases;
 mod faults;
 mod history;
+mod hostile_plans;
 mod idempotency;
 mod interrupted;
 mod key_secret;
