@@ -205,6 +205,10 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -2157,6 +2161,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -2328,6 +2335,9 @@ RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET jit = off
 AS $function$
 DECLARE
   held boolean[];
@@ -2376,6 +2386,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_single(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
@@ -2457,6 +2468,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit(
 )
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
@@ -2484,6 +2496,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_check(
 )
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('check', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
@@ -2510,6 +2523,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
 RETURNS interval
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 DECLARE
   decision record;
@@ -2535,6 +2549,10 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;
@@ -2565,6 +2583,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;
@@ -2630,6 +2652,9 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

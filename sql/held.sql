@@ -5,6 +5,9 @@ RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET jit = off
 AS $function$
 DECLARE
   held boolean[];

@@ -21,6 +21,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit(
 )
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,

@@ -18,6 +18,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
 RETURNS interval
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 DECLARE
   decision record;

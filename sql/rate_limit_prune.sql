@@ -22,6 +22,9 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

@@ -4,6 +4,10 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;
@@ -34,6 +38,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   gone bigint;

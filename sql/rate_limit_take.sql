@@ -19,6 +19,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE

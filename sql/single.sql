@@ -20,6 +20,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_single(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $function$
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN

@@ -29,6 +29,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 SET extra_float_digits = 3 -- The hash of what was asked is the same for every client.
 AS $function$
 #variable_conflict use_variable

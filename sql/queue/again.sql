@@ -25,6 +25,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   job public.rate_limit_jobs;

@@ -13,6 +13,10 @@ CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 DECLARE
   job record;
@@ -75,6 +79,10 @@ RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
 BEGIN
   WITH free AS (
@@ -102,6 +110,10 @@ RETURNS TABLE (job_id bigint, job_starts integer)
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
 AS $function$
   SELECT j.id, j.starts
   FROM public.rate_limit_jobs AS j

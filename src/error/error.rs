@@ -1,14 +1,39 @@
 use std::time::Duration;
 
 use crate::call::Denied;
-use crate::error::classify::{Cause, Phase, classify};
+use crate::error::classify::{Cause, Phase, classify, sqlstate};
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// What the database says, without the line of its own source code that the driver appends.
 pub(crate) fn told(error: &sqlx::Error) -> String {
     match error.as_database_error() {
         Some(database) => format!("{} (SQLSTATE {})", database.message(), database.code().unwrap_or_default()),
-        None => error.to_string(),
+        None => match error {
+            sqlx::Error::Configuration(source) => source.to_string(),
+            error => error.to_string(),
+        },
+    }
+}
+
+/// What failed, and what to do about it: by SQLSTATE, where that says more than that there is no answer.
+fn unavailable(source: &sqlx::Error) -> String {
+    let told = told(source);
+    match sqlstate(source).as_str() {
+        "25006" => format!(
+            "the transaction cannot write: {told}; connect to the primary, begin no READ ONLY transaction, or set \
+             default_transaction_read_only to off"
+        ),
+        "0A000" => {
+            format!("the server cannot run the transaction: {told}; connect to the primary, if this is a standby")
+        }
+        "57014" => format!(
+            "no answer from the database in time: {told}; raise statement_timeout, and check that no transaction holds the row"
+        ),
+        "53300" => format!("no free connection of the server: {told}; raise max_connections, or open fewer"),
+        _ => format!(
+            "no answer from the database in time: {told}; check that it runs, that the pool is large enough, and that no \
+             transaction holds the row"
+        ),
     }
 }
 
@@ -35,9 +60,9 @@ pub enum Error {
     /// The call was denied, and [`enforce`](crate::Decision::enforce) made that an error.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The database cannot be reached, no connection was free in time, or the deadline passed while waiting for a row.
-    /// Nothing was decided.
-    #[error("no answer from the database in time: {}; check that it runs, that the pool is large enough, and that no transaction holds the row", told(.source))]
+    /// The database cannot be reached, no connection was free in time, the deadline passed while waiting for a row, or the
+    /// server is a standby. Nothing was decided.
+    #[error("{}", unavailable(.source))]
     Unavailable {
         /// What the driver says.
         source: sqlx::Error,
@@ -91,7 +116,8 @@ pub enum Error {
         /// What the driver says.
         source: sqlx::Error,
     },
-    /// The database refused, for example for want of a privilege. Within a transaction, roll it back.
+    /// The database refused, for example for want of a privilege, or because transactions are read-only by its settings. Within
+    /// a transaction, roll it back.
     #[error("the database refused: {}", told(.source))]
     Database {
         /// What the driver says.
@@ -120,7 +146,10 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Conflict { .. } => true,
-            Self::Unavailable { source } => matches!(classify(source, Phase::Statement, None), Cause::Connection),
+            Self::Unavailable { source } => {
+                // Of all that SQLSTATE 0A000 may mean, only a standby makes the limiter unavailable.
+                matches!(classify(source, Phase::Statement, None), Cause::Connection) || sqlstate(source) == "0A000"
+            }
             _ => false,
         }
     }

@@ -6,6 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use sqlx::error::{DatabaseError, ErrorKind};
+use sqlx::postgres::PgDatabaseError;
+
+use crate::error::ReadOnlyByDefault;
 
 /// The same error with the database's own words and codes only. What it tells besides, as the DETAIL that a row is refused
 /// with, or the parameters that a server adds if it is set up so, has keys in it, and would be shown by `{:?}`.
@@ -26,8 +29,18 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
         sqlx::Error::WorkerCrashed => sqlx::Error::WorkerCrashed,
         sqlx::Error::BeginFailed => sqlx::Error::BeginFailed,
         sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => sqlx::Error::Protocol(error.to_string()),
-        // What is no trouble of the connection does not become one.
-        other => sqlx::Error::Decode(other.to_string().into()),
+        other => match read_only_by_default(other) {
+            Some(read_only) => read_only.clone().into(),
+            // What is no trouble of the connection does not become one.
+            None => sqlx::Error::Decode(other.to_string().into()),
+        },
+    }
+}
+
+fn read_only_by_default(error: &sqlx::Error) -> Option<&ReadOnlyByDefault> {
+    match error {
+        sqlx::Error::Configuration(source) => source.downcast_ref(),
+        _ => None,
     }
 }
 
@@ -38,6 +51,8 @@ struct Told {
     code: Option<Arc<str>>,
     table: Option<Arc<str>>,
     constraint: Option<Arc<str>>,
+    /// The server's function that reported it: no message is needed to tell failures of one SQLSTATE apart.
+    routine: Option<Arc<str>>,
     unique: bool,
 }
 
@@ -48,9 +63,16 @@ impl Told {
             code: error.code().map(|code| code.as_ref().into()),
             table: error.table().map(Into::into),
             constraint: error.constraint().map(Into::into),
+            routine: routine(error).map(Into::into),
             unique: error.is_unique_violation(),
         }
     }
+}
+
+/// The server's function that reported an error, which is not translated as the message is.
+pub(super) fn routine(error: &dyn DatabaseError) -> Option<&str> {
+    let told = error.try_downcast_ref::<Told>().and_then(|told| told.routine.as_deref());
+    told.or_else(|| error.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine))
 }
 
 impl fmt::Display for Told {

@@ -13,7 +13,9 @@ use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, held, reset_all_keys};
+use crate::sql::{
+    Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, explain, held, reset_all_keys,
+};
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]
@@ -283,7 +285,14 @@ pub(super) async fn transact<S: Statement>(
     let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, bounds))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
-    let value = value.map_err(Failure::at(Phase::Statement))?;
+    let value = match value {
+        Ok(value) => value,
+        Err(error) => {
+            drop(tx); // The driver rolls back before what is sent next.
+            let explained = before(deadline, async { Ok(explain(connection, error).await) }).await;
+            return Err(Failure { phase: Phase::Statement, error: explained.unwrap_or_else(|late| late) });
+        }
+    };
     before(deadline, tx.commit()).await.map_err(Failure::at(Phase::Commit))?;
     Ok(value)
 }

@@ -3,12 +3,13 @@ use std::time::{Duration, Instant};
 use sqlx::{Connection, PgConnection};
 use tracing::Instrument;
 
-use crate::error::{Error, Phase, is_in_failed_transaction, transient_in_chain};
+use crate::error::{Error, Phase, is_in_failed_transaction, read_only_in_chain, transient_in_chain};
 use crate::limiter::Limiter;
 use crate::limiter::attempt::{Failure, before};
 use crate::limiter::held::Held;
 use crate::observability::Seen;
 use crate::retry::Attempts;
+use crate::sql::is_read_only_by_default;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 const TO_ROLL_BACK: Duration = Duration::from_secs(1);
@@ -87,6 +88,7 @@ impl Limiter {
             let failure = match self.work_once(attempts, work).await {
                 Ok(value) => return Ok(value),
                 Err(Stop::Failed(failure)) => failure,
+                Err(Stop::Final(error)) => return Err(error),
                 Err(Stop::Aborted) => return Err(Error::Aborted.into()),
                 Err(Stop::Refused(error) | Stop::Stuck(error)) => {
                     let transient = transient_in_chain(&error, self.combiner.known_engine());
@@ -106,12 +108,25 @@ impl Limiter {
         &self,
         attempts: &Attempts,
         work: &mut impl AsyncFnMut(&mut PgConnection) -> Result<T, E>,
-    ) -> Result<T, Stop<E>> {
+    ) -> Result<T, Stop<E>>
+    where
+        E: std::error::Error + 'static,
+    {
         let held = Held::acquire(&self.combiner.pool, attempts.deadline()).await;
         let mut connection = held.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
         let engine = before(attempts.deadline(), self.combiner.engine(&mut connection)).await;
         engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
         let result = run(&mut connection, attempts.deadline(), self.combiner.retry.deadline, work).await;
+        if let Err(Stop::Refused(error)) = result {
+            let mut read_only = false;
+            if read_only_in_chain(&error) {
+                let asked = async { Ok(is_read_only_by_default(&mut connection).await) };
+                read_only = before(Instant::now() + TO_ROLL_BACK, asked).await.unwrap_or(false);
+            } else {
+                connection.release(); // Otherwise it is closed: another one may lead to another server, or have other settings.
+            }
+            return Err(if read_only { Stop::Final(error) } else { Stop::Refused(error) });
+        }
         match &result {
             Err(Stop::Failed(failure)) if failure.breaks_the_connection(self.combiner.known_engine()) => {
                 drop(connection)
@@ -127,6 +142,8 @@ impl Limiter {
 enum Stop<E> {
     /// The work said so.
     Refused(E),
+    /// The work said so, and running it again does not help: transactions are read-only by a setting.
+    Final(E),
     /// The work said so, and something of it is still running: the connection cannot be rolled back.
     Stuck(E),
     /// The work said otherwise, but one of its statements had failed.

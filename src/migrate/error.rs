@@ -43,6 +43,17 @@ pub enum MigrateError {
         /// The name that is taken.
         table: &'static str,
     },
+    /// The database refused: transactions are read-only, because the server is a standby or by its settings.
+    #[error(
+        "migrating the schema \"{schema}\": {}; connect to the primary, with default_transaction_read_only = off",
+        told(.source)
+    )]
+    ReadOnly {
+        /// The schema.
+        schema: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
     /// The database refused.
     #[error("migrating the schema \"{schema}\": {}", told(.source))]
     Database {

@@ -12,6 +12,12 @@ use crate::sql::{Names, Schema, Sql, detect};
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 
+/// Whatever the default: each statement has to see what the one before us has committed. Nor do the time limits count that are
+/// meant for the application's statements; not all of them are known to every release.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'; \
+                     SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
+                     ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+
 /// Brings the schema `public` up to date. See [`Migrator`] for another one.
 ///
 /// # Errors
@@ -170,8 +176,7 @@ impl Migrator {
     }
 
     async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
-        // Whatever the default: each statement has to see what the one before us has committed.
-        let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'").await?;
+        let mut tx = pool.begin_with(BEGIN).await?;
         match self.apply(&mut tx, locking).await {
             Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
             Err(failure) => {
@@ -277,6 +282,7 @@ impl Migrator {
             Failure::Occupied => MigrateError::Occupied { schema, table: "rate_limits" },
             Failure::Driver(source) => match cause {
                 MigrationCause::Clash => MigrateError::Busy { schema, source },
+                MigrationCause::ReadOnly => MigrateError::ReadOnly { schema, source },
                 MigrationCause::Privilege => MigrateError::Privilege { schema, source },
                 MigrationCause::NoAdvisoryLocks | MigrationCause::Refused => MigrateError::Database { schema, source },
             },

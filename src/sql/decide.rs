@@ -8,6 +8,7 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::batch::{Arrays, Batch, Bucket, Place};
+use crate::sql::read_only::explain;
 use crate::sql::{Sql, Statements};
 
 /// What the function said of one call.
@@ -86,6 +87,21 @@ pub(crate) async fn decide_alone(
         true => (&statements.take, &statements.decide),
         false => (&statements.take_relaxed, &statements.decide_relaxed),
     };
+    let row = match last_row(conn, sql, batch, alone).await {
+        Ok(row) => row,
+        Err(error) => return Err(explain(conn, error).await),
+    };
+    alone.waited = waited(&row, batch)?;
+    answers(&row, batch)
+}
+
+/// The result, once its transaction is over.
+async fn last_row(
+    conn: &mut PgConnection,
+    sql: (&Sql, &Sql),
+    batch: &Batch,
+    alone: &mut Alone,
+) -> Result<PgRow, sqlx::Error> {
     let mut rows = query(sql, batch).fetch(conn);
     let mut result = None;
     while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
@@ -93,9 +109,7 @@ pub(crate) async fn decide_alone(
         alone.committing = true;
         result = Some(row);
     }
-    let row = result.ok_or(sqlx::Error::RowNotFound)?;
-    alone.waited = waited(&row, batch)?;
-    answers(&row, batch)
+    result.ok_or(sqlx::Error::RowNotFound)
 }
 
 /// How long the statement waited for a row, as far as it is known.

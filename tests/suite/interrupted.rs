@@ -215,7 +215,9 @@ async fn a_closed_pool_and_a_read_only_server_are_told_clearly() {
     let pool = Database::pool(&database.url, 1).await;
     let limiter = self::limiter(&pool, Duration::from_millis(400));
     let error = limiter.limit(("a", "k")).await.expect_err("read only");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(matches!(error, Error::Database { .. }) && !error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("default_transaction_read_only is on"), "{error}");
+    assert_eq!(limiter.retries(), 0, "no other attempt changes a setting");
     let mut conn = database.pool.acquire().await.expect("a connection");
     let sql =
         format!("SET default_transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only");

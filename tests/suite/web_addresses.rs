@@ -164,6 +164,20 @@ fn networks_are_read_or_told_what_is_wrong() {
         ("10.0.0.1", "10.0.0.2", false),
         ("::ffff:10.0.0.1", "10.0.0.1", true),
         ("fd00::/8,10.0.0.0/8", "fdff::1", true),
+        // Mapped networks are IPv4 networks, as mapped addresses are IPv4 addresses.
+        ("::ffff:10.0.0.0/104", "10.200.0.1", true),
+        ("::ffff:10.0.0.0/104", "::ffff:10.200.0.1", true),
+        ("::ffff:10.0.0.0/104", "11.0.0.1", false),
+        ("::ffff:10.1.2.3/104", "10.200.0.1", true),
+        ("::ffff:a00:1/128", "10.0.0.1", true),
+        ("::ffff:10.0.0.1/128", "10.0.0.2", false),
+        ("::ffff:0:0/96", "203.0.113.77", true),
+        ("::ffff:0:0/96", "2001:db8::1", false),
+        ("0.0.0.0/0", "::ffff:203.0.113.77", true),
+        // An IPv6 network matches no IPv4 address, however large it is.
+        ("::/0", "2001:db8::1", true),
+        ("::/0", "10.0.0.1", false),
+        ("::/0", "::ffff:10.0.0.1", false),
     ] {
         let proxies: TrustedProxies = list.parse().expect(list);
         let found = ClientAddress::behind(proxies).find(&request(peer, &[("x-forwarded-for", b"203.0.113.5")]));
@@ -174,6 +188,41 @@ fn networks_are_read_or_told_what_is_wrong() {
         assert_eq!(error.text, wrong);
         assert!(error.to_string().contains(wrong), "{error}");
     }
+    // They are written as IPv4 addresses, and are larger than all of IPv4.
+    for wrong in ["::ffff:0:0/90", "::ffff:10.0.0.0/8", "::ffff:10.0.0.0/95", "::ffff:0:0/0"] {
+        let error = wrong.parse::<TrustedProxies>().expect_err(wrong);
+        assert_eq!(error.text, wrong);
+        assert!(error.to_string().contains(wrong) && error.to_string().contains("::ffff:0:0/96"), "{error}");
+    }
+}
+
+#[test]
+fn a_mapped_network_that_code_gives_is_the_ipv4_network() {
+    for (network, peer, trusted) in [
+        ("::ffff:10.0.0.0/104", "10.1.2.3", true),
+        ("::ffff:10.0.0.0/104", "::ffff:10.1.2.3", true),
+        ("::ffff:10.0.0.0/104", "11.1.2.3", false),
+        ("fd00::/8", "fd00::1", true),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+    ] {
+        let proxies = TrustedProxies::new([network.parse().expect("a network")]);
+        let found = ClientAddress::behind(proxies).find(&request(peer, &[("x-forwarded-for", b"203.0.113.5")]));
+        assert_eq!(found == "203.0.113.5".parse().ok(), trusted, "{network}: {peer}");
+    }
+}
+
+/// The prefix for IPv4 clients counts for mapped addresses, and that for IPv6 clients does not.
+#[test]
+fn a_mapped_client_is_grouped_as_an_ipv4_client() {
+    let by_network = ClientAddress::direct().ipv4_prefix(24).ipv6_prefix(32);
+    assert_eq!(key(&by_network, "::ffff:192.0.2.1"), "192.0.2.0/24".into());
+    let proxies: TrustedProxies = PROXIES.parse().expect("networks");
+    let behind = ClientAddress::behind(proxies.clone()).ipv4_prefix(24);
+    let parts = request("::ffff:10.0.0.1", &[("x-forwarded-for", b"::ffff:203.0.113.77")]);
+    assert_eq!(behind.key(&parts).expect("a key"), Some("203.0.113.0/24".into()));
+    let forwarded = ClientAddress::behind(proxies.with_header(http::header::FORWARDED)).ipv4_prefix(24);
+    let parts = request("10.0.0.1", &[("forwarded", b"for=\"[::ffff:203.0.113.77]:4711\"")]);
+    assert_eq!(forwarded.key(&parts).expect("a key"), Some("203.0.113.0/24".into()));
 }
 
 #[test]

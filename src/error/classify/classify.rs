@@ -2,6 +2,7 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use super::table::{Row, TABLE, of_driver};
+use crate::error::share::routine;
 use crate::error::{Engine, Error, told};
 
 /// What was under way.
@@ -85,8 +86,9 @@ fn look_up(error: &dyn DatabaseError, phase: Phase, engine: Option<Engine>) -> [
     let code = error.code().unwrap_or_default();
     let postgres = error.try_downcast_ref::<PgDatabaseError>();
     let says = |word: &&str| {
-        let more = postgres.map(|error| [error.detail(), error.r#where()]);
-        error.message().contains(word) || more.into_iter().flatten().flatten().any(|text| text.contains(word))
+        let more =
+            [postgres.and_then(PgDatabaseError::detail), postgres.and_then(PgDatabaseError::r#where), routine(error)];
+        error.message().contains(word) || more.into_iter().flatten().any(|text| text.contains(word))
     };
     let fits = |row: &&Row| {
         code.starts_with(row.state)
@@ -116,6 +118,45 @@ impl From<SettingsIgnored> for sqlx::Error {
     }
 }
 
+/// An administrator has made transactions read-only. No other connection and no other attempt changes that.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "{told}: default_transaction_read_only is on for this server, database or role; turn it off for the limiter's role \
+     (ALTER ROLE app_role SET default_transaction_read_only = off), or make no calls that take tokens"
+)]
+pub(crate) struct ReadOnlyByDefault {
+    /// What the database said.
+    pub(crate) told: String,
+}
+
+impl From<ReadOnlyByDefault> for sqlx::Error {
+    fn from(read_only: ReadOnlyByDefault) -> Self {
+        Self::Configuration(Box::new(read_only))
+    }
+}
+
+/// Whether a transaction that only reads was asked to write: read_only_sql_transaction.
+pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "25006"
+}
+
+/// The same for an error of the application's, which may have wrapped it.
+pub(crate) fn read_only_in_chain(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let code = match (error.downcast_ref::<sqlx::Error>(), error.downcast_ref::<Box<dyn DatabaseError>>()) {
+            (Some(error), _) => Some(sqlstate(error)),
+            (_, Some(error)) => error.code().map(Into::into),
+            _ => None,
+        };
+        if let Some(code) = code {
+            return code == "25006";
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// Whether there is no session with the settings asked for at start-up, as behind poolers: they refuse the connection, or
 /// ignore the settings.
 pub(crate) fn refuses_settings(error: &sqlx::Error) -> bool {
@@ -127,7 +168,7 @@ pub(crate) fn is_in_failed_transaction(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25P02"
 }
 
-pub(super) fn sqlstate(error: &sqlx::Error) -> String {
+pub(crate) fn sqlstate(error: &sqlx::Error) -> String {
     error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
 }
 

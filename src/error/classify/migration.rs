@@ -5,13 +5,15 @@ pub(crate) enum MigrationCause {
     Clash,
     /// The engine has no advisory locks: not implemented, or no such function.
     NoAdvisoryLocks,
+    /// Transactions cannot write here.
+    ReadOnly,
     /// A privilege is missing.
     Privilege,
     /// Anything else.
     Refused,
 }
 
-const TABLE: [(&str, MigrationCause); 13] = [
+const TABLE: [(&str, MigrationCause); 14] = [
     ("23505", MigrationCause::Clash),           // unique_violation, also of a catalog
     ("42P06", MigrationCause::Clash),           // duplicate_schema
     ("42P07", MigrationCause::Clash),           // duplicate_table
@@ -24,6 +26,7 @@ const TABLE: [(&str, MigrationCause); 13] = [
     ("YB", MigrationCause::Clash),              // YugabyteDB's own
     ("0A000", MigrationCause::NoAdvisoryLocks), // feature_not_supported
     ("42883", MigrationCause::NoAdvisoryLocks), // undefined_function
+    ("25006", MigrationCause::ReadOnly),        // read_only_sql_transaction
     ("42501", MigrationCause::Privilege),       // insufficient_privilege
 ];
 

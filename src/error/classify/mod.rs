@@ -5,6 +5,7 @@ mod migration;
 mod table;
 
 pub(crate) use classify::{
-    Cause, Phase, SettingsIgnored, classify, is_in_failed_transaction, refuses_settings, transient_in_chain,
+    Cause, Phase, ReadOnlyByDefault, SettingsIgnored, classify, is_in_failed_transaction, is_read_only,
+    read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
 };
 pub(crate) use migration::{MigrationCause, classify_migration};

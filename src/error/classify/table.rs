@@ -1,5 +1,8 @@
 //! The table of failures: SQLSTATE, engine and, where the SQLSTATE is a catch-all, the words, by what was under way.
 //!
+//! Words count on YugabyteDB only, which does not translate its own messages. PostgreSQL writes in the language of
+//! `lc_messages`; there the SQLSTATE decides, and in one case the name of the server's function, which is not translated.
+//!
 //! Sources: PostgreSQL's documentation, Appendix A and section 13.5 (Serialization Failure Handling); YugabyteDB's
 //! documentation, "Transaction retries in YSQL", and its source: `ybc_util.cc`, `pg_yb_utils.c`, and `client/transaction.cc`
 //! for a COMMIT that is answered "expired" although it happened. The words have changed between its releases, and more
@@ -8,7 +11,7 @@
 use super::Cause::{
     self, Busy, Closed, Conflict, Connection, Data, Locked, Pooler, Refused, SchemaMissing, Settings, Unknown,
 };
-use super::classify::SettingsIgnored;
+use super::classify::{ReadOnlyByDefault, SettingsIgnored};
 use crate::error::Engine;
 
 /// One kind of failure, and what it means.
@@ -18,7 +21,7 @@ pub(super) struct Row {
     pub(super) state: &'static str,
     /// The engine that this is so on; both if there is none.
     pub(super) engine: Option<Engine>,
-    /// One of these words is in it; none are needed if there are none.
+    /// One of these words is in it, or in the name of the server's function; none are needed if there are none.
     pub(super) words: &'static [&'static str],
     /// When a connection was being made, and in BEGIN.
     pub(super) connect: Cause,
@@ -76,8 +79,8 @@ const PASSING: &[&str] = &[
     "Object Lock Manager Shutdown",
 ];
 
-/// A server that only reads, asked for a SERIALIZABLE transaction.
-const STANDBY: &[&str] = &["hot standby"];
+/// A server that only reads, asked for a SERIALIZABLE snapshot: PostgreSQL's function that reports it.
+const STANDBY: &[&str] = &["GetSerializableTransactionSnapshot"];
 
 /// The first row that fits counts.
 #[rustfmt::skip]
@@ -107,6 +110,7 @@ pub(super) const TABLE: &[Row] = &[
     any("53300",                                            [Connection, Connection,    Unknown]),  // too_many_connections
     any("25006",                                            [Connection, Connection,    Refused]),  // read_only_sql_transaction: after a failover, the wrong node
     on(None, "0A000", STANDBY,                              [Connection, Connection,    Refused]),  // feature_not_supported, a catch-all: as 25006
+    any("0A000",                                            [Connection, Refused,       Refused]),  // BEGIN ISOLATION LEVEL SERIALIZABLE on a standby
     any("57014",                                            [Connection, Busy,          Busy]),     // query_canceled: statement_timeout
     any("53200",                                            [Connection, Busy,          Busy]),     // out_of_memory: of its lock tables, too
     any("26000",                                            [Refused,    Pooler,        Refused]),  // invalid_sql_statement_name: it is on another connection
@@ -129,6 +133,7 @@ pub(super) fn of_driver(error: &sqlx::Error) -> [Cause; 3] {
         | sqlx::Error::WorkerCrashed => [Connection, Connection, Unknown],
         sqlx::Error::BeginFailed => [Connection, Connection, Refused],
         sqlx::Error::PoolClosed => [Closed, Closed, Closed],
+        sqlx::Error::Configuration(source) if source.is::<ReadOnlyByDefault>() => [Refused, Refused, Refused],
         sqlx::Error::Configuration(source) if source.is::<SettingsIgnored>() => [Settings, Refused, Refused],
         _ => [Refused, Refused, Refused],
     }

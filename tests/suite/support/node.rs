@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -52,12 +52,31 @@ pub struct Node {
     port: u16,
     settings: Vec<String>,
     postmaster: Option<Child>,
+    /// Where its locales are, if not where the system's are.
+    locales: Option<TempDir>,
 }
 
 impl Node {
     pub async fn start(settings: &[&str]) -> Self {
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut node = tokio::task::spawn_blocking(move || Self::make(settings)).await.expect("a server");
+        node.restart().await;
+        node
+    }
+
+    /// One whose messages are in another language, as far as this machine and the server's programs have it.
+    pub async fn start_in(locale: &str) -> Self {
+        let locales = tempfile::Builder::new().prefix("pg-limiter-locales-").tempdir_in("/tmp").expect("a folder");
+        fs::set_permissions(locales.path(), PermissionsExt::from_mode(0o755)).expect("a folder that is to be read");
+        let path = locales.path().join(format!("{locale}.UTF-8"));
+        let made = Command::new("localedef").args(["-i", locale, "-f", "UTF-8"]).arg(&path).output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("there is no locale {locale} on this machine: apt-get install locales");
+            return Self::start(&[]).await;
+        }
+        let setting = format!("lc_messages={locale}.UTF-8");
+        let mut node = tokio::task::spawn_blocking(move || Self::make(vec![setting])).await.expect("a server");
+        node.locales = Some(locales);
         node.restart().await;
         node
     }
@@ -71,7 +90,7 @@ impl Node {
             programs.command("initdb").arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-N"]).status();
         assert!(init.expect("initdb").success(), "initdb failed");
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        Self { programs, dir, data, port, settings, postmaster: None }
+        Self { programs, dir, data, port, settings, postmaster: None, locales: None }
     }
 
     /// Hands a folder to the server's user.
@@ -92,6 +111,9 @@ impl Node {
                 let mut command = self.programs.command("postgres");
                 command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+                if let Some(locales) = &self.locales {
+                    command.env_remove("LC_ALL").env("LOCPATH", locales.path());
+                }
                 for setting in &self.settings {
                     command.args(["-c", setting]);
                 }

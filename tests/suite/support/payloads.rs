@@ -11,6 +11,8 @@ pub struct Payload {
     pub detail: &'static str,
     /// The CONTEXT of a message, field W.
     pub context: &'static str,
+    /// The function of the server that reports it, field R.
+    pub routine: &'static str,
 }
 
 impl Payload {
@@ -25,7 +27,7 @@ pub fn payload(name: &str) -> &'static Payload {
 }
 
 const fn error(name: &'static str, code: &'static str, message: &'static str) -> Payload {
-    Payload { name, severity: "ERROR", code, message, detail: "", context: "" }
+    Payload { name, severity: "ERROR", code, message, detail: "", context: "", routine: "" }
 }
 
 const fn fatal(name: &'static str, code: &'static str, message: &'static str) -> Payload {
@@ -36,6 +38,7 @@ const KILLED: &str = "terminating connection due to administrator command";
 const CRASHED: &str = "terminating connection because of crash of another server process";
 const STARTING: &str = "the database system is starting up";
 const FULL: &str = "sorry, too many clients already";
+const STANDBY: &str = "kann serialisierbaren Modus nicht in einem Hot Standby verwenden";
 const MISMATCH: &str = "schema version mismatch for table 000034e100003000800000000000400f: expected 1, got 0";
 const TIMED_OUT: &str = "Timed out: Perform RPC timed out after deadline expired";
 const CONFLICT: &str =
@@ -120,6 +123,12 @@ pub const PAYLOADS: &[Payload] = &[
     fatal("connection failure", "08006", "server closed the connection unexpectedly"),
     // 17
     error("read only", "25006", "cannot execute INSERT in a read-only transaction"),
+    // A standby that is asked for a SERIALIZABLE transaction, and then for its snapshot. With lc_messages = de_DE.
+    error("serializable on a standby", "0A000", STANDBY),
+    Payload {
+        routine: "GetSerializableTransactionSnapshot",
+        ..error("serializable snapshot on a standby", "0A000", STANDBY)
+    },
     // 18
     error("duplicate", "23505", "duplicate key value violates unique constraint \"rate_limits_pkey\""),
     // 19

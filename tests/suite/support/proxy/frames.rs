@@ -44,6 +44,7 @@ impl Frame {
             ('M', payload.message),
             ('D', payload.detail),
             ('W', payload.context),
+            ('R', payload.routine),
         ];
         for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
             body.push(field);

@@ -1,0 +1,24 @@
+//! Why a server takes no writes.
+
+use sqlx::{PgConnection, Row};
+
+use crate::error::{ReadOnlyByDefault, is_read_only, told};
+
+/// Whether transactions are read-only by a setting, and not because the server is a standby. `false` if the server does not
+/// answer.
+pub(crate) async fn is_read_only_by_default(connection: &mut PgConnection) -> bool {
+    let sql = "SELECT NOT pg_catalog.pg_is_in_recovery() \
+               AND pg_catalog.current_setting('default_transaction_read_only') = 'on'";
+    let row = sqlx::raw_sql(sql).fetch_one(connection).await;
+    row.and_then(|row| row.try_get(0)).unwrap_or(false)
+}
+
+/// The failure of a statement, with the setting that caused it: a server that takes no writes is a standby, so the wrong
+/// node, or an administrator has made it read-only. The statement's transaction has ended, or the driver is about to roll it
+/// back.
+pub(crate) async fn explain(connection: &mut PgConnection, error: sqlx::Error) -> sqlx::Error {
+    if is_read_only(&error) && is_read_only_by_default(connection).await {
+        return ReadOnlyByDefault { told: told(&error) }.into();
+    }
+    error
+}

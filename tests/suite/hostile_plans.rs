@@ -1,0 +1,226 @@
+//! Planner settings of the database, chosen for other queries: every function still reads the rows that it needs, and no more.
+
+use std::time::Duration;
+
+use pg_limiter::queue::{Job, Queue};
+use pg_limiter::sqlx::{AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::{Call, Item, Limit, Limiter, Limits};
+
+use crate::support::{Database, sqlx};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Each with the first server version that has it, and what it is set to.
+const HOSTILE: &[(u32, &str)] = &[
+    (11, "enable_indexscan = off"),
+    (11, "enable_indexonlyscan = off"),
+    (11, "enable_nestloop = off"),
+    (11, "enable_sort = off"),
+    (11, "enable_material = off"),
+    (11, "enable_tidscan = off"),
+    (11, "enable_hashagg = off"),
+    (13, "enable_incremental_sort = off"),
+    (14, "enable_memoize = off"),
+    (11, "from_collapse_limit = 1"),
+    (11, "join_collapse_limit = 1"),
+    (11, "random_page_cost = 1000"),
+    (11, "cpu_index_tuple_cost = 1000"),
+    (11, "work_mem = '64kB'"),
+    (11, "effective_cache_size = '8kB'"),
+    (11, "default_statistics_target = 1"),
+    (11, "constraint_exclusion = on"),
+    (11, "cursor_tuple_fraction = 1"),
+    (11, "geqo_threshold = 2"),
+    (11, "parallel_setup_cost = 0"),
+    (11, "parallel_tuple_cost = 0"),
+    (11, "min_parallel_table_scan_size = 0"),
+    (11, "min_parallel_index_scan_size = 0"),
+];
+
+fn limits() -> Limits {
+    let limits = Limits::new()
+        .define("bucket", Limit::token_bucket(1000, HOUR))
+        .and_then(|limits| limits.define("window", Limit::fixed_window(1000, HOUR)))
+        .and_then(|limits| limits.define("sliding", Limit::sliding_window(1000, HOUR).resolution(6)))
+        .and_then(|limits| limits.define("sharded", Limit::token_bucket(1000, HOUR).shards(4)));
+    limits.expect("limits")
+}
+
+/// 100,000 buckets, 40,000 jobs in 4,000 groups, 20,000 answers.
+const FILL: &str = "
+    INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+    SELECT n, 'k' || g, 0, 1, 500, c, c + 3600000000,
+           CASE WHEN n = 'sliding' THEN ARRAY[3600000000, 0, 1000, 0, 0, 0, 0, 0, 0] END
+    FROM unnest(ARRAY['bucket', 'window', 'sliding']) AS n CROSS JOIN generate_series(1, 20000) AS g
+    CROSS JOIN rate_limit_clock() AS c;
+    INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
+    SELECT 'sharded', 'k' || g, s, 4, 125, c, c + 3600000000
+    FROM generate_series(1, 10000) AS g CROSS JOIN generate_series(0, 3) AS s CROSS JOIN rate_limit_clock() AS c;
+    INSERT INTO rate_limit_jobs (queue, key, state, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at,
+                                 finished_at, unique_id)
+    SELECT 'q', 'k' || g % 4000, CASE WHEN g % 4 = 0 THEN 'done' ELSE 'scheduled' END, c + 1000000 * (g - 100)::bigint, '1',
+           ARRAY['bucket'], ARRAY['k' || g % 4000], ARRAY[1], 3, c, CASE WHEN g % 4 = 0 THEN c END, 'id' || g
+    FROM generate_series(1, 40000) AS g CROSS JOIN rate_limit_clock() AS c;
+    INSERT INTO rate_limit_groups (queue, key) SELECT 'q', 'k' || g FROM generate_series(1, 4000) AS g;
+    INSERT INTO rate_limit_answers (idempotency_key, asked, item_values, expires_at)
+    SELECT 'old' || g, 0, '{1}', c + 3600000000 FROM generate_series(1, 20000) AS g CROSS JOIN rate_limit_clock() AS c;
+    ANALYZE rate_limits, rate_limit_jobs, rate_limit_groups, rate_limit_answers";
+
+async fn rows_read(conn: &mut PgConnection) -> i64 {
+    let sql = "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_xact_user_tables \
+               WHERE relname LIKE 'rate_limit%'";
+    sqlx::query_scalar(sql).fetch_one(conn).await.expect("the rows read")
+}
+
+const TAKES_LIMITS: &str =
+    "ARRAY['bucket'], ARRAY['token_bucket'], ARRAY[1000.0]::float8[], ARRAY[3600000000], NULL, NULL";
+
+fn queue_statements() -> [(i64, String); 7] {
+    [
+        (600, format!("SELECT * FROM rate_limit_claim('q', 'w', 16, 0, 60000000, 60000000, {TAKES_LIMITS})")),
+        (400, "SELECT * FROM rate_limit_jobs_lapsed('q', 16)".into()),
+        (250, "SELECT rate_limit_jobs_prune('q', 0, 16)".into()),
+        (250, "SELECT rate_limit_jobs_prune('q', 3600000000, 16)".into()),
+        (100, "SELECT rate_limit_prune_answers(16)".into()),
+        (100, "SELECT * FROM rate_limit_prune(16, 'bucket', 'k5', 0)".into()),
+        (100, "SELECT rate_limit_reset('bucket', 'k77')".into()),
+    ]
+}
+
+/// Runs every kind of call on this connection, and returns those that read more rows than they have to.
+async fn too_many_rows(conn: &mut PgConnection, limiter: &Limiter, isolation: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut key = 100;
+    let group = |key: u32| ["bucket", "window", "sliding", "sharded"].map(|name| Item::new(name, format!("k{key}")));
+    for what in [
+        "bucket",
+        "window",
+        "sliding",
+        "sharded",
+        "new",
+        "group",
+        "many",
+        "reserve",
+        "once",
+        "check",
+        "peek",
+        "credit",
+        "charge",
+        "reset",
+        "denied",
+        "enqueue",
+        "enqueue all",
+        "estimate",
+        "cancel",
+        "settle",
+    ] {
+        key += 100;
+        sqlx::query(AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {isolation}")))
+            .execute(&mut *conn)
+            .await
+            .expect("begin");
+        let before = rows_read(conn).await;
+        let within = limiter.within(&mut *conn);
+        let queue = Queue::new(limiter, "q").expect("a queue");
+        let job = |key: u32| Job::new(("bucket", format!("k{key}")), &1).expect("a job");
+        let mut is_done = true;
+        let job_id = i64::from(key) * 4 + 2; // Of a group of ten.
+        match what {
+            "new" => drop(within.limit(("bucket", "a new one")).await.expect(what)),
+            "group" => drop(within.limit(group(key)).await.expect(what)),
+            "many" => {
+                let items: Vec<_> = (0..8).flat_map(|nth| group(key + nth)).collect();
+                drop(within.limit(items).await.expect(what));
+            }
+            "reserve" => {
+                drop(within.limit(Call::from(("bucket", format!("k{key}"), 900.0)).reserve()).await.expect(what))
+            }
+            "once" => drop(within.limit(Call::from(group(key).to_vec()).idempotency_key("1")).await.expect(what)),
+            "check" => drop(within.check(group(key)).await.expect(what)),
+            "peek" => drop(within.peek(group(key)).await.expect(what)),
+            "credit" => drop(within.credit(group(key)).await.expect(what)),
+            "charge" => drop(within.charge(group(key)).await.expect(what)),
+            // Whether it succeeds is the matter of other tests.
+            "reset" => is_done = within.reset(group(key)).await.is_ok(),
+            "denied" => drop(within.limit(("sharded", format!("k{key}"), 900.0)).await.expect(what)),
+            "enqueue" => drop(queue.within(conn).enqueue(job(key)).await.expect(what)),
+            "enqueue all" => drop(queue.within(conn).enqueue_all((0..8).map(|nth| job(key + nth))).await.expect(what)),
+            "estimate" => drop(queue.within(conn).estimate(job(key)).await.expect(what)),
+            "cancel" => drop(queue.within(conn).cancel(job_id).await.expect(what)),
+            "settle" => drop(queue.within(conn).settle(job_id, ("bucket", format!("k{key}"), 2.0)).await),
+            name => drop(within.limit((name, format!("k{key}"))).await.expect(what)),
+        }
+        let read = if is_done { rows_read(conn).await - before } else { 0 };
+        let most = if matches!(what, "many" | "enqueue all" | "cancel") { 600 } else { 100 };
+        if read > most {
+            found.push(format!("{what} at {isolation} read {read} rows"));
+        }
+        sqlx::query("ROLLBACK").execute(&mut *conn).await.expect("rollback");
+    }
+    for (most, sql) in queue_statements() {
+        sqlx::query("BEGIN ISOLATION LEVEL READ COMMITTED").execute(&mut *conn).await.expect("begin");
+        let before = rows_read(conn).await;
+        sqlx::query(AssertSqlSafe(sql.clone()))
+            .fetch_all(&mut *conn)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let read = rows_read(conn).await - before;
+        if read > most {
+            found.push(format!("{sql} read {read} rows"));
+        }
+        sqlx::query("ROLLBACK").execute(&mut *conn).await.expect("rollback");
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
+    let database = Database::migrated().await;
+    database.execute(FILL).await;
+    let limiter = database.limiter(limits());
+    let version: i32 = sqlx::query_scalar("SELECT current_setting('server_version_num')::integer / 10000")
+        .fetch_one(&database.pool)
+        .await
+        .expect("a version");
+    let known: Vec<&str> =
+        HOSTILE.iter().filter(|(since, _)| *since <= version.unsigned_abs()).map(|(_, setting)| *setting).collect();
+    // Each alone, all of them, and all of them with either kind of plan.
+    let mut profiles: Vec<Vec<&str>> =
+        std::iter::once(vec![]).chain(known.iter().map(|setting| vec![*setting])).collect();
+    profiles.push(known.clone());
+    if version >= 12 {
+        for mode in ["plan_cache_mode = force_generic_plan", "plan_cache_mode = force_custom_plan"] {
+            profiles.push(vec![mode]);
+            profiles.push(known.iter().copied().chain([mode]).collect());
+        }
+    }
+    // Not with the others: the test's own queries would be compiled, too, and take most of the time.
+    profiles.push(vec!["jit = on", "jit_above_cost = 0", "enable_indexscan = off"]);
+    let mut found = Vec::new();
+    for profile in profiles {
+        let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+        for setting in &profile {
+            sqlx::query(AssertSqlSafe(format!("SET {setting}"))).execute(&mut conn).await.expect("set");
+        }
+        if !profile.iter().any(|setting| setting.starts_with("jit")) {
+            sqlx::query("SET jit = off").execute(&mut conn).await.expect("set"); // As above.
+        }
+        for isolation in ["READ COMMITTED", "SERIALIZABLE"] {
+            let reads = too_many_rows(&mut conn, &limiter, isolation).await;
+            found.extend(reads.into_iter().map(|read| format!("{read}, with {}", profile.join(", "))));
+        }
+        conn.close().await.expect("close");
+    }
+    assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
+}
+
+/// A plan that no setting forbids may be compiled, which takes a hundred times as long as running it.
+#[tokio::test]
+async fn every_function_that_reads_tables_forbids_compiling() {
+    let database = Database::migrated().await;
+    // Those without settings run within those that have them.
+    let sql = "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.pronamespace = 'public'::regnamespace \
+               AND p.proname LIKE 'rate\\_limit%' AND p.prosecdef AND NOT coalesce('jit=off' = ANY (p.proconfig), false)";
+    let without: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("functions");
+    assert!(without.is_empty(), "{without:?}");
+}

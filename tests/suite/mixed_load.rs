@@ -1,0 +1,497 @@
+//! Every operation in every form at once, from three processes, at mixed isolation levels, while backends are ended: the books
+//! balance, no limit admits more than it allows, nobody waits for seconds, and nothing deadlocks.
+//!
+//! `PG_LIMITER_TEST_LOAD_SECONDS` makes it run longer than 10 s, `PG_LIMITER_TEST_SEED` repeats the callers' choices.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::join_all;
+use pg_limiter::sqlx::postgres::{PgDatabaseError, PgSeverity};
+use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
+use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits};
+use serde::{Deserialize, Serialize};
+
+use crate::support::gate::CENTURY;
+use crate::support::proxy::xorshift;
+use crate::support::{Database, limiter_at};
+
+const PROCESSES: u64 = 3;
+const CALLERS: u64 = 6;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// No caller holds a row for longer than some milliseconds, so no call has to wait for longer than this.
+const LONGEST: Duration = Duration::from_secs(4);
+
+/// Of each bucket of the books: never empty, never full, and without refill.
+const STOCK: f64 = 1e6;
+const FIRST_CHARGE: f64 = 1e5;
+const BOOKS: [&str; 4] = ["a", "b", "c", "sharded"];
+const KEYS: u64 = 3;
+/// From here on, keys that nothing was charged to before.
+const NEW_KEYS: u64 = 1_000_000;
+
+/// Limits that admit so much and no more: the shards of one change under way, the kind of the other.
+const TIGHT: f64 = 400.0;
+
+/// A limit that refills.
+const RATE: f64 = 200.0;
+const CAPACITY: f64 = 50.0;
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Work {
+    url: String,
+    seed: u64,
+    seconds: u64,
+}
+
+/// What may have become of a bucket.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Spent {
+    least: f64,
+    most: f64,
+}
+
+/// What a process has seen.
+#[derive(Default, Serialize, Deserialize)]
+struct Report {
+    /// Of the books, by limit and key.
+    books: BTreeMap<String, Spent>,
+    /// What the tight limits have admitted.
+    tight: BTreeMap<String, f64>,
+    /// What the limit with a refill has admitted: the times, in microseconds, at which the call began and ended.
+    paced: Vec<(u64, u64, f64)>,
+    calls: u64,
+    /// Of each form of a call, those that ended in an error.
+    failed: BTreeMap<String, u64>,
+    /// What must not happen.
+    found: Vec<String>,
+}
+
+fn limits(variant: u64) -> Limits {
+    let stock = || Limit::token_bucket(1e-6, CENTURY).capacity(STOCK);
+    let by_kind = |limits: Limits| match variant % 3 {
+        0 => limits.define("tight kinds", Limit::token_bucket(TIGHT, CENTURY)),
+        1 => limits.define("tight kinds", Limit::fixed_window(TIGHT, CENTURY)),
+        _ => limits.define("tight kinds", Limit::sliding_window(TIGHT, CENTURY)),
+    };
+    let shards = [1, 2, 4][(variant % 3) as usize];
+    let limits = BOOKS[..3].iter().try_fold(Limits::new(), |limits, name| limits.define(name, stock()));
+    let limits = limits
+        .and_then(|limits| limits.define("sharded", stock().shards(4)))
+        .and_then(by_kind)
+        .and_then(|limits| limits.define("tight shards", Limit::token_bucket(TIGHT, CENTURY).shards(shards)))
+        .and_then(|limits| limits.define("paced", Limit::token_bucket(RATE, SECOND).capacity(CAPACITY)))
+        .and_then(|limits| limits.define("reset", Limit::token_bucket(100, CENTURY)))
+        .and_then(|limits| limits.define("reset sharded", Limit::token_bucket(100, CENTURY).shards(4)));
+    limits.expect("limits")
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
+    u64::try_from(now.as_micros()).expect("a time")
+}
+
+/// How a call ended: what it has surely done, or may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Done,
+    Denied,
+    Undone,
+    Unknown,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AppError {
+    #[error(transparent)]
+    Limiter(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error("commit: {0}")]
+    Commit(sqlx::Error),
+}
+
+fn end_of(result: &Result<bool, AppError>) -> End {
+    let is_undone = |error: &sqlx::Error| {
+        let error = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+        error.is_some_and(|error| error.severity() == PgSeverity::Error)
+    };
+    match result {
+        Ok(true) => End::Done,
+        Ok(false) => End::Denied,
+        Err(AppError::Limiter(Error::OutcomeUnknown { .. })) => End::Unknown,
+        Err(AppError::Commit(error)) if !is_undone(error) => End::Unknown,
+        Err(_) => End::Undone,
+    }
+}
+
+/// What is done with the items of a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Op {
+    Limit,
+    Credit,
+    Charge,
+    Check,
+    Peek,
+}
+
+async fn on_handle(limiter: &Limiter, op: Op, call: Call) -> Result<bool, AppError> {
+    Ok(match op {
+        Op::Limit => limiter.limit(call).await?.is_allowed(),
+        Op::Credit => limiter.credit(call).await.map(|_| true)?,
+        Op::Charge => limiter.charge(call).await.map(|_| true)?,
+        Op::Check => limiter.check(call).await.map(|_| false)?,
+        Op::Peek => limiter.peek(call).await.map(|_| false)?,
+    })
+}
+
+async fn on_connection(limiter: &Limiter, conn: &mut PgConnection, op: Op, call: Call) -> Result<bool, Error> {
+    let within = limiter.within(conn);
+    Ok(match op {
+        Op::Limit => within.limit(call).await?.is_allowed(),
+        Op::Credit => within.credit(call).await.map(|_| true)?,
+        Op::Charge => within.charge(call).await.map(|_| true)?,
+        Op::Check => within.check(call).await.map(|_| false)?,
+        Op::Peek => within.peek(call).await.map(|_| false)?,
+    })
+}
+
+/// In a transaction of the caller's, which may call in a savepoint before and roll that back.
+async fn within(limiter: &Limiter, level: &str, op: Op, call: Call, random: &mut u64) -> Result<bool, AppError> {
+    let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
+    let mut tx = limiter.pool().begin_with(begin).await?;
+    if xorshift(random).is_multiple_of(3) {
+        sqlx::query("SAVEPOINT before").execute(&mut *tx).await?;
+        let _ = on_connection(limiter, &mut tx, Op::Charge, call.clone()).await;
+        sqlx::query("ROLLBACK TO SAVEPOINT before").execute(&mut *tx).await?;
+    }
+    let done = match on_connection(limiter, &mut tx, op, call).await {
+        Ok(done) => done,
+        // Nothing is committed that was not asked to be.
+        Err(Error::OutcomeUnknown { last }) => return Err(last.into()),
+        Err(error) => return Err(error.into()),
+    };
+    tokio::time::sleep(Duration::from_millis(xorshift(random) % 10)).await;
+    if xorshift(random).is_multiple_of(5) {
+        tx.rollback().await?;
+        return Ok(false);
+    }
+    tx.commit().await.map_err(AppError::Commit)?;
+    Ok(done)
+}
+
+async fn unit(limiter: &Limiter, op: Op, call: Call) -> Result<bool, AppError> {
+    limiter
+        .transaction(async |tx| match on_connection(limiter, tx, op, call.clone()).await {
+            Err(Error::OutcomeUnknown { last }) => Err(AppError::Database(last)),
+            result => Ok(result?),
+        })
+        .await
+}
+
+const FORMS: [&str; 9] = [
+    "own",
+    "dropped",
+    "pool",
+    "once",
+    "unit",
+    "within READ COMMITTED",
+    "within REPEATABLE READ",
+    "within SERIALIZABLE",
+    "own",
+];
+
+/// A handle for each isolation level, over its own connections and over the pool.
+struct Handles(Vec<(Limiter, Limiter)>);
+
+impl Handles {
+    fn new(work: &Work, variant: u64) -> Self {
+        let limiter = |connections, isolation| {
+            limiter_at(&format!("{}?application_name=load", work.url), limits(variant), |config| {
+                config.connections = connections;
+                config.isolation = isolation;
+                (config.retry.deadline, config.retry.max_attempts) = (Duration::from_secs(10), 1_000);
+            })
+        };
+        let levels = [Isolation::Serializable, Isolation::ReadCommitted];
+        Self(levels.map(|level| (limiter(Connections::Own, level), limiter(Connections::Pool, level))).into())
+    }
+}
+
+async fn in_form(handles: &Handles, form: &str, op: Op, call: Call, random: &mut u64) -> Result<bool, AppError> {
+    let (own, pooled) = &handles.0[(xorshift(random) % 2) as usize];
+    match form {
+        "own" => on_handle(own, op, call).await,
+        "pool" => on_handle(pooled, op, call).await,
+        "dropped" => {
+            let patience = Duration::from_millis(1 + xorshift(random) % 10);
+            match tokio::time::timeout(patience, on_handle(own, op, call)).await {
+                Ok(result) => result,
+                Err(_) => Err(AppError::Commit(sqlx::Error::WorkerCrashed)),
+            }
+        }
+        "once" => on_handle(own, op, call.idempotency_key(xorshift(random).to_string())).await,
+        "unit" => unit(own, op, call).await,
+        form => within(pooled, form.trim_start_matches("within "), op, call, random).await,
+    }
+}
+
+impl Report {
+    fn add_books(&mut self, items: &[(&str, u64)], op: Op, count: f64, end: End) {
+        let (least, most) = match (op, end) {
+            (Op::Check | Op::Peek, _) | (_, End::Denied | End::Undone) => return,
+            (Op::Credit, End::Done) => (-count, -count),
+            (Op::Credit, End::Unknown) => (-count, 0.0),
+            (_, End::Done) => (count, count),
+            (_, End::Unknown) => (0.0, count),
+        };
+        for (name, key) in items {
+            let spent = self.books.entry(format!("{name} k{key}")).or_default();
+            spent.least += least;
+            spent.most += most;
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (bucket, spent) in other.books {
+            let sum = self.books.entry(bucket).or_default();
+            sum.least += spent.least;
+            sum.most += spent.most;
+        }
+        for (name, admitted) in other.tight {
+            *self.tight.entry(name).or_default() += admitted;
+        }
+        for (form, failed) in other.failed {
+            *self.failed.entry(form).or_default() += failed;
+        }
+        self.paced.extend(other.paced);
+        self.calls += other.calls;
+        self.found.extend(other.found);
+    }
+}
+
+async fn one_call(handles: &Handles, random: &mut u64, report: &mut Report) {
+    let form = FORMS[(xorshift(random) % FORMS.len() as u64) as usize];
+    let count = (1 + xorshift(random) % 3) as f64;
+    let (began, clock) = (now(), Instant::now());
+    let what;
+    let result = match xorshift(random) % 16 {
+        0 => {
+            what = "tight";
+            let name = ["tight kinds", "tight shards"][(xorshift(random) % 2) as usize];
+            let result = in_form(handles, form, Op::Limit, (name, "k", count).into(), random).await;
+            if end_of(&result) == End::Done {
+                *report.tight.entry(name.to_owned()).or_default() += count;
+            }
+            result
+        }
+        1..4 => {
+            what = "paced";
+            let result = in_form(handles, form, Op::Limit, ("paced", "k", count).into(), random).await;
+            if end_of(&result) == End::Done {
+                report.paced.push((began, now(), count));
+            }
+            result
+        }
+        4 => {
+            what = "reset";
+            let call = || [Item::new("reset", "k"), Item::new("reset sharded", "k")];
+            let (own, pooled) = &handles.0[(xorshift(random) % 2) as usize];
+            match xorshift(random) % 8 {
+                0 => own.reset(call()).await.map(|()| false).map_err(AppError::from),
+                1 => pooled.reset(call()).await.map(|()| false).map_err(AppError::from),
+                2 => own.reset_all_keys("reset sharded").await.map(|_| false).map_err(AppError::from),
+                3 => own.prune().await.map(|_| false).map_err(AppError::from),
+                _ => in_form(handles, form, Op::Limit, call().into(), random).await,
+            }
+        }
+        _ => {
+            what = "books";
+            let op = [Op::Limit, Op::Limit, Op::Limit, Op::Credit, Op::Charge, Op::Check, Op::Peek]
+                [(xorshift(random) % 7) as usize];
+            let sets: [&[&str]; 5] = [&["a"], &["a", "b"], &["c", "b"], &["sharded", "a"], &["sharded"]];
+            let set = sets[(xorshift(random) % 5) as usize];
+            // Groups of one key and of several, in any order.
+            let mut items: Vec<(&str, u64)> = set.iter().map(|name| (*name, xorshift(random) % KEYS)).collect();
+            // Beside rows that are there, one that several processes put there at the same time.
+            if matches!(op, Op::Limit | Op::Charge) && xorshift(random).is_multiple_of(2) {
+                let name = BOOKS[(xorshift(random) % 4) as usize];
+                items.push((name, NEW_KEYS + now() / 100_000 % 1_000_000));
+            }
+            let call: Vec<Item> =
+                items.iter().map(|(name, key)| Item::new(*name, format!("k{key}")).count(count)).collect();
+            // An idempotency key is for what takes tokens.
+            let form = if op == Op::Limit || form != "once" { form } else { "own" };
+            let result = in_form(handles, form, op, call.into(), random).await;
+            report.add_books(&items, op, count, end_of(&result));
+            result
+        }
+    };
+    report.calls += 1;
+    let took = clock.elapsed();
+    if took > LONGEST {
+        report.found.push(format!("{what}, {form}: {took:?}, then {result:?}"));
+    }
+    if let Err(error) = result {
+        let text = error.to_string();
+        let code = text.split_once("SQLSTATE ").map_or("", |(_, code)| &code[..5.min(code.len())]);
+        *report.failed.entry(format!("{form} {code}")).or_default() += 1;
+        let is_wrong = matches!(
+            error,
+            AppError::Limiter(Error::RetriesExhausted { .. } | Error::Overloaded { .. } | Error::Invalid(_))
+        );
+        if is_wrong {
+            report.found.push(format!("{what}, {form}: {text}"));
+        }
+    }
+}
+
+async fn run(work: &Work) -> Report {
+    let variants = [Handles::new(work, work.seed), Handles::new(work, work.seed + 1)];
+    let until = Instant::now() + Duration::from_secs(work.seconds);
+    let callers = (0..CALLERS).map(|nth| {
+        let mut random = work.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(nth + 1);
+        let variants = &variants;
+        async move {
+            let mut report = Report::default();
+            while Instant::now() < until {
+                let variant = usize::from(xorshift(&mut random).is_multiple_of(2));
+                one_call(&variants[variant], &mut random, &mut report).await;
+            }
+            report
+        }
+    });
+    let mut sum = Report::default();
+    join_all(callers).await.into_iter().for_each(|report| sum.add(report));
+    for (own, pooled) in variants.iter().flat_map(|handles| &handles.0) {
+        for limiter in [own, pooled] {
+            limiter.close().await;
+            limiter.pool().close().await;
+        }
+    }
+    sum
+}
+
+const WORK: &str = "PG_LIMITER_TEST_LOAD";
+
+/// The entry of a process: this binary, started again.
+#[test]
+fn load_process() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let work: Work = serde_json::from_str(&work).expect("work");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let report = runtime.block_on(run(&work));
+    println!("\nDONE {}", serde_json::to_string(&report).expect("a report"));
+}
+
+async fn in_processes(work: &Work) -> Report {
+    let children = (0..PROCESSES).map(|nth| {
+        let work = Work { seed: work.seed + 1_000 * nth, ..work.clone() };
+        tokio::process::Command::new(std::env::current_exe().expect("this binary"))
+            .args(["mixed_load::load_process", "--exact", "--nocapture"])
+            .env(WORK, serde_json::to_string(&work).expect("work"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process")
+            .wait_with_output()
+    });
+    let mut sum = Report::default();
+    for output in join_all(children).await {
+        let output = output.expect("a report");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "seed {}: a process failed: {text}", work.seed);
+        let line = text.lines().find_map(|line| line.strip_prefix("DONE ")).expect("a report");
+        sum.add(serde_json::from_str(line).expect("a report"));
+    }
+    sum
+}
+
+/// Over any interval, no more than the capacity and what flows in.
+fn too_much(paced: &mut [(u64, u64, f64)]) -> Option<String> {
+    paced.sort_by_key(|(_, ended, _)| *ended);
+    for (from, ..) in paced.iter() {
+        let mut sum = 0.0;
+        for (_, ended, count) in paced.iter().filter(|(began, ..)| began >= from) {
+            sum += count;
+            let most = CAPACITY + RATE * (ended - from) as f64 / 1e6;
+            if sum > most + 1e-6 {
+                return Some(format!("{sum} were admitted within {} us, and {most} are allowed", ended - from));
+            }
+        }
+    }
+    None
+}
+
+async fn end_backends(database: &Database, seed: u64, until: Instant) -> u64 {
+    let mut random = seed;
+    let mut ended = 0;
+    while Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(50 + xorshift(&mut random) % 150)).await;
+        let function = ["pg_cancel_backend", "pg_terminate_backend"][(xorshift(&mut random) % 2) as usize];
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT {function}(pid) FROM pg_stat_activity WHERE datname = current_database() \
+             AND application_name = 'load' AND state <> 'idle' ORDER BY random() LIMIT 1) AS one"
+        );
+        ended += sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql))
+            .fetch_one(&database.pool)
+            .await
+            .expect("it")
+            .cast_unsigned();
+    }
+    ended
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_progress() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seconds = number("PG_LIMITER_TEST_LOAD_SECONDS").unwrap_or(10);
+    let seed = number("PG_LIMITER_TEST_SEED").unwrap_or_else(|| now() % 1_000_000_007);
+    let database = Database::migrated().await;
+    let limiter = limiter_at(&database.url, limits(0), |_| {});
+    for (name, key) in BOOKS.iter().flat_map(|name| (0..KEYS).map(move |key| (*name, key))) {
+        let _ = limiter.charge((name, format!("k{key}"), FIRST_CHARGE)).await.expect("a charge");
+    }
+    let work = Work { url: database.url.clone(), seed, seconds };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let (mut report, ended) = tokio::join!(in_processes(&work), end_backends(&database, seed, until));
+    let under_way =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'load'";
+    while sqlx::query_scalar::<_, i64>(under_way).fetch_one(&database.pool).await.expect("the backends") > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    let mut found = std::mem::take(&mut report.found);
+    for (bucket, told) in &report.books {
+        let (name, key) = bucket.split_once(' ').expect("a name and a key");
+        let is_new = key[1..].parse::<u64>().expect("a number") >= NEW_KEYS;
+        let left = limiter.peek((name, key)).await.expect("a balance").least();
+        let spent = STOCK - if is_new { 0.0 } else { FIRST_CHARGE } - left;
+        if spent < told.least - 1e-3 || spent > told.most + 1e-3 {
+            found.push(format!("{bucket}: {spent} are spent, and {told:?} were told"));
+        }
+    }
+    for (name, admitted) in &report.tight {
+        if *admitted > TIGHT + 1e-3 {
+            found.push(format!("{name}: {admitted} were admitted of {TIGHT}"));
+        }
+    }
+    found.extend(too_much(&mut report.paced));
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    tokio::time::sleep(Duration::from_millis(600)).await; // Ended backends have reported by then.
+    let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&database.pool).await.expect("the deadlocks");
+    if deadlocks > 0 {
+        found.push(format!("{deadlocks} deadlocks"));
+    }
+    let seen = format!(
+        "seed {seed}, {seconds} s: {} calls, {ended} backends ended or cancelled, {} admitted of the paced limit, tight: {:?}, \
+         failed: {:?}",
+        report.calls,
+        report.paced.len(),
+        report.tight,
+        report.failed
+    );
+    eprintln!("{seen}");
+    assert!(found.is_empty(), "{seen}: {} findings: {:#?}", found.len(), &found[..found.len().min(20)]);
+    assert!(report.calls > 50 * seconds && report.paced.len() > 20, "too little happened: {seen}");
+}

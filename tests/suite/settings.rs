@@ -1,0 +1,255 @@
+//! Settings of the database or of a role, which an administrator made for other statements: the limiter works with them, or
+//! stops at once at an error that names them.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use pg_limiter::migrate::{MigrateError, Migrator};
+use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
+use pg_limiter::sqlx::{self, PgConnection, PgPool};
+use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, RetryPolicy, Schema};
+
+use crate::queue::{quick, scheduled};
+use crate::support::Database;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn limits() -> Limits {
+    let limits = Limits::new()
+        .define("bucket", Limit::token_bucket(1000, HOUR))
+        .and_then(|limits| limits.define("window", Limit::fixed_window(1000, HOUR)))
+        .and_then(|limits| limits.define("sliding", Limit::sliding_window(1000, HOUR).resolution(6)))
+        .and_then(|limits| limits.define("sharded", Limit::token_bucket(1000, HOUR).shards(4)));
+    limits.expect("limits")
+}
+
+fn limiter(pool: &PgPool, connections: Connections) -> Limiter {
+    let mut config = Database::config();
+    config.retry = RetryPolicy { deadline: Duration::from_secs(20), ..RetryPolicy::default() };
+    config.connections = connections;
+    Limiter::with_config(pool.clone(), limits(), config)
+}
+
+fn group() -> [Item; 4] {
+    ["bucket", "window", "sliding", "sharded"].map(|name| Item::new(name, "k"))
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    #[error(transparent)]
+    Limiter(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+async fn unit_of_work(limiter: &Limiter, runs: &AtomicU32) -> Result<bool, WorkError> {
+    let limits = limiter.clone();
+    limiter
+        .transaction(async |tx: &mut PgConnection| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, WorkError>(limits.within(tx).limit(group()).await?.is_allowed())
+        })
+        .await
+}
+
+/// A database with this setting, a connection of which has it.
+async fn database_with(settings: &[&str]) -> (Database, PgPool) {
+    let database = Database::migrated().await;
+    for setting in settings {
+        database.execute(&format!("ALTER DATABASE {} SET {setting}", database.name)).await;
+    }
+    let pool = Database::pool(&database.url, 8).await;
+    (database, pool)
+}
+
+fn tool(database: &Database, args: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_pg-limiter"))
+        .args(args)
+        .env("DATABASE_URL", &database.url)
+        .output()
+        .expect("the tool");
+    let told = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8")).concat();
+    (output.status.success(), told)
+}
+
+/// Every way in which a call can run, the queue and its worker, pruning, migrating and the tool.
+async fn everything_works(settings: &[&str]) {
+    let (database, pool) = database_with(settings).await;
+    let name = settings.join(", ");
+    for connections in [Connections::Own, Connections::Pool] {
+        let limiter = limiter(&pool, connections);
+        let told = |what: &str| format!("{what}, {connections:?}, {name}");
+        for item in group() {
+            let decision = limiter.limit([item]).await.unwrap_or_else(|error| panic!("{}: {error}", told("limit")));
+            assert!(decision.is_allowed(), "{}", told("limit"));
+        }
+        assert!(limiter.limit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("group"))).is_allowed());
+        let once = Call::from(group().to_vec()).idempotency_key(format!("{connections:?}"));
+        assert!(
+            limiter
+                .limit(once)
+                .await
+                .unwrap_or_else(|error| panic!("{}: {error}", told("idempotency key")))
+                .is_allowed()
+        );
+        let _ = limiter.check(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("check")));
+        let _ = limiter.peek(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("peek")));
+        let _ = limiter.credit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("credit")));
+        let _ = limiter.charge(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("charge")));
+        limiter.reset(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("reset")));
+        // In the caller's transaction the caller's time limits count: the error says which one it was.
+        let runs = AtomicU32::new(0);
+        while let Err(error) = unit_of_work(&limiter, &runs).await {
+            assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", told("unit of work"));
+        }
+        loop {
+            let mut tx = pool.begin().await.expect("begin");
+            match limiter.within(&mut tx).limit(group()).await {
+                Ok(decision) => {
+                    assert!(decision.is_allowed(), "{}", told("within"));
+                    tx.commit().await.expect("commit");
+                    break;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", told("within"));
+                }
+            }
+        }
+        limiter.reset_all_keys("sharded").await.unwrap_or_else(|error| panic!("{}: {error}", told("reset_all_keys")));
+        limiter.prune().await.unwrap_or_else(|error| panic!("{}: {error}", told("prune")));
+    }
+
+    let limiter = limiter(&pool, Connections::Own);
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let job = || Job::new([Item::new("bucket", "q"), Item::new("window", "q")].to_vec(), &1).expect("a job");
+    for _ in 0..3 {
+        let _ = queue.enqueue(job()).await.unwrap_or_else(|error| panic!("enqueue, {name}: {error}"));
+    }
+    let last = loop {
+        let mut tx = pool.begin().await.expect("begin");
+        match queue.within(&mut tx).enqueue(job()).await {
+            Ok(last) => {
+                tx.commit().await.expect("commit");
+                break scheduled(&last).id;
+            }
+            Err(error) => assert!(error.to_string().contains("raise statement_timeout"), "enqueue, {name}: {error}"),
+        }
+    };
+    assert_eq!(queue.cancel(last).await.unwrap_or_else(|error| panic!("cancel, {name}: {error}")), JobState::Scheduled);
+    let done = handler_fn(|_: &RunningJob, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }));
+    let worker = queue.worker(quick(), done).expect("a worker");
+    let until_done = async {
+        while queue.jobs(Some(JobState::Done), 10).await.expect("the jobs").len() < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let report = tokio::time::timeout(Duration::from_secs(120), worker.run(until_done)).await;
+    let _ = report.expect("in time").unwrap_or_else(|error| panic!("worker, {name}: {error}"));
+    queue.prune(Duration::ZERO).await.unwrap_or_else(|error| panic!("prune, {name}: {error}"));
+
+    let other = Migrator::new(Schema::new("other").expect("a schema"));
+    other.run(&pool).await.unwrap_or_else(|error| panic!("migrate, {name}: {error}"));
+    let (ok, told) = tool(&database, &["migrate", "--schema", "third"]);
+    assert!(ok, "{name}: {told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_limits_of_the_database_do_not_stop_the_limiter() {
+    for setting in [
+        "lock_timeout = '1ms'",
+        "statement_timeout = '20ms'",
+        "idle_in_transaction_session_timeout = '50ms'",
+        "deadlock_timeout = '1ms'",
+    ] {
+        everything_works(&[setting]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_defaults_of_the_database_do_not_stop_the_limiter() {
+    for settings in [
+        &["default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"][..],
+        &["default_transaction_isolation = 'repeatable read'", "row_security = off", "synchronous_commit = off"],
+        &[
+            "search_path = elsewhere, public",
+            "check_function_bodies = off",
+            "plpgsql.variable_conflict = 'use_variable'",
+        ],
+        &["session_replication_role = 'replica'", "array_nulls = off", "transform_null_equals = on"],
+        &[
+            "extra_float_digits = -15",
+            "DateStyle = 'German, DMY'",
+            "IntervalStyle = 'sql_standard'",
+            "TimeZone = 'Asia/Kolkata'",
+        ],
+        &[
+            "bytea_output = 'escape'",
+            "standard_conforming_strings = off",
+            "client_min_messages = 'error'",
+            "quote_all_identifiers = on",
+        ],
+    ] {
+        everything_works(settings).await;
+    }
+}
+
+/// An administrator has made the database read-only: what takes tokens stops at once and names the setting, and what only reads
+/// goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_database_is_an_error_at_once_that_names_the_setting() {
+    let (database, pool) = database_with(&["default_transaction_read_only = on"]).await;
+    let names_it = |error: &Error, what: &str| {
+        let is_named = error.to_string().contains("default_transaction_read_only is on");
+        assert!(matches!(error, Error::Database { .. }) && is_named, "{what}: {error}");
+        assert!(!error.is_retryable(), "{what}");
+    };
+    let began = Instant::now();
+    for connections in [Connections::Own, Connections::Pool] {
+        let limiter = limiter(&pool, connections);
+        for item in group() {
+            names_it(&limiter.limit([item]).await.expect_err("read-only"), "limit");
+        }
+        names_it(&limiter.limit(group()).await.expect_err("read-only"), "group");
+        // Several callers share one error.
+        let several = (0..4).map(|_| limiter.limit(("bucket", "k")));
+        for result in futures_util::future::join_all(several).await {
+            names_it(&result.expect_err("read-only"), "several");
+        }
+        let once = Call::from(("bucket", "k")).idempotency_key("1");
+        names_it(&limiter.limit(once).await.expect_err("read-only"), "idempotency key");
+        names_it(&limiter.charge(("bucket", "k")).await.expect_err("read-only"), "charge");
+        names_it(&limiter.reset_all_keys("bucket").await.expect_err("read-only"), "reset_all_keys");
+        names_it(&limiter.prune().await.expect_err("read-only"), "prune");
+        let queue = Queue::new(&limiter, "q").expect("a queue");
+        let job = Job::new(("bucket", "k"), &1).expect("a job");
+        names_it(&queue.enqueue(job).await.expect_err("read-only"), "enqueue");
+        assert!(limiter.check(("bucket", "k")).await.expect("check only reads").is_allowed());
+        assert_eq!(limiter.peek(("bucket", "k")).await.expect("peek only reads").least(), 1000.0);
+
+        let runs = AtomicU32::new(0);
+        let error = unit_of_work(&limiter, &runs).await.expect_err("read-only");
+        assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "another run changes nothing");
+        let mut tx = pool.begin().await.expect("begin");
+        let error = limiter.within(&mut tx).limit(("bucket", "k")).await.expect_err("read-only");
+        assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
+        tx.rollback().await.expect("rollback");
+        assert_eq!(limiter.retries(), 0);
+    }
+    let error = Migrator::new(Schema::new("other").expect("a schema")).run(&pool).await.expect_err("read-only");
+    assert!(matches!(error, MigrateError::ReadOnly { .. }), "{error}");
+    assert!(error.to_string().contains("default_transaction_read_only = off"), "{error}");
+    let set = ["--kind", "token_bucket", "--rate", "10", "--period", "1m"];
+    let (ok, told) = tool(&database, &[&["limit", "a", "k"][..], &set].concat());
+    assert!(!ok && told.contains("default_transaction_read_only is on"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(10), "it went on trying for {:?}", began.elapsed());
+
+    // The setting is gone: connections that had it are not used again.
+    let own = limiter(&pool, Connections::Own);
+    names_it(&own.limit(("bucket", "k")).await.expect_err("read-only"), "limit");
+    let mut admin = database.pool.acquire().await.expect("a connection");
+    let sql = format!("SET default_transaction_read_only = off; ALTER DATABASE {} RESET ALL", database.name);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *admin).await.expect("reset");
+    assert!(own.limit(("bucket", "k")).await.expect("a decision").is_allowed());
+}
