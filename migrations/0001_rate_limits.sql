@@ -481,12 +481,12 @@ BEGIN
       -- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
       SELECT
         coalesce(bool_or(l.is_new AND NOT l.fits), false),
-        coalesce(array_agg(l.nth ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new), '{}'),
-        array_agg(l.capacity ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
-        array_agg(l.amount ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
-        array_agg(l.refill ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_new),
-        (array_agg(l.name ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1],
-        (array_agg(l.key ORDER BY l.name COLLATE "C", l.key COLLATE "C") FILTER (WHERE l.is_left))[1]
+        coalesce(array_agg(l.nth) FILTER (WHERE l.is_new), '{}'),
+        array_agg(l.capacity) FILTER (WHERE l.is_new),
+        array_agg(l.amount) FILTER (WHERE l.is_new),
+        array_agg(l.refill) FILTER (WHERE l.is_new),
+        (array_agg(l.name) FILTER (WHERE l.is_left))[1],
+        (array_agg(l.key) FILTER (WHERE l.is_left))[1]
       INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
       FROM (
         SELECT
@@ -577,6 +577,7 @@ BEGIN
           WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
           LIMIT 1
         ) AS r ON true
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
       ) AS l;
       IF (first_short_name COLLATE "C", first_short_key COLLATE "C") < (first_left_name, first_left_key) IS NOT TRUE
         AND first_left_name IS NOT NULL
