@@ -244,15 +244,7 @@ DECLARE
   taken_at bigint;
 BEGIN
   IF job.paid_until > public.rate_limit_clock() THEN
-    SELECT r.ts INTO taken_at
-    FROM public.rate_limits AS r
-    WHERE r.name = bucket_name || '/started' AND r.key = bucket_key AND r.shard = 0
-    FOR NO KEY UPDATE;
-    IF taken_at < job.paid_until THEN
-      PERFORM public.rate_limit_correct_started(
-        ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[job.counts[job.paid_item]], ARRAY[- job.counts[job.paid_item]], NULL,
-        limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
-    END IF;
+    -- Groups before buckets, as in claims.
     WITH waiting AS (
       SELECT g.queue, g.key
       FROM public.rate_limit_groups AS g
@@ -264,6 +256,15 @@ BEGIN
     SET not_before = g.held_until
     FROM waiting AS w
     WHERE g.queue = w.queue AND g.key = w.key;
+    SELECT r.ts INTO taken_at
+    FROM public.rate_limits AS r
+    WHERE r.name = bucket_name || '/started' AND r.key = bucket_key AND r.shard = 0
+    FOR NO KEY UPDATE;
+    IF taken_at < job.paid_until THEN
+      PERFORM public.rate_limit_correct_started(
+        ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[job.counts[job.paid_item]], ARRAY[- job.counts[job.paid_item]], NULL,
+        limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+    END IF;
   END IF;
   UPDATE public.rate_limit_jobs AS j
   SET paid_until = NULL, paid_item = NULL

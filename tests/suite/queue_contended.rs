@@ -290,6 +290,7 @@ async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
     let limits = || Limits::new().define("l", Limit::token_bucket(50, SECOND)).expect("limits");
     let mut config = Database::config();
     config.engine = Some(pg_limiter::Engine::PostgreSql);
+    config.retry.deadline = MINUTE;
     let limiter = pg_limiter::Limiter::with_config(Database::pool(&proxy.url, 8).await, limits(), config);
     let behind = Queue::new(&limiter, "q").expect("a queue");
     let queue = queue_with(&database, limits()).await;
@@ -304,7 +305,7 @@ async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
         enqueue(&queue, job("l", key)).await;
     }
     let done = work_until_done(&queue, quick(), idle(), 3);
-    tokio::time::timeout(Duration::from_secs(3), done).await.expect("nobody waits for the claim");
+    tokio::time::timeout(MINUTE / 2, done).await.expect("nobody waits for the claim");
     cut_off.abort();
 }
 

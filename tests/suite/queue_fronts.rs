@@ -158,3 +158,54 @@ fn two_limits() -> Limits {
         .and_then(|limits| limits.define("all", Limit::token_bucket(100, SECOND).capacity(1)))
         .expect("limits")
 }
+
+/// A window whose capacity is below its rate, shared by groups whose jobs do not fit twice: no window starts more than its rate.
+#[tokio::test]
+async fn a_shared_window_starts_no_more_than_its_rate_and_starves_no_large_job() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let period = Duration::from_millis(400);
+    let limits =
+        Limits::new().define("l", Limit::fixed_window(10, period).capacity(0).start(Duration::ZERO)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let mut large = Vec::new();
+    for nth in 0..40 {
+        enqueue(&queue, of(&format!("small {}", nth % 4), 4)).await;
+        if nth < 4 {
+            large.push(enqueue(&queue, of(&format!("large {nth}"), 7)).await);
+        }
+    }
+    make_due(&database).await;
+    work_until_done(&queue, quick(), idle(), 44).await;
+    let starts = recorded(&database.pool).await;
+    let last = starts.iter().rposition(|start| large.contains(&start.job)).expect("a start");
+    assert!(last < 35, "a large one was the {last}th");
+    let period = i64::try_from(period.as_micros()).expect("short");
+    let mut windows = std::collections::BTreeMap::<i64, f64>::new();
+    for start in &starts {
+        *windows.entry(start.at / period).or_default() += start.count;
+    }
+    // A start is noted a moment after its tokens are taken: one may fall into the window after.
+    assert!(windows.values().all(|taken| *taken <= 17.0), "{windows:?}");
+    let taken: f64 = windows.values().sum();
+    let (first, last) = (*windows.keys().next().expect("a window"), *windows.keys().last().expect("a window"));
+    assert!(taken <= 10.0 * (last - first + 1) as f64 + 1e-6, "{windows:?}");
+}
+
+/// Claims are statements that commit by themselves only where sessions are at READ COMMITTED.
+#[tokio::test]
+async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
+    let database = Database::migrated().await;
+    for level in ["serializable", "repeatable read"] {
+        let sql = format!("ALTER DATABASE {} SET default_transaction_isolation = '{level}'", database.name);
+        database.execute(&sql).await;
+        let limits = Limits::new().define("l", Limit::token_bucket(100, SECOND)).expect("limits");
+        let pool = Database::pool(&database.url, 10).await;
+        let queue = Queue::new(&pg_limiter::Limiter::new(pool.clone(), limits), level).expect("a queue");
+        for nth in 0..3 {
+            enqueue(&queue, of(&format!("{nth}"), 1)).await;
+        }
+        work_until_done(&queue, quick(), idle(), 3).await;
+        pool.close().await;
+    }
+}

@@ -13,7 +13,7 @@ use crate::support::{Database, sqlx};
 
 const URL: &str = "PG_LIMITER_TEST_STOPPED_QUEUE";
 const SECOND: Duration = Duration::from_secs(1);
-const JOBS: u32 = 1_200;
+const JOBS: u32 = 480;
 const GROUPS: u32 = 12;
 const RATE: f64 = 200.0;
 const CAPACITY: f64 = 2.0;
