@@ -1568,39 +1568,47 @@ BEGIN
     LOOP
       SELECT j.priority INTO level
       FROM public.rate_limit_jobs AS j
-      WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting AND j.priority < level
+      WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+        AND j.state IN ('scheduled', 'available') AND j.priority < level
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
       behind_ids := behind_ids || ARRAY(
         SELECT j.id
         FROM public.rate_limit_jobs AS j
-        WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting AND j.priority = level
+        WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+          AND j.state IN ('scheduled', 'available') AND j.priority = level
           AND (j.run_at, j.id) > (job.run_at, job.id)
         ORDER BY j.run_at, j.id
         LIMIT most + 1);
     END LOOP;
   END LOOP;
   looked_at := cardinality(behind_ids);
+  -- By their ids alone, so that the plan does not depend on what is known of the table. (OFFSET 0: nothing is moved inwards.)
+  behind_ids := ARRAY(
+    SELECT b.id
+    FROM (
+      SELECT j.*
+      FROM public.rate_limit_jobs AS j
+      WHERE j.id = ANY (behind_ids)
+      ORDER BY j.run_at, j.id
+      LIMIT most
+    ) AS b
+    WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
+      AND b.counts = job.counts);
   -- What a claim has in hand is waited for, or those behind it would get before it. Claims end by themselves, and wait for
   -- nobody who cancels.
   SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
   INTO behind_ids, behind_run_ats
   FROM (
-    SELECT j.id, j.run_at
-    FROM (
-      SELECT j.id
-      FROM public.rate_limit_jobs AS j
-      WHERE j.id = ANY (behind_ids)
-      ORDER BY j.run_at, j.id
-      LIMIT most
-    ) AS first
-    JOIN public.rate_limit_jobs AS j ON j.id = first.id
-    WHERE j.state IN ('scheduled', 'available') AND j.not_before IS NULL AND j.failures = 0
-      AND j.limit_names = job.limit_names AND j.limit_keys = job.limit_keys AND j.counts = job.counts
+    SELECT j.*
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (behind_ids)
     ORDER BY j.run_at, j.id
-    FOR UPDATE OF j
-  ) AS b;
+    FOR UPDATE
+    OFFSET 0
+  ) AS b
+  WHERE b.state IN ('scheduled', 'available'); -- Still.
   UPDATE public.rate_limit_jobs AS j
   SET run_at = m.run_at
   FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
