@@ -296,9 +296,14 @@ async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
     let queue = queue_with(&database, limits()).await;
     enqueue(&queue, job("l", "a")).await;
     proxy.put(Fault::always(Point::Commit, Way::Delay(Duration::from_secs(600))));
-    let worker = behind.worker(quick(), idle()).expect("a worker");
+    let mut config = quick();
+    config.concurrency = 1; // It claims one job, and whatever it commits is not answered.
+    let worker = behind.worker(config, idle()).expect("a worker");
     let cut_off = tokio::spawn(worker.run(std::future::pending()));
-    while proxy.seen().faults.load(Ordering::SeqCst) == 0 {
+    // It has claimed the job, whether that is committed or not. (The first COMMIT may be another one's.)
+    let claimed = "SELECT (SELECT count(*) FROM rate_limit_jobs WHERE state = 'running') + (SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%rate_limit_claim(%')";
+    while sqlx::query_scalar::<i64>(claimed).fetch_one(&database.pool).await.expect("a count") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     for key in ["b", "c", "d"] {
