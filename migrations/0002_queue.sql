@@ -30,6 +30,7 @@ BEGIN
       used_counts double precision[],
       max_attempts integer NOT NULL,
       paid_until bigint,
+      paid_item integer,
       starts integer NOT NULL DEFAULT 0,
       failures integer NOT NULL DEFAULT 0,
       last_error text,
@@ -51,6 +52,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_jobs_due
   ON public.rate_limit_jobs (queue, priority DESC, run_at, id) WHERE state = 'scheduled';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_waiting
   ON public.rate_limit_jobs (queue, key, state, priority DESC, run_at, id) WHERE state IN ('scheduled', 'available');
+CREATE INDEX IF NOT EXISTS rate_limit_jobs_paid
+  ON public.rate_limit_jobs (queue, state, paid_until) WHERE paid_until IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_leases
   ON public.rate_limit_jobs (queue, lease_until) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_finished
@@ -63,6 +66,8 @@ CREATE TABLE IF NOT EXISTS public.rate_limit_groups (
   queue text COLLATE "C" NOT NULL,
   key text COLLATE "C" NOT NULL,
   not_before bigint NOT NULL DEFAULT 0,
+  held_until bigint NOT NULL DEFAULT 0,
+  refused_job bigint,
   has_line boolean NOT NULL DEFAULT false,
   lag bigint NOT NULL DEFAULT 0,
   CONSTRAINT rate_limit_groups_pkey PRIMARY KEY (queue, key)
@@ -87,12 +92,16 @@ COMMENT ON COLUMN public.rate_limit_jobs.not_before IS 'The time that was asked 
 COMMENT ON COLUMN public.rate_limit_jobs.counts IS 'What was reserved: one count for each of limit_names and limit_keys.';
 COMMENT ON COLUMN public.rate_limit_jobs.used_counts IS 'What was really used, once it was settled.';
 COMMENT ON COLUMN public.rate_limit_jobs.paid_until IS
-  'It is larger than its bucket, and has taken the tokens of its start before they are there: it starts then.';
+  'The job has taken the tokens of its start from one bucket before they are there. It starts when they are.';
+COMMENT ON COLUMN public.rate_limit_jobs.paid_item IS 'The bucket it has taken them from: a place in limit_names and limit_keys.';
 COMMENT ON COLUMN public.rate_limit_jobs.starts IS
   'How often it was started. The lease of one start is no good for another one.';
 COMMENT ON COLUMN public.rate_limit_jobs.failures IS 'How often it failed, or its lease ran out; dead at max_attempts.';
 COMMENT ON TABLE public.rate_limit_groups IS 'Groups of jobs that were ever claimed from.';
-COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Nothing of the group starts before.';
+COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Workers look at the group again at this time.';
+COMMENT ON COLUMN public.rate_limit_groups.held_until IS
+  'A handler asked to wait until this time (Finish::Wait). Nothing of the group starts before.';
+COMMENT ON COLUMN public.rate_limit_groups.refused_job IS 'The job that its limits refused last.';
 COMMENT ON COLUMN public.rate_limit_groups.has_line IS 'Some of its jobs are available.';
 COMMENT ON COLUMN public.rate_limit_groups.lag IS 'How far, in microseconds, the line is behind the reserved times.';
 COMMENT ON TABLE public.rate_limit_workers IS
@@ -406,6 +415,16 @@ $function$;
 -- name ends in '/started'. A job that is on time finds them there. One that does not stands in the line of its group
 -- (available) until they are, and the group with it: what is in line starts in order, and is not looked at again before.
 --
+-- Groups may share such a bucket. So that no job starves behind others, a job that is refused a second time pays ahead: it
+-- takes its tokens, and the bucket owes them until the job's moment (paid_until). Only one job pays ahead from a bucket: a
+-- bucket that owes refuses all others, and their groups look again right after that moment. At its moment the job gets its
+-- payment back and asks again, before all others. So a payment never lets more start than the rate, however late the worker
+-- is; and if anything was taken from the bucket since that moment, the payment has expired. A job of several limits pays for
+-- the one that it waits for longest: of the others it keeps nothing from anybody.
+--
+-- The claim is one statement that commits by itself, with an answer that is small enough for any buffer: a worker that is
+-- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed).
+--
 --   worker    of this name; it is asleep afterwards, for `sleep` microseconds, if it got fewer than `most`
 --   most      the most jobs to start
 --   ahead     jobs that are to start within so many microseconds are claimed, too; the worker waits for their moments, and so
@@ -435,18 +454,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_claim(
 )
 RETURNS TABLE (
   job_id bigint,
-  job_key text,
-  job_payload text,
-  job_unique_id text,
-  job_priority integer,
-  job_run_at bigint,
-  job_enqueued_at bigint,
   job_starts integer,
-  job_failures integer,
-  job_max_attempts integer,
-  job_limit_names text[],
-  job_limit_keys text[],
-  job_counts double precision[],
   job_start_in bigint,
   next_in bigint,
   lapsed boolean,
@@ -462,6 +470,7 @@ SET enable_indexscan = on
 SET enable_nestloop = on
 SET enable_sort = on
 SET jit = off
+SET lock_timeout = '1s'
 AS $function$
 DECLARE
   clock bigint := public.rate_limit_clock();
@@ -470,11 +479,14 @@ DECLARE
   level_ids bigint[];
   level_keys text[];
   due_ids bigint[] := '{}'; -- of scheduled jobs
+  front_ids bigint[]; -- of those that have paid ahead, and whose moment has come
+  front_keys text[];
   keys text[] := '{}'; -- of groups that may have something to start
   lined_keys text[]; -- those whose lines are ready
   group_row record;
   open_keys text[] := '{}';
   open_floors bigint[] := '{}'; -- before which nothing of the group starts
+  open_refused bigint[] := '{}'; -- the job that was refused last
   shut_keys text[] := '{}';
   line_ids bigint[] := '{}';
   started_ids bigint[] := '{}';
@@ -482,25 +494,20 @@ DECLARE
   stopped_keys text[] := '{}'; -- groups that had to stop, and until when
   stopped_ats bigint[] := '{}';
   stopped_run_ats bigint[] := '{}';
+  stopped_ids bigint[] := '{}';
   parked bigint := 0;
   was_asleep boolean;
   next_at bigint;
   other_at bigint;
 
   -- The jobs at hand, in the order in which they are to start, and their items, one after the other.
+  cancelled public.rate_limit_jobs;
   job record;
   jobs integer := 0;
   ids bigint[];
   job_groups integer[]; -- the place of the group in open_keys
   run_ats bigint[];
   job_ats bigint[]; -- when it starts
-  job_is_paid boolean[];
-  job_in_debt boolean[]; -- it asks for its tokens before they are there
-  is_large boolean;
-  large_jobs boolean[]; -- of those asked: more than the bucket holds
-  asked_debts boolean[];
-  paid_ids bigint[] := '{}';
-  paid_ats bigint[] := '{}';
   next_jobs integer[]; -- the next one of the same group
   job_firsts integer[]; -- the first item
   job_sizes integer[];
@@ -509,6 +516,15 @@ DECLARE
   counts double precision[];
   group_nexts integer[]; -- the next job of each group
   group_lasts integer[];
+
+  -- Those that have paid ahead, or do so now: the moments, and the buckets by their items.
+  had_paid integer[] := '{}';
+  had_paid_untils bigint[];
+  had_paid_items integer[];
+  paid_ids bigint[] := '{}';
+  paid_ats bigint[] := '{}';
+  paid_items integer[] := '{}';
+  is_contended boolean := false;
 
   -- What is asked in one round: for each group its next job, or several that ask for the same.
   asked_jobs integer[];
@@ -531,6 +547,8 @@ DECLARE
   all_starts bigint[];
   admitted integer[];
   waits bigint[];
+  refused boolean[];
+  balances double precision[];
   nth_limit integer;
   nth_bucket integer;
   limit_kind text;
@@ -541,6 +559,24 @@ DECLARE
   times integer;
   nth integer;
   place integer;
+  items_before integer;
+  items_seen integer;
+
+  -- Those that are refused: what they pay ahead, or for whose payment they wait.
+  payers integer[];
+  payer_readies bigint[];
+  payer_items integer[];
+  payer_places integer[]; -- of the item within the job
+  payer_buckets integer[];
+  payer_names text[];
+  payer_keys text[];
+  payer_limits integer[];
+  payer_counts double precision[];
+  payer_ops text[];
+  payer_ats bigint[];
+  slowest integer;
+  slowness double precision;
+  longest double precision;
 BEGIN
   IF NOT coalesce(most >= 1 AND ahead >= 0 AND lease >= 1 AND sleep >= 1, false) THEN
     RAISE EXCEPTION 'invalid_claim: most, lease and sleep are 1 or more and ahead is not negative, not %, %, % and %',
@@ -549,7 +585,42 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Claim at least one job.';
   END IF;
 
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'jobs are claimed at READ COMMITTED, not at %', current_setting('transaction_isolation')
+      USING ERRCODE = 'invalid_transaction_state', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
+  END IF;
+
   horizon := clock + ahead;
+
+  -- (A cancellation does not do so itself: it may be part of a transaction that stays open, and nobody is to wait for that.)
+  FOR cancelled IN
+    SELECT j.*
+    FROM public.rate_limit_jobs AS j
+    WHERE j.queue = queue_name AND j.state = 'cancelled' AND j.paid_until IS NOT NULL
+      AND (j.limit_names <@ rate_limit_claim.limit_names OR j.paid_until <= clock)
+    ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
+    LIMIT 100
+    FOR NO KEY UPDATE SKIP LOCKED
+  LOOP
+    PERFORM public.rate_limit_unpay(
+      cancelled, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+    look_again := true;
+  END LOOP;
+  IF look_again THEN
+    lapsed := false;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+
+  SELECT array_agg(f.id), array_agg(f.key) INTO front_ids, front_keys
+  FROM (
+    SELECT j.id, j.key
+    FROM public.rate_limit_jobs AS j
+    WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
+      AND j.limit_names <@ rate_limit_claim.limit_names
+    ORDER BY j.paid_until
+    LIMIT most
+  ) AS f;
 
   -- The first ones that are due, and the groups that they are of.
   LOOP
@@ -596,7 +667,7 @@ BEGIN
     ORDER BY g.not_before
     LIMIT most
   ) AS r;
-  SELECT coalesce(array_agg(DISTINCT k ORDER BY k), '{}') INTO keys FROM unnest(keys || lined_keys) AS k;
+  SELECT coalesce(array_agg(DISTINCT k ORDER BY k), '{}') INTO keys FROM unnest(keys || front_keys || lined_keys) AS k;
 
   IF keys <> '{}' THEN
     -- Locks the groups, and starts of their jobs what the limits allow.
@@ -611,7 +682,7 @@ BEGIN
     ORDER BY k
     ON CONFLICT DO NOTHING;
     FOR group_row IN
-      SELECT g.key, g.not_before, g.has_line
+      SELECT g.key, g.not_before, g.refused_job
       FROM public.rate_limit_groups AS g
       WHERE g.queue = queue_name AND g.key = ANY (keys)
       ORDER BY g.key
@@ -622,6 +693,7 @@ BEGIN
       ELSE
         open_keys := open_keys || group_row.key;
         open_floors := open_floors || group_row.not_before;
+        open_refused := open_refused || group_row.refused_job;
       END IF;
     END LOOP;
 
@@ -639,24 +711,38 @@ BEGIN
       LIMIT most
     ) AS h;
     FOR job IN
-      SELECT j.id, j.key, j.run_at, j.paid_until, j.limit_names, j.limit_keys, j.counts
+      SELECT j.id, j.key, j.run_at, j.paid_until, j.paid_item, j.limit_names, j.limit_keys, j.counts
       FROM public.rate_limit_jobs AS j
-      WHERE j.id = ANY (due_ids || line_ids) AND j.state IN ('scheduled', 'available') AND j.key = ANY (open_keys)
+      WHERE j.id = ANY (due_ids || front_ids || line_ids) AND j.state IN ('scheduled', 'available') AND j.key = ANY (open_keys)
         AND j.run_at <= horizon
-      ORDER BY greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
+      ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
       LIMIT most
       FOR NO KEY UPDATE SKIP LOCKED
     LOOP
+      place := array_position(open_keys, job.key);
+      CONTINUE WHEN open_keys[place] = ANY (stopped_keys);
       jobs := jobs + 1;
       ids[jobs] := job.id;
       run_ats[jobs] := job.run_at;
-      place := array_position(open_keys, job.key);
       job_ats[jobs] := greatest(job.run_at, clock, open_floors[place], job.paid_until);
-      job_is_paid[jobs] := job.paid_until IS NOT NULL;
-      job_in_debt[jobs] := false;
       job_groups[jobs] := place;
+      IF job.paid_until > horizon THEN -- Somebody let the group look again before the moment of its job.
+        nth := jobs;
+        ready_at := job.paid_until;
+        group_nexts[place] := NULL;
+        stopped_keys := stopped_keys || open_keys[place];
+        stopped_ats := stopped_ats || ready_at;
+        stopped_run_ats := stopped_run_ats || run_ats[nth];
+        stopped_ids := stopped_ids || ids[nth];
+        CONTINUE;
+      ELSIF job.paid_until IS NOT NULL THEN
+        had_paid := had_paid || jobs;
+        had_paid_untils := had_paid_untils || job.paid_until;
+        had_paid_items := had_paid_items || job.paid_item;
+      END IF;
       IF group_lasts[place] IS NULL THEN
         group_nexts[place] := jobs;
+        is_contended := is_contended OR job.paid_until IS NOT NULL OR job.id = open_refused[place];
       ELSE
         next_jobs[group_lasts[place]] := jobs;
       END IF;
@@ -669,12 +755,39 @@ BEGIN
       counts := counts || job.counts;
     END LOOP;
 
+    IF is_contended THEN
+      -- They are asked and paid from in several statements, so in one order from the beginning.
+      SELECT array_agg(l.name), array_agg(l.key), array_agg(l.ts) INTO asked_names, asked_keys, bucket_ats
+      FROM (
+        SELECT a.name, a.key, t.ts
+        FROM (SELECT DISTINCT u.name || '/started' AS name, u.key FROM unnest(names, bucket_keys) AS u (name, key)) AS a
+        JOIN public.rate_limits AS t ON t.name = ANY (ARRAY[a.name]) AND t.key = a.key AND t.shard = 0
+        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+        FOR NO KEY UPDATE OF t
+      ) AS l;
+      IF had_paid <> '{}' THEN
+        PERFORM public.rate_limit_correct_started(
+          array_agg(p.name), array_agg(p.key), array_agg(p.count), array_agg(- p.count), array_agg(p.at), limit_names, limit_kinds,
+          limit_rates, limit_periods, limit_capacities, limit_starts)
+        FROM (
+          SELECT names[i.item] AS name, bucket_keys[i.item] AS key, counts[i.item] AS count, job_ats[h.nth] AS at
+          FROM unnest(had_paid, had_paid_untils, had_paid_items) AS h (nth, until, item)
+          CROSS JOIN LATERAL (SELECT job_firsts[h.nth] + h.item - 1 AS item) AS i
+          -- What was taken since has been taken from those tokens, too.
+          WHERE EXISTS (
+            SELECT
+            FROM unnest(asked_names, asked_keys, bucket_ats) AS b (name, key, ts)
+            WHERE b.name = names[i.item] || '/started' AND b.key = bucket_keys[i.item] AND b.ts < h.until
+          )
+        ) AS p
+        HAVING count(*) > 0;
+      END IF;
+    END IF;
+
     LOOP
       asked_jobs := '{}';
       asked_times := '{}';
       asked_ats := '{}';
-      large_jobs := '{}';
-      asked_debts := '{}';
       asked_buckets := '{}';
       asked_names := '{}';
       asked_keys := '{}';
@@ -687,20 +800,12 @@ BEGIN
       all_periods := limit_periods;
       all_capacities := limit_capacities;
       all_starts := limit_starts;
-      FOR g IN 1 .. cardinality(open_keys) LOOP
-        nth := group_nexts[g];
-        WHILE job_is_paid[nth] LOOP
-          started_ids := started_ids || ids[nth];
-          started_ats := started_ats || job_ats[nth];
-          nth := next_jobs[nth];
-          group_nexts[g] := nth;
-        END LOOP;
-        CONTINUE WHEN nth IS NULL;
+      -- In the order of the jobs: of those that share a bucket the first one gets what there is.
+      FOREACH nth IN ARRAY ARRAY(SELECT n FROM unnest(group_nexts) AS n WHERE n IS NOT NULL ORDER BY n) LOOP
         times := 1;
-        place := CASE WHEN NOT job_in_debt[nth] THEN next_jobs[nth] END;
-        is_large := false;
+        place := next_jobs[nth];
         -- A row of jobs that ask for the same is asked for at once.
-        WHILE job_sizes[nth] = 1 AND job_sizes[place] = 1 AND NOT job_is_paid[place] AND job_ats[place] = job_ats[nth]
+        WHILE job_sizes[nth] = 1 AND job_sizes[place] = 1 AND job_ats[place] = job_ats[nth]
           AND names[job_firsts[place]] = names[job_firsts[nth]]
           AND bucket_keys[job_firsts[place]] = bucket_keys[job_firsts[nth]]
           AND counts[job_firsts[place]] = counts[job_firsts[nth]]
@@ -713,12 +818,12 @@ BEGIN
         asked_ats := asked_ats || job_ats[nth];
         sizes := sizes || job_sizes[nth];
         FOR i IN job_firsts[nth] .. job_firsts[nth] + job_sizes[nth] - 1 LOOP
+          -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
           -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
           nth_limit := array_position(limit_names, names[i]);
           limit_kind := limit_kinds[nth_limit];
           capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
           full_capacity := greatest(capacity, counts[i]);
-          is_large := is_large OR counts[i] > greatest(capacity, CASE WHEN limit_kind = 'fixed_window' THEN limit_rates[nth_limit] END);
           phase := limit_starts[nth_limit];
           IF limit_kind = 'fixed_window' THEN
             full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
@@ -745,8 +850,6 @@ BEGIN
           item_limits := item_limits || nth_limit;
           item_counts := item_counts || counts[i];
         END LOOP;
-        large_jobs := large_jobs || is_large;
-        asked_debts := asked_debts || job_in_debt[nth];
       END LOOP;
       EXIT WHEN asked_jobs = '{}';
 
@@ -759,11 +862,10 @@ BEGIN
       IF clock >= ALL (asked_ats) THEN
         asked_ats := NULL; -- Now.
       END IF;
-      SELECT d.call_admitted, d.call_waits INTO admitted, waits
+      SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values INTO admitted, waits, refused, balances
       FROM public.rate_limit_decide(
         all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL, asked_names, asked_keys,
-        item_buckets, item_limits, item_counts, NULL, CASE WHEN true = ANY (asked_debts) THEN asked_debts END, sizes,
-        asked_times, asked_ats
+        item_buckets, item_limits, item_counts, NULL, NULL, sizes, asked_times, asked_ats
       ) AS d;
 
       IF asked_ats IS NOT NULL AND public.rate_limit_clock() - clock > 250000 THEN
@@ -790,25 +892,23 @@ BEGIN
         END LOOP;
         bucket_ats_of_jobs[i] := ready_at;
       END LOOP;
+      payers := '{}';
+      payer_readies := '{}';
+      payer_items := '{}';
+      payer_places := '{}';
+      payer_buckets := '{}';
+      payer_names := '{}';
+      payer_keys := '{}';
+      payer_limits := '{}';
+      payer_counts := '{}';
+      payer_ops := '{}';
+      payer_ats := '{}';
+      items_seen := 0;
       FOR i IN 1 .. cardinality(asked_jobs) LOOP
         nth := asked_jobs[i];
         place := job_groups[nth];
-        IF asked_debts[i] THEN -- Its tokens are taken: it starts when they are there, now or in a later claim.
-          ready_at := greatest(coalesce(asked_ats[i], public.rate_limit_clock()) + coalesce(waits[i], 0), bucket_ats_of_jobs[i]);
-          IF ready_at > horizon THEN
-            paid_ids := paid_ids || ids[nth];
-            paid_ats := paid_ats || ready_at;
-            stopped_keys := stopped_keys || open_keys[place];
-            stopped_ats := stopped_ats || ready_at;
-            stopped_run_ats := stopped_run_ats || run_ats[nth];
-            group_nexts[place] := NULL;
-          ELSE
-            started_ids := started_ids || ids[nth];
-            started_ats := started_ats || ready_at;
-            group_nexts[place] := next_jobs[nth];
-          END IF;
-          CONTINUE;
-        END IF;
+        items_before := items_seen;
+        items_seen := items_seen + job_sizes[nth];
         FOR n IN 1 .. coalesce(admitted[i], asked_times[i]) LOOP
           started_ids := started_ids || ids[nth];
           started_ats := started_ats || greatest(job_ats[nth], bucket_ats_of_jobs[i]);
@@ -818,31 +918,106 @@ BEGIN
         CONTINUE WHEN coalesce(admitted[i], asked_times[i]) = asked_times[i];
         -- The next one can start at this time. Soon enough, or its group stops here.
         ready_at := coalesce(asked_ats[i], public.rate_limit_clock()) + waits[i];
-        IF ready_at > horizon AND large_jobs[i] THEN
-          -- Others would never let the bucket hold so much: it asks once more, and may owe for it.
-          job_in_debt[nth] := true;
+        IF ready_at <= horizon THEN
+          WHILE nth IS NOT NULL LOOP
+            job_ats[nth] := greatest(job_ats[nth], ready_at, bucket_ats_of_jobs[i]);
+            nth := next_jobs[nth];
+          END LOOP;
           CONTINUE;
-        ELSIF ready_at > horizon THEN
+        END IF;
+        -- The bucket that it waits for longest.
+        slowest := NULL;
+        FOR n IN items_before + 1 .. items_seen LOOP
+          slowness := (item_counts[n] - balances[n]) * all_periods[item_limits[n]] / all_rates[item_limits[n]];
+          IF refused[n] AND (slowest IS NULL OR slowness > longest) THEN
+            slowest := n;
+            longest := slowness;
+          END IF;
+        END LOOP;
+        -- It pays ahead if it was refused before: others take what it waits for. If somebody else has paid ahead, it waits for that
+        -- one's moment.
+        IF ids[nth] = open_refused[place] OR balances[slowest] < 0 THEN
+          nth_bucket := array_position(payer_buckets, asked_items[slowest]);
+          IF nth_bucket IS NULL THEN
+            payer_names := payer_names || asked_names[asked_items[slowest]];
+            payer_keys := payer_keys || asked_keys[asked_items[slowest]];
+            nth_bucket := cardinality(payer_names);
+          END IF;
+          payers := payers || nth;
+          payer_readies := payer_readies || ready_at;
+          payer_items := payer_items || nth_bucket;
+          payer_buckets[nth_bucket] := asked_items[slowest];
+          payer_limits := payer_limits || item_limits[slowest];
+          payer_counts := payer_counts || item_counts[slowest];
+          payer_places := payer_places || (slowest - items_before);
+          payer_ops := payer_ops || CASE WHEN ids[nth] = open_refused[place] THEN 'limit' ELSE 'check' END;
+          payer_ats := payer_ats || greatest(asked_ats[i], public.rate_limit_clock());
+        ELSE
           group_nexts[place] := NULL;
           stopped_keys := stopped_keys || open_keys[place];
           stopped_ats := stopped_ats || ready_at;
           stopped_run_ats := stopped_run_ats || run_ats[nth];
+          stopped_ids := stopped_ids || ids[nth];
         END IF;
-        WHILE nth IS NOT NULL LOOP
-          job_ats[nth] := greatest(job_ats[nth], ready_at, bucket_ats_of_jobs[i]);
-          nth := next_jobs[nth];
-        END LOOP;
       END LOOP;
+      IF payers <> '{}' THEN
+        -- Down to what it asks for below 0, and no further: only a bucket that owes nothing allows that. The wait of one that is
+        -- refused then ends when the bucket owes nothing any more.
+        SELECT d.call_admitted, d.call_waits INTO admitted, waits
+        FROM (
+          SELECT
+            array_agg(all_kinds[l.nth] ORDER BY l.place) AS kinds,
+            array_agg(all_rates[l.nth] ORDER BY l.place) AS rates,
+            array_agg(all_periods[l.nth] ORDER BY l.place) AS periods,
+            array_agg(all_capacities[l.nth] ORDER BY l.place) AS capacities,
+            array_agg(all_starts[l.nth] ORDER BY l.place) AS starts,
+            array_agg(l.place::integer ORDER BY l.place) AS places
+          FROM unnest(payer_limits) WITH ORDINALITY AS l (nth, place)
+        ) AS p
+        CROSS JOIN LATERAL public.rate_limit_decide(
+          p.kinds, p.rates, p.periods, p.capacities, payer_counts, p.starts, NULL, NULL, payer_names, payer_keys, payer_items,
+          p.places, payer_counts, payer_ops, array_fill(true, ARRAY[cardinality(payers)]), NULL, NULL, payer_ats
+        ) AS d;
+        FOR i IN 1 .. cardinality(payers) LOOP
+          nth := payers[i];
+          place := job_groups[nth];
+          ready_at := payer_ats[i] + coalesce(waits[i], 0);
+          IF coalesce(admitted[i], 1) = 0 THEN
+            -- Right after that, those that have waited longer before the others: within a millisecond.
+            ready_at := ready_at + 1 + (1e9 / (1e6 + greatest(ready_at - run_ats[nth], 0)))::bigint;
+          ELSIF payer_ops[i] = 'check' THEN
+            ready_at := payer_readies[i];
+          ELSE
+            paid_ids := paid_ids || ids[nth];
+            paid_ats := paid_ats || ready_at;
+            paid_items := paid_items || payer_places[i];
+          END IF;
+          group_nexts[place] := NULL;
+          stopped_keys := stopped_keys || open_keys[place];
+          stopped_ats := stopped_ats || ready_at;
+          stopped_run_ats := stopped_run_ats || run_ats[nth];
+          stopped_ids := stopped_ids || ids[nth];
+        END LOOP;
+      END IF;
     END LOOP;
     clock := public.rate_limit_clock();
     FOR i IN 1 .. cardinality(started_ats) LOOP
       started_ats[i] := greatest(started_ats[i], clock); -- Now, or later.
     END LOOP;
 
-    UPDATE public.rate_limit_jobs AS j
-    SET paid_until = p.at
-    FROM unnest(paid_ids, paid_ats) AS p (id, at)
-    WHERE j.id = p.id;
+    FOREACH nth IN ARRAY had_paid LOOP
+      IF ids[nth] <> ALL (started_ids || paid_ids) THEN
+        paid_ids := paid_ids || ids[nth];
+        paid_ats := paid_ats || NULL::bigint;
+        paid_items := paid_items || NULL::integer;
+      END IF;
+    END LOOP;
+    IF paid_ids <> '{}' THEN
+      UPDATE public.rate_limit_jobs AS j
+      SET paid_until = p.at, paid_item = p.item
+      FROM unnest(paid_ids, paid_ats, paid_items) AS p (id, at, item)
+      WHERE j.id = p.id;
+    END IF;
 
     -- Who cannot start stands in line, and is not looked at again before his group is ready.
     UPDATE public.rate_limit_jobs AS j
@@ -851,8 +1026,8 @@ BEGIN
       AND j.key = ANY (shut_keys || stopped_keys);
     GET DIAGNOSTICS parked = ROW_COUNT;
     UPDATE public.rate_limit_groups AS g
-    SET has_line = true, not_before = s.at, lag = greatest(s.at - s.run_at, 0)
-    FROM unnest(stopped_keys, stopped_ats, stopped_run_ats) AS s (key, at, run_at)
+    SET has_line = true, not_before = s.at, lag = greatest(s.at - s.run_at, 0), refused_job = s.id
+    FROM unnest(stopped_keys, stopped_ats, stopped_run_ats, stopped_ids) AS s (key, at, run_at, id)
     WHERE g.queue = queue_name AND g.key = s.key;
     UPDATE public.rate_limit_groups AS g
     SET has_line = true
@@ -874,16 +1049,15 @@ BEGIN
       state = 'running',
       starts = j.starts + 1,
       paid_until = NULL,
+      paid_item = NULL,
       started_at = s.at,
       lease_until = clock + lease,
       worker = worker_name
     FROM unnest(started_ids, started_ats) WITH ORDINALITY AS s (id, at, nth)
     WHERE j.id = s.id
-    RETURNING j.*, s.nth
+    RETURNING j.id, j.starts, j.started_at, s.nth
   )
-  SELECT
-    u.id, u.key, u.payload::text, u.unique_id, u.priority, u.run_at, u.enqueued_at, u.starts, u.failures,
-    u.max_attempts, u.limit_names, u.limit_keys, u.counts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean
+  SELECT u.id, u.starts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean
   FROM updated AS u
   ORDER BY u.nth;
 
@@ -932,6 +1106,88 @@ BEGIN
   END IF;
   next_in := greatest(next_at - clock, 0);
   RETURN NEXT;
+END
+$function$;
+
+-- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
+RETURNS TABLE (
+  job_id bigint,
+  job_key text,
+  job_payload text,
+  job_unique_id text,
+  job_priority integer,
+  job_run_at bigint,
+  job_enqueued_at bigint,
+  job_failures integer,
+  job_max_attempts integer,
+  job_limit_names text[],
+  job_limit_keys text[],
+  job_counts double precision[]
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $function$
+BEGIN
+  RETURN QUERY
+  SELECT
+    j.id, j.key, j.payload::text, j.unique_id, j.priority, j.run_at, j.enqueued_at, j.failures, j.max_attempts,
+    j.limit_names, j.limit_keys, j.counts
+  FROM unnest((SELECT rate_limit_claimed.job_ids), rate_limit_claimed.job_starts) AS u (id, starts)
+  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
+  WHERE j.state = 'running';
+END
+$function$;
+
+-- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
+-- something was taken since, there is nothing to take back: others may have used it.
+CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
+  job public.rate_limit_jobs,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+AS $function$
+DECLARE
+  bucket_name CONSTANT text := job.limit_names[job.paid_item];
+  bucket_key CONSTANT text := job.limit_keys[job.paid_item];
+  taken_at bigint;
+BEGIN
+  IF job.paid_until > public.rate_limit_clock() THEN
+    -- Groups before buckets, as in claims.
+    WITH waiting AS (
+      SELECT g.queue, g.key
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = job.queue AND g.has_line AND g.not_before BETWEEN job.paid_until - 10 AND job.paid_until + 1100
+      ORDER BY g.key
+      FOR UPDATE
+    )
+    UPDATE public.rate_limit_groups AS g
+    SET not_before = g.held_until
+    FROM waiting AS w
+    WHERE g.queue = w.queue AND g.key = w.key;
+    SELECT r.ts INTO taken_at
+    FROM public.rate_limits AS r
+    WHERE r.name = bucket_name || '/started' AND r.key = bucket_key AND r.shard = 0
+    FOR NO KEY UPDATE;
+    IF taken_at < job.paid_until THEN
+      PERFORM public.rate_limit_correct_started(
+        ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[job.counts[job.paid_item]], ARRAY[- job.counts[job.paid_item]], NULL,
+        limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+    END IF;
+  END IF;
+  UPDATE public.rate_limit_jobs AS j
+  SET paid_until = NULL, paid_item = NULL
+  WHERE j.id = job.id;
 END
 $function$;
 
@@ -1003,11 +1259,12 @@ BEGIN
       clock := public.rate_limit_clock();
       IF reason = 'held' THEN
         job.state := 'available';
-        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, has_line, lag)
-        VALUES (job.queue, job.key, clock + delay, true, clock + delay - job.run_at)
+        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
+        VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
         ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
         SET
           not_before = greatest(g.not_before, excluded.not_before),
+          held_until = greatest(g.held_until, excluded.held_until),
           has_line = true,
           lag = greatest(g.not_before, excluded.not_before) - job.run_at;
       ELSE
@@ -1097,20 +1354,108 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  FOR i IN 1 .. coalesce(cardinality(job.used_counts), 0) LOOP
-    CONTINUE WHEN job.used_counts[i] IS NULL;
-    PERFORM public.rate_limit_correct(
-      job.limit_names[i], '/started', job.limit_keys[i], job.used_counts[i] - job.counts[i], limit_names, limit_kinds,
-      limit_rates, limit_periods, limit_capacities, limit_starts, NULL);
-  END LOOP;
+  IF array_remove(job.used_counts, NULL) <> '{}' THEN
+    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
+    PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
+    PERFORM public.rate_limit_correct_started(
+      array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,
+      limit_rates, limit_periods, limit_capacities, limit_starts)
+    FROM unnest(job.limit_names, job.limit_keys, job.counts, job.used_counts) AS u (name, key, count, used)
+    WHERE u.used <> u.count
+    HAVING count(*) > 0;
+  END IF;
   RETURN true;
 END
 $function$;
 
--- Charges what is above 0, gives back what is below, if the limit is known.
+-- Corrects the buckets of what was started: charges what is above 0, gives back what is below. Limits that are not known are
+-- left out. `counts` is what the jobs ask for, which tells the capacity that they are started under; `ats` stands for the clock.
+CREATE OR REPLACE FUNCTION public.rate_limit_correct_started(
+  names text[],
+  bucket_keys text[],
+  counts double precision[],
+  amounts double precision[],
+  ats bigint[],
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  all_kinds text[] := limit_kinds;
+  all_rates double precision[] := limit_rates;
+  all_periods bigint[] := limit_periods;
+  all_capacities double precision[] := limit_capacities;
+  all_starts bigint[] := limit_starts;
+  nth_limit integer;
+  limit_kind text;
+  capacity double precision;
+  full_capacity double precision;
+  phase bigint;
+  buckets text[] := '{}';
+  nth_bucket integer;
+  asked_names text[] := '{}';
+  asked_keys text[] := '{}';
+  item_buckets integer[] := '{}';
+  item_limits integer[] := '{}';
+  item_counts double precision[] := '{}';
+  ops text[] := '{}';
+  call_ats bigint[];
+BEGIN
+  FOR i IN 1 .. cardinality(names) LOOP
+    CONTINUE WHEN names[i] <> ALL (limit_names);
+    -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
+    -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
+    nth_limit := array_position(limit_names, names[i]);
+    limit_kind := limit_kinds[nth_limit];
+    capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
+    full_capacity := greatest(capacity, counts[i]);
+    phase := limit_starts[nth_limit];
+    IF limit_kind = 'fixed_window' THEN
+      full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
+      IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
+        phase := public.rate_limit_phase(names[i], bucket_keys[i]);
+      END IF;
+    END IF;
+    IF full_capacity > capacity OR phase IS DISTINCT FROM limit_starts[nth_limit] THEN
+      all_kinds := all_kinds || limit_kind;
+      all_rates := all_rates || limit_rates[nth_limit];
+      all_periods := all_periods || limit_periods[nth_limit];
+      all_capacities := all_capacities || full_capacity;
+      all_starts := all_starts || phase;
+      nth_limit := cardinality(all_kinds);
+    END IF;
+    nth_bucket := array_position(buckets, length(names[i]) || ':' || names[i] || bucket_keys[i]);
+    IF nth_bucket IS NULL THEN
+      buckets := buckets || (length(names[i]) || ':' || names[i] || bucket_keys[i]);
+      asked_names := asked_names || (names[i] || '/started');
+      asked_keys := asked_keys || bucket_keys[i];
+      nth_bucket := cardinality(buckets);
+    END IF;
+    item_buckets := item_buckets || nth_bucket;
+    item_limits := item_limits || nth_limit;
+    item_counts := item_counts || abs(amounts[i]);
+    ops := ops || CASE WHEN amounts[i] > 0 THEN 'charge' ELSE 'credit' END;
+    IF ats IS NOT NULL THEN
+      call_ats := call_ats || ats[i];
+    END IF;
+  END LOOP;
+  IF ops <> '{}' THEN
+    PERFORM public.rate_limit_decide(
+      all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL, asked_names, asked_keys, item_buckets,
+      item_limits, item_counts, ops, NULL, NULL, NULL, call_ats);
+  END IF;
+END
+$function$;
+
+-- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
   name text,
-  suffix text,
   key text,
   amount double precision,
   limit_names text[],
@@ -1129,13 +1474,8 @@ DECLARE
 BEGIN
   IF nth IS NOT NULL AND amount <> 0 THEN
     PERFORM public.rate_limit_decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL,
-      CASE
-        WHEN limit_kinds[nth] = 'fixed_window' AND limit_starts[nth] IS NULL
-        THEN array_fill(public.rate_limit_phase(name, key), ARRAY[cardinality(limit_kinds)])
-        ELSE limit_starts
-      END,
-      NULL, limit_shards, ARRAY[name || suffix], ARRAY[key], NULL, ARRAY[nth], ARRAY[abs(amount)],
+      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts,
+      NULL, limit_shards, ARRAY[name], ARRAY[key], NULL, ARRAY[nth], ARRAY[abs(amount)],
       ARRAY[CASE WHEN amount > 0 THEN 'charge' ELSE 'credit' END], NULL, NULL, NULL, NULL);
   END IF;
 END
@@ -1192,9 +1532,11 @@ AS $function$
   FOR UPDATE SKIP LOCKED
 $function$;
 
--- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but
--- those that failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their times, and the next job to be enqueued
--- gets that. Answers the state that the job was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
+-- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
+-- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
+-- times, and the next job to be enqueued gets that. Only the next 1,000 jobs are looked at. If there are more, the time of the
+-- last one that moved stays free, and nothing is given back: the times of the others stay as promised. Answers the state that the job
+-- was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
   queue_name text,
   job_id bigint,
@@ -1214,13 +1556,33 @@ SET enable_indexscan = on
 SET enable_nestloop = on
 SET enable_sort = on
 SET jit = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 AS $function$
 DECLARE
+  most CONSTANT integer := 1000;
   job public.rate_limit_jobs;
+  waiting text;
+  level bigint;
+  behind_ids bigint[] := '{}';
+  looked_at integer;
+  behind_run_ats bigint[];
 BEGIN
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
-  WHERE j.id = job_id AND j.queue = queue_name
+  WHERE j.id = job_id AND j.queue = queue_name;
+  IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
+    RETURN job.state;
+  END IF;
+  -- The buckets before the jobs, as those who enqueue: two who cancel jobs of one line do not meet in a circle.
+  PERFORM
+  FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
+  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
+  FOR NO KEY UPDATE OF r;
+  SELECT j.* INTO job
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = job_id
   FOR UPDATE;
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
@@ -1228,33 +1590,70 @@ BEGIN
   UPDATE public.rate_limit_jobs AS j
   SET state = 'cancelled', finished_at = public.rate_limit_clock()
   WHERE j.id = job_id;
-  -- In the global order of the buckets.
-  PERFORM public.rate_limit_correct(
-    u.name, '', u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
-    limit_shards)
+  -- Those behind it, whatever their priority, in the order of the index.
+  FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
+    level := 2147483648;
+    LOOP
+      SELECT j.priority INTO level
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+        AND j.state IN ('scheduled', 'available') AND j.priority < level
+      ORDER BY j.priority DESC
+      LIMIT 1;
+      EXIT WHEN NOT FOUND;
+      behind_ids := behind_ids || ARRAY(
+        SELECT j.id
+        FROM public.rate_limit_jobs AS j
+        WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+          AND j.state IN ('scheduled', 'available') AND j.priority = level
+          AND (j.run_at, j.id) > (job.run_at, job.id)
+        ORDER BY j.run_at, j.id
+        LIMIT most + 1);
+    END LOOP;
+  END LOOP;
+  looked_at := cardinality(behind_ids);
+  -- By their ids alone, so that the plan does not depend on what is known of the table. (OFFSET 0: nothing is moved inwards.)
+  behind_ids := ARRAY(
+    SELECT b.id
+    FROM (
+      SELECT j.*
+      FROM public.rate_limit_jobs AS j
+      WHERE j.id = ANY (behind_ids)
+      ORDER BY j.run_at, j.id
+      LIMIT most
+    ) AS b
+    WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
+      AND b.counts = job.counts);
+  -- What a claim has in hand is waited for, or those behind it would get before it. Claims end by themselves, and wait for
+  -- nobody who cancels.
+  SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
+  INTO behind_ids, behind_run_ats
   FROM (
-    SELECT u.*
-    FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
-    ORDER BY u.name COLLATE "C", u.key COLLATE "C"
-  ) AS u;
-  -- Nobody is waited for: what is being started is not behind it any more.
-  WITH behind AS (
-    SELECT j.id, j.run_at
+    SELECT j.*
     FROM public.rate_limit_jobs AS j
-    WHERE j.queue = job.queue AND j.key = job.key AND j.state IN ('scheduled', 'available')
-      AND (j.run_at, j.id) > (job.run_at, job.id) AND j.not_before IS NULL AND j.failures = 0
-      AND j.limit_names = job.limit_names AND j.limit_keys = job.limit_keys AND j.counts = job.counts
+    WHERE j.id = ANY (behind_ids)
     ORDER BY j.run_at, j.id
-    FOR UPDATE SKIP LOCKED
-  ),
-  moved AS (
-    SELECT b.id, lag(b.run_at, 1, job.run_at) OVER (ORDER BY b.run_at, b.id) AS run_at
-    FROM behind AS b
-  )
+    FOR UPDATE
+    OFFSET 0
+  ) AS b
+  WHERE b.state IN ('scheduled', 'available'); -- Still.
   UPDATE public.rate_limit_jobs AS j
   SET run_at = m.run_at
-  FROM moved AS m
+  FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
   WHERE j.id = m.id;
+  IF looked_at <= most THEN
+    PERFORM public.rate_limit_correct(
+      u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+      limit_shards)
+    FROM (
+      SELECT u.*
+      FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
+      ORDER BY u.name COLLATE "C", u.key COLLATE "C"
+    ) AS u;
+  END IF;
+  IF job.paid_until IS NOT NULL THEN -- Workers take back what it has paid ahead.
+    PERFORM public.rate_limit_ring(queue_name, public.rate_limit_clock());
+  END IF;
   RETURN job.state;
 END
 $function$;
@@ -1318,7 +1717,7 @@ BEGIN
   SET used_counts = job.used_counts
   WHERE j.id = job_id;
   PERFORM public.rate_limit_correct(
-    limit_name, '', limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
+    limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
     limit_capacities, limit_starts, limit_shards);
   -- The bucket of what was started is left alone: workers wait for it, and must not wait for a caller's transaction. If the
   -- job is running, that is corrected at its end.
@@ -1358,6 +1757,10 @@ BEGIN
   FOR UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
+  END IF;
+  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+    PERFORM public.rate_limit_unpay(
+      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
   ready := greatest(
     public.rate_limit_again(
@@ -1443,8 +1846,16 @@ REVOKE ALL ON FUNCTION public.rate_limit_job_again(
 REVOKE ALL ON FUNCTION public.rate_limit_again(
   public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[]
 ) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_claimed(bigint[], integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_unpay(
+  public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[]
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_correct_started(
+  text[], text[], double precision[], double precision[], bigint[], text[], text[], double precision[], bigint[],
+  double precision[], bigint[]
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_correct(
-  text, text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[],
+  text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[],
   integer[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_job_done(

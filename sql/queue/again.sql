@@ -66,11 +66,12 @@ BEGIN
       clock := public.rate_limit_clock();
       IF reason = 'held' THEN
         job.state := 'available';
-        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, has_line, lag)
-        VALUES (job.queue, job.key, clock + delay, true, clock + delay - job.run_at)
+        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
+        VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
         ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
         SET
           not_before = greatest(g.not_before, excluded.not_before),
+          held_until = greatest(g.held_until, excluded.held_until),
           has_line = true,
           lag = greatest(g.not_before, excluded.not_before) - job.run_at;
       ELSE

@@ -28,20 +28,88 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  FOR i IN 1 .. coalesce(cardinality(job.used_counts), 0) LOOP
-    CONTINUE WHEN job.used_counts[i] IS NULL;
-    PERFORM public.rate_limit_correct(
-      job.limit_names[i], '/started', job.limit_keys[i], job.used_counts[i] - job.counts[i], limit_names, limit_kinds,
-      limit_rates, limit_periods, limit_capacities, limit_starts, NULL);
-  END LOOP;
+  IF array_remove(job.used_counts, NULL) <> '{}' THEN
+    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
+    PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
+    PERFORM public.rate_limit_correct_started(
+      array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,
+      limit_rates, limit_periods, limit_capacities, limit_starts)
+    FROM unnest(job.limit_names, job.limit_keys, job.counts, job.used_counts) AS u (name, key, count, used)
+    WHERE u.used <> u.count
+    HAVING count(*) > 0;
+  END IF;
   RETURN true;
 END
 $function$;
 
--- Charges what is above 0, gives back what is below, if the limit is known.
+-- Corrects the buckets of what was started: charges what is above 0, gives back what is below. Limits that are not known are
+-- left out. `counts` is what the jobs ask for, which tells the capacity that they are started under; `ats` stands for the clock.
+CREATE OR REPLACE FUNCTION public.rate_limit_correct_started(
+  names text[],
+  bucket_keys text[],
+  counts double precision[],
+  amounts double precision[],
+  ats bigint[],
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  all_kinds text[] := limit_kinds;
+  all_rates double precision[] := limit_rates;
+  all_periods bigint[] := limit_periods;
+  all_capacities double precision[] := limit_capacities;
+  all_starts bigint[] := limit_starts;
+  nth_limit integer;
+  limit_kind text;
+  capacity double precision;
+  full_capacity double precision;
+  phase bigint;
+  buckets text[] := '{}';
+  nth_bucket integer;
+  asked_names text[] := '{}';
+  asked_keys text[] := '{}';
+  item_buckets integer[] := '{}';
+  item_limits integer[] := '{}';
+  item_counts double precision[] := '{}';
+  ops text[] := '{}';
+  call_ats bigint[];
+BEGIN
+  FOR i IN 1 .. cardinality(names) LOOP
+    CONTINUE WHEN names[i] <> ALL (limit_names);
+    --@include started_limit
+    nth_bucket := array_position(buckets, length(names[i]) || ':' || names[i] || bucket_keys[i]);
+    IF nth_bucket IS NULL THEN
+      buckets := buckets || (length(names[i]) || ':' || names[i] || bucket_keys[i]);
+      asked_names := asked_names || (names[i] || '/started');
+      asked_keys := asked_keys || bucket_keys[i];
+      nth_bucket := cardinality(buckets);
+    END IF;
+    item_buckets := item_buckets || nth_bucket;
+    item_limits := item_limits || nth_limit;
+    item_counts := item_counts || abs(amounts[i]);
+    ops := ops || CASE WHEN amounts[i] > 0 THEN 'charge' ELSE 'credit' END;
+    IF ats IS NOT NULL THEN
+      call_ats := call_ats || ats[i];
+    END IF;
+  END LOOP;
+  IF ops <> '{}' THEN
+    PERFORM public.rate_limit_decide(
+      all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL, asked_names, asked_keys, item_buckets,
+      item_limits, item_counts, ops, NULL, NULL, NULL, call_ats);
+  END IF;
+END
+$function$;
+
+-- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
   name text,
-  suffix text,
   key text,
   amount double precision,
   limit_names text[],
@@ -60,13 +128,8 @@ DECLARE
 BEGIN
   IF nth IS NOT NULL AND amount <> 0 THEN
     PERFORM public.rate_limit_decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL,
-      CASE
-        WHEN limit_kinds[nth] = 'fixed_window' AND limit_starts[nth] IS NULL
-        THEN array_fill(public.rate_limit_phase(name, key), ARRAY[cardinality(limit_kinds)])
-        ELSE limit_starts
-      END,
-      NULL, limit_shards, ARRAY[name || suffix], ARRAY[key], NULL, ARRAY[nth], ARRAY[abs(amount)],
+      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts,
+      NULL, limit_shards, ARRAY[name], ARRAY[key], NULL, ARRAY[nth], ARRAY[abs(amount)],
       ARRAY[CASE WHEN amount > 0 THEN 'charge' ELSE 'credit' END], NULL, NULL, NULL, NULL);
   END IF;
 END

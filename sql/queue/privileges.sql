@@ -18,8 +18,16 @@ REVOKE ALL ON FUNCTION public.rate_limit_job_again(
 REVOKE ALL ON FUNCTION public.rate_limit_again(
   public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[]
 ) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_claimed(bigint[], integer[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_unpay(
+  public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[]
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_correct_started(
+  text[], text[], double precision[], double precision[], bigint[], text[], text[], double precision[], bigint[],
+  double precision[], bigint[]
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_correct(
-  text, text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[],
+  text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[],
   integer[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_job_done(

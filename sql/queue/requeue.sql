@@ -31,6 +31,10 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
+  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+    PERFORM public.rate_limit_unpay(
+      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+  END IF;
   ready := greatest(
     public.rate_limit_again(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),

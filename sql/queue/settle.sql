@@ -57,7 +57,7 @@ BEGIN
   SET used_counts = job.used_counts
   WHERE j.id = job_id;
   PERFORM public.rate_limit_correct(
-    limit_name, '', limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
+    limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
     limit_capacities, limit_starts, limit_shards);
   -- The bucket of what was started is left alone: workers wait for it, and must not wait for a caller's transaction. If the
   -- job is running, that is corrected at its end.

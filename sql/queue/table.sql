@@ -26,6 +26,7 @@ BEGIN
       used_counts double precision[],
       max_attempts integer NOT NULL,
       paid_until bigint,
+      paid_item integer,
       starts integer NOT NULL DEFAULT 0,
       failures integer NOT NULL DEFAULT 0,
       last_error text,
@@ -47,6 +48,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_jobs_due
   ON public.rate_limit_jobs (queue, priority DESC, run_at, id) WHERE state = 'scheduled';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_waiting
   ON public.rate_limit_jobs (queue, key, state, priority DESC, run_at, id) WHERE state IN ('scheduled', 'available');
+CREATE INDEX IF NOT EXISTS rate_limit_jobs_paid
+  ON public.rate_limit_jobs (queue, state, paid_until) WHERE paid_until IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_leases
   ON public.rate_limit_jobs (queue, lease_until) WHERE state = 'running';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_finished
@@ -59,6 +62,8 @@ CREATE TABLE IF NOT EXISTS public.rate_limit_groups (
   queue text COLLATE "C" NOT NULL,
   key text COLLATE "C" NOT NULL,
   not_before bigint NOT NULL DEFAULT 0,
+  held_until bigint NOT NULL DEFAULT 0,
+  refused_job bigint,
   has_line boolean NOT NULL DEFAULT false,
   lag bigint NOT NULL DEFAULT 0,
   CONSTRAINT rate_limit_groups_pkey PRIMARY KEY (queue, key)
@@ -83,12 +88,16 @@ COMMENT ON COLUMN public.rate_limit_jobs.not_before IS 'The time that was asked 
 COMMENT ON COLUMN public.rate_limit_jobs.counts IS 'What was reserved: one count for each of limit_names and limit_keys.';
 COMMENT ON COLUMN public.rate_limit_jobs.used_counts IS 'What was really used, once it was settled.';
 COMMENT ON COLUMN public.rate_limit_jobs.paid_until IS
-  'It is larger than its bucket, and has taken the tokens of its start before they are there: it starts then.';
+  'The job has taken the tokens of its start from one bucket before they are there. It starts when they are.';
+COMMENT ON COLUMN public.rate_limit_jobs.paid_item IS 'The bucket it has taken them from: a place in limit_names and limit_keys.';
 COMMENT ON COLUMN public.rate_limit_jobs.starts IS
   'How often it was started. The lease of one start is no good for another one.';
 COMMENT ON COLUMN public.rate_limit_jobs.failures IS 'How often it failed, or its lease ran out; dead at max_attempts.';
 COMMENT ON TABLE public.rate_limit_groups IS 'Groups of jobs that were ever claimed from.';
-COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Nothing of the group starts before.';
+COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Workers look at the group again at this time.';
+COMMENT ON COLUMN public.rate_limit_groups.held_until IS
+  'A handler asked to wait until this time (Finish::Wait). Nothing of the group starts before.';
+COMMENT ON COLUMN public.rate_limit_groups.refused_job IS 'The job that its limits refused last.';
 COMMENT ON COLUMN public.rate_limit_groups.has_line IS 'Some of its jobs are available.';
 COMMENT ON COLUMN public.rate_limit_groups.lag IS 'How far, in microseconds, the line is behind the reserved times.';
 COMMENT ON TABLE public.rate_limit_workers IS

@@ -13,9 +13,13 @@ use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{
-    Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, explain, held, reset_all_keys,
-};
+use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, explain, held, reset_all_keys};
+
+/// For how long, in milliseconds, a client that is stopped or cut off may keep rows locked that others want.
+const LONGEST_IDLE: u32 = 1_000;
+
+/// That a function wants another isolation level than the session's.
+const WRONG_LEVEL: &str = "25000";
 
 /// How long an attempt may take.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +37,8 @@ impl Bounds {
 
 /// In the same message, bounds for the server: a caller who no longer waits must not leave a backend waiting for a row.
 /// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
-fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, bounds: Bounds) -> AssertSqlSafe<String> {
+fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> AssertSqlSafe<String> {
+    let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
     let mut begin = format!("BEGIN ISOLATION LEVEL {}", isolation.as_sql());
     if engine == Engine::Yugabyte {
         return AssertSqlSafe(begin);
@@ -41,6 +46,9 @@ fn begin(combiner: &Combiner, engine: Engine, isolation: Isolation, bounds: Boun
     let left = bounds.deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
     let lock_timeout = bounds.lock_timeout.as_millis();
     begin.push_str(&format!("; SET LOCAL statement_timeout = {left}; SET LOCAL lock_timeout = {lock_timeout}"));
+    if S::ENDS_IDLE {
+        begin.push_str(&format!("; SET LOCAL idle_in_transaction_session_timeout = {LONGEST_IDLE}"));
+    }
     if let Some((name, value)) = combiner.durability.setting() {
         begin.push_str(&format!("; SET LOCAL {name} = {value}"));
     }
@@ -83,6 +91,27 @@ pub(crate) trait Statement: Sync {
 
     /// Whether it may be made again when it is not known if it was committed.
     const IS_IDEMPOTENT: bool = false;
+
+    /// Whether the server ends the transaction if its client falls silent in it.
+    const ENDS_IDLE: bool = false;
+
+    /// Whether it is sent without BEGIN and COMMIT. It then bounds its waits itself, and fails with 25000 if the session's
+    /// isolation level is not its own.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// It cannot be sent so.
+    fn not_alone(&self) {}
+
+    /// What is read once it is committed.
+    fn after(
+        &self,
+        _connection: &mut PgConnection,
+        _output: &mut Self::Output,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     fn run(
         &self,
@@ -272,7 +301,7 @@ pub(crate) async fn over_pool<S: Statement>(
     result
 }
 
-/// One attempt: BEGIN, the statement, COMMIT.
+/// One attempt: BEGIN, the statement, COMMIT, and what is read after it.
 pub(super) async fn transact<S: Statement>(
     combiner: &Combiner,
     connection: &mut PgConnection,
@@ -281,8 +310,48 @@ pub(super) async fn transact<S: Statement>(
 ) -> Result<S::Output, Failure> {
     let deadline = bounds.deadline;
     let engine = before(deadline, combiner.engine(connection)).await.map_err(Failure::at(Phase::Begin))?;
-    let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
-    let begun = before(deadline, connection.begin_with(begin(combiner, engine, isolation, bounds))).await;
+    let mut value = match alone(combiner, connection, deadline, statement).await? {
+        Some(value) => value,
+        None => in_transaction(combiner, engine, connection, bounds, statement).await?,
+    };
+    before(deadline, statement.after(connection, &mut value)).await.map_err(Failure::at(Phase::Commit))?;
+    Ok(value)
+}
+
+/// Without BEGIN and COMMIT; `None` if that cannot be.
+async fn alone<S: Statement>(
+    combiner: &Combiner,
+    connection: &mut PgConnection,
+    deadline: Instant,
+    statement: &S,
+) -> Result<Option<S::Output>, Failure> {
+    if !statement.is_alone() {
+        return Ok(None);
+    }
+    match before(deadline, statement.run(connection, combiner.rate_limits.statements())).await {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => match error.as_database_error() {
+            Some(told) if told.code().as_deref() == Some(WRONG_LEVEL) => {
+                statement.not_alone();
+                Ok(None)
+            }
+            told => {
+                let phase = if told.is_some() { Phase::Statement } else { Phase::Commit };
+                Err(Failure { phase, error })
+            }
+        },
+    }
+}
+
+async fn in_transaction<S: Statement>(
+    combiner: &Combiner,
+    engine: Engine,
+    connection: &mut PgConnection,
+    bounds: Bounds,
+    statement: &S,
+) -> Result<S::Output, Failure> {
+    let deadline = bounds.deadline;
+    let begun = before(deadline, connection.begin_with(begin::<S>(combiner, engine, bounds))).await;
     let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
     let value = before(deadline, statement.run(&mut tx, combiner.rate_limits.statements())).await;
     let value = match value {

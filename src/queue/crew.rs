@@ -15,7 +15,7 @@ use crate::queue::run::{Ended, run};
 use crate::queue::upkeep::{prune, take_over};
 use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
-use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again, claim};
+use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again};
 
 /// The shortest pause after a look that found only what somebody else has in hand.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
@@ -90,10 +90,11 @@ impl<'w, H: Handler> Crew<'w, H> {
     /// does not pass by itself.
     pub(super) async fn move_on(&mut self) -> Result<(), Error> {
         self.count_ended().await;
-        self.start_due();
+        // Before any is started: of those at hand when the worker was stopped, or while it was short of hands.
         if self.at_hand.front().is_some_and(|(at, _)| at.elapsed() > TOO_LATE) {
             self.give_back(|_| true).await; // Jobs take longer than they did: others may have time.
         }
+        self.start_due();
         if self.may_look() && Instant::now() >= self.look_at {
             self.look(self.room()).await?;
             self.start_due();
@@ -205,7 +206,7 @@ impl<'w, H: Handler> Crew<'w, H> {
             sleep: time::capped(config.poll),
             limits: &self.limits,
         };
-        queue.site.own(request, |conn, sql, request| Box::pin(claim(conn, sql, request))).await
+        queue.site.claim(request).await
     }
 
     fn ahead(&self) -> Duration {

@@ -150,7 +150,9 @@ impl Queue {
     }
 
     /// Cancels a job that has not started, and gives its tokens back: the jobs of the group behind it that reserved the same
-    /// move up. Answers the state that it was in; it is cancelled now if that was [`JobState::Scheduled`] or
+    /// move up, each to the time of the one before it. Only the next 1,000 jobs of the group move up. If there are more, the time
+    /// of the last job that moved stays free, no token is given back, and the times promised to the others stay as they are.
+    /// What the job has paid ahead for its start is returned to the limit by the next worker that looks. Answers the state that it was in; it is cancelled now if that was [`JobState::Scheduled`] or
     /// [`JobState::Available`], and nothing has changed otherwise. Of a limit that this limiter does not know, nothing is
     /// given back.
     ///

@@ -93,7 +93,7 @@ impl QueueWithin<'_> {
     }
 
     /// Cancels a job that has not started: see [`Queue::cancel`]. The jobs that move up do not start before the caller's
-    /// transaction has ended.
+    /// transaction has ended. Jobs ahead of them do.
     ///
     /// # Errors
     /// See [`QueueWithin`].

@@ -10,7 +10,7 @@ use pg_limiter::sqlx::{PgConnection, PgPool, Row};
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
-use crate::support::gate::CENTURY;
+use crate::support::gate::{CENTURY, until_waiting};
 use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::starts::{assert_times, record, recorded};
 use crate::support::{Database, sqlx};
@@ -23,7 +23,7 @@ fn idle() -> impl pg_limiter::queue::Handler {
 }
 
 /// What a worker that knows this limit claims: ids, and in how many microseconds they start.
-async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration, f64)) -> Vec<(i64, i64)> {
+pub async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration, f64)) -> Vec<(i64, i64)> {
     let (name, rate, period, capacity) = limit;
     let sql = "SELECT job_id, job_start_in FROM rate_limit_claim('q', 'w', $1, $2, 30000000, 1000000, $3, \
                ARRAY['token_bucket'], $4, $5, $6, NULL)";
@@ -40,7 +40,7 @@ async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration
     rows.iter().filter_map(|row| Some((row.get::<Option<i64>, _>(0)?, row.get(1)))).collect()
 }
 
-async fn enqueue(queue: &Queue, job: Job) -> i64 {
+pub async fn enqueue(queue: &Queue, job: Job) -> i64 {
     scheduled(&queue.enqueue(job).await.expect("an answer")).id
 }
 
@@ -48,12 +48,12 @@ fn job(limit: &str, key: &str) -> Job {
     Job::new((limit, key), &1).expect("a job")
 }
 
-async fn make_due(database: &Database) {
+pub async fn make_due(database: &Database) {
     database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id WHERE state = 'scheduled'").await;
 }
 
 /// All jobs of the group are done, although some transaction is open.
-async fn works_off(queue: &Queue, done: i64) {
+pub async fn works_off(queue: &Queue, done: i64) {
     tokio::time::timeout(MINUTE, work_until_done(queue, quick(), idle(), done)).await.expect("nobody is waited for");
 }
 
@@ -280,6 +280,101 @@ async fn a_large_job_is_not_starved_by_small_ones_of_another_group() {
     assert!(place < 100, "{place} small ones were before it");
     starts.iter_mut().for_each(|start| start.key.clear());
     assert_times(&starts, 50.0, SECOND, 5.0);
+}
+
+/// A claim that is never committed used to hold up all claims that came across one of its groups.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
+    let database = Database::migrated().await;
+    let proxy = Arc::new(Proxy::before(&database.url).await);
+    let limits = || Limits::new().define("l", Limit::token_bucket(50, SECOND)).expect("limits");
+    let mut config = Database::config();
+    config.engine = Some(pg_limiter::Engine::PostgreSql);
+    config.retry.deadline = MINUTE;
+    let limiter = pg_limiter::Limiter::with_config(Database::pool(&proxy.url, 8).await, limits(), config);
+    let behind = Queue::new(&limiter, "q").expect("a queue");
+    let queue = queue_with(&database, limits()).await;
+    enqueue(&queue, job("l", "a")).await;
+    proxy.put(Fault::always(Point::Commit, Way::Delay(Duration::from_secs(600))));
+    let mut config = quick();
+    config.concurrency = 1; // It claims one job, and whatever it commits is not answered.
+    let worker = behind.worker(config, idle()).expect("a worker");
+    let cut_off = tokio::spawn(worker.run(std::future::pending()));
+    // It has claimed the job, whether that is committed or not. (The first COMMIT may be another one's.)
+    let claimed = "SELECT (SELECT count(*) FROM rate_limit_jobs WHERE state = 'running') + (SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%rate_limit_claim(%')";
+    while sqlx::query_scalar::<i64>(claimed).fetch_one(&database.pool).await.expect("a count") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for key in ["b", "c", "d"] {
+        enqueue(&queue, job("l", key)).await;
+    }
+    let done = work_until_done(&queue, quick(), idle(), 3);
+    tokio::time::timeout(MINUTE / 2, done).await.expect("nobody waits for the claim");
+    cut_off.abort();
+}
+
+/// A claim held the job in the middle: the one behind it moved up past it.
+#[tokio::test]
+async fn a_cancellation_moves_up_no_job_past_one_that_a_claim_holds() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(enqueue(&queue, job("slow", "g")).await);
+    }
+    let times = || async {
+        let sql = "SELECT run_at FROM rate_limit_jobs ORDER BY id";
+        let times: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("times");
+        times
+    };
+    let before = times().await;
+    let mut claim = database.pool.begin().await.expect("begin");
+    let sql = "SELECT FROM rate_limit_jobs WHERE id = $1 FOR NO KEY UPDATE";
+    sqlx::query(sql).bind(ids[2]).execute(&mut *claim).await.expect("a lock");
+    let cancelling = tokio::spawn({
+        let (queue, id) = (queue.clone(), ids[1]);
+        async move { queue.cancel(id).await }
+    });
+    let waits = tokio::time::timeout(SECOND, until_waiting(&database, 1)).await.is_ok();
+    claim.rollback().await.expect("rollback");
+    assert_eq!(cancelling.await.expect("a task").expect("an answer"), JobState::Scheduled);
+    assert!(waits, "the claim was not waited for");
+    let after = times().await;
+    assert_eq!(after[2..], before[1..4]);
+}
+
+/// Each cancellation is bounded work; what it cannot pass on stays free, and promised times stay true.
+#[tokio::test]
+async fn a_cancellation_moves_up_a_bounded_number_of_jobs() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(1, SECOND)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let jobs: Vec<Job> = (0..2_500).map(|_| job("l", "g")).collect();
+    let mut ids = Vec::new();
+    for enqueued in queue.enqueue_all(jobs).await.expect("answers") {
+        ids.push(scheduled(&enqueued).id);
+    }
+    let times = || async {
+        let sql = "SELECT run_at FROM rate_limit_jobs ORDER BY id";
+        let times: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("times");
+        times
+    };
+    let owed = || async {
+        let sql = "SELECT value - ts / 1e6 FROM rate_limits WHERE name = 'l'";
+        let owed: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
+        owed
+    };
+    let (before, owed_before) = (times().await, owed().await);
+    assert_eq!(queue.cancel(ids[10]).await.expect("an answer"), JobState::Scheduled);
+    let after = times().await;
+    assert_eq!(after[11..=1_010], before[10..1_010]);
+    assert_eq!(after[1_011..], before[1_011..]);
+    assert!((owed().await - owed_before).abs() < 1e-3, "the slot of the last one that moved stays free");
+    // All that are behind it move up: the last time is given back.
+    assert_eq!(queue.cancel(ids[2_000]).await.expect("an answer"), JobState::Scheduled);
+    assert_eq!(times().await[2_001..], before[2_000..2_499]);
+    assert!((owed().await - owed_before - 1.0).abs() < 1e-3, "a token is given back");
 }
 
 /// Leases are extended while the answer to a job's COMMIT is on its way: by then the job is no lease any more, but nor is it lost.

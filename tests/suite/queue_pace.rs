@@ -205,7 +205,8 @@ async fn groups_that_share_a_limit_share_its_rate() {
     work_until_done(&queue, quick(), idle(), 30).await;
     let mut starts = recorded(&database.pool).await;
     starts.iter_mut().for_each(|start| start.key.clear());
-    assert_within(&database.pool, &starts, 40.0, SECOND, 2.0, 0.0).await;
+    // One job at a time may pay ahead.
+    assert_within(&database.pool, &starts, 40.0, SECOND, 2.0, 1.0).await;
 }
 
 #[tokio::test]

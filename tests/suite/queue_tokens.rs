@@ -139,6 +139,53 @@ async fn what_was_really_used_is_settled_once_and_up_or_down() {
     assert!(matches!(queue.settle(less, ("tokens", "less", -1)).await, Err(Error::Invalid(InvalidCall::Count { .. }))));
 }
 
+/// A window grants its whole rate, whatever is kept between windows: what was started is corrected under the limit that it was
+/// started under.
+#[tokio::test]
+async fn settling_in_a_handler_leaves_what_the_window_still_grants() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("w", Limit::fixed_window(20, CENTURY).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    for _ in 0..5 {
+        enqueue(&queue, Job::new(("w", "g"), &1).expect("a job")).await;
+    }
+    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id").await;
+    let settling = queue.clone();
+    let handler = handler_fn(move |job, tx| {
+        let settling = settling.clone();
+        Box::pin(async move {
+            settling.within(tx).settle(job.id, ("w", "g", 0.5)).await?;
+            Ok(Finish::Done)
+        })
+    });
+    work_until_done(&queue, quick(), handler, 5).await;
+    let sql = "SELECT value FROM rate_limits WHERE name = 'w/started'";
+    let left: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
+    assert!((left - 17.5).abs() < 1e-6, "{left}");
+}
+
+/// The same of a job that is larger than its bucket.
+#[tokio::test]
+async fn settling_a_job_that_is_larger_than_its_bucket_gives_back_all_that_it_did_not_use() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    enqueue(&queue, Job::new(("l", "g", 1), &1).expect("a job")).await;
+    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000, counts = '{10}'").await;
+    let settling = queue.clone();
+    let handler = handler_fn(move |job, tx| {
+        let settling = settling.clone();
+        Box::pin(async move {
+            settling.within(tx).settle(job.id, ("l", "g", 4)).await?;
+            Ok(Finish::Done)
+        })
+    });
+    work_until_done(&queue, quick(), handler, 1).await;
+    let sql = "SELECT value FROM rate_limits WHERE name = 'l/started'";
+    let left: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
+    assert!((left - 6.0).abs() < 1e-6, "{left}");
+}
+
 #[tokio::test]
 async fn an_estimate_is_what_enqueueing_says() {
     let database = Database::migrated().await;

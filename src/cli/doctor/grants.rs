@@ -38,6 +38,7 @@ const QUEUE: Group = Group {
     functions: &[
         ("rate_limit_enqueue", None),
         ("rate_limit_claim", None),
+        ("rate_limit_claimed", None),
         ("rate_limit_job_done", None),
         ("rate_limit_job_again", None),
         ("rate_limit_job_extend", None),

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use sqlx::{PgConnection, Row};
@@ -22,11 +23,25 @@ pub(crate) struct Claim<'a> {
 /// What it gets.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
+    /// Their rows, once [`read`] has been there.
     pub(crate) jobs: Vec<ClaimedJob>,
+    starts: Vec<Start>,
     /// In microseconds; `None` if nothing is known to come.
     pub(crate) next_in: Option<i64>,
     pub(crate) lapsed: bool,
     pub(crate) look_again: bool,
+}
+
+/// A job that belongs to the worker from now on.
+#[derive(Debug)]
+struct Start {
+    id: i64,
+    starts: i32,
+    /// In microseconds.
+    start_in: i64,
+    /// The database's clock when it answered, and when that arrived.
+    clock: i64,
+    arrived: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +75,8 @@ impl ClaimedJob {
     }
 }
 
+/// The answer is small, whatever the jobs are: it fits into the buffers of a connection that nobody reads from, so that the
+/// transaction ends all the same.
 pub(crate) async fn claim(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -84,24 +101,50 @@ pub(crate) async fn claim(
             claimed.look_again = row.try_get("look_again")?;
             continue;
         };
-        claimed.jobs.push(ClaimedJob {
+        claimed.starts.push(Start {
             id,
-            key: row.try_get("job_key")?,
-            payload: row.try_get("job_payload")?,
-            unique_id: row.try_get("job_unique_id")?,
-            priority: row.try_get("job_priority")?,
-            run_at: row.try_get("job_run_at")?,
-            enqueued_at: row.try_get("job_enqueued_at")?,
             starts: row.try_get("job_starts")?,
-            failures: row.try_get("job_failures")?,
-            max_attempts: row.try_get("job_max_attempts")?,
-            limit_names: row.try_get("job_limit_names")?,
-            limit_keys: row.try_get("job_limit_keys")?,
-            counts: row.try_get("job_counts")?,
             start_in: row.try_get("job_start_in")?,
             clock: row.try_get("clock")?,
             arrived,
         });
     }
     Ok(claimed)
+}
+
+/// Reads the jobs that were claimed, once that is committed.
+pub(crate) async fn read(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    claimed: &mut Claimed,
+) -> Result<(), sqlx::Error> {
+    if claimed.starts.is_empty() {
+        return Ok(());
+    }
+    let (ids, starts): (Vec<i64>, Vec<i32>) = claimed.starts.iter().map(|start| (start.id, start.starts)).unzip();
+    let rows = statements.claimed.query().bind(ids).bind(starts).fetch_all(conn).await?;
+    let mut rows =
+        rows.iter().map(|row| Ok((row.try_get("job_id")?, row))).collect::<Result<HashMap<i64, _>, sqlx::Error>>()?;
+    for start in &claimed.starts {
+        let Some(row) = rows.remove(&start.id) else { continue }; // It is somebody else's already.
+        claimed.jobs.push(ClaimedJob {
+            id: start.id,
+            key: row.try_get("job_key")?,
+            payload: row.try_get("job_payload")?,
+            unique_id: row.try_get("job_unique_id")?,
+            priority: row.try_get("job_priority")?,
+            run_at: row.try_get("job_run_at")?,
+            enqueued_at: row.try_get("job_enqueued_at")?,
+            starts: start.starts,
+            failures: row.try_get("job_failures")?,
+            max_attempts: row.try_get("job_max_attempts")?,
+            limit_names: row.try_get("job_limit_names")?,
+            limit_keys: row.try_get("job_limit_keys")?,
+            counts: row.try_get("job_counts")?,
+            start_in: start.start_in,
+            clock: start.clock,
+            arrived: start.arrived,
+        });
+    }
+    Ok(())
 }

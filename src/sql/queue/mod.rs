@@ -7,7 +7,7 @@ mod known_limits;
 mod look;
 mod statements;
 
-pub(crate) use claim::{Claim, Claimed, ClaimedJob, claim};
+pub(crate) use claim::{Claim, Claimed, ClaimedJob, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
 pub(crate) use jobs::{Again, again, cancel, done, extend, lapsed, prune, requeue, settle};
 pub(crate) use known_limits::KnownLimits;

@@ -1,0 +1,211 @@
+//! Jobs that cannot start yet and share a bucket with others: none starves, and none starts on tokens that are not there.
+
+use std::time::{Duration, Instant};
+
+use pg_limiter::queue::{Job, JobState, Queue};
+use pg_limiter::{Item, Limit, Limits};
+
+use crate::queue::{queue_with, quick, work_until_done};
+use crate::queue_contended::{claim, enqueue, make_due};
+use crate::support::Database;
+use crate::support::starts::{assert_times, record, recorded};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn idle() -> impl pg_limiter::queue::Handler {
+    pg_limiter::queue::handler_fn(|_, _| Box::pin(async { Ok(pg_limiter::queue::Finish::Done) }))
+}
+
+async fn queue_of(database: &Database, rate: f64, capacity: f64) -> Queue {
+    let limits = Limits::new().define("l", Limit::token_bucket(rate, SECOND).capacity(capacity)).expect("limits");
+    queue_with(database, limits).await
+}
+
+fn of(group: &str, count: u32) -> Job {
+    Job::new(Item::global("l").count(count), &1).expect("a job").group(group)
+}
+
+/// Claims, again and again, until so many jobs have started: their ids.
+async fn claimed(database: &Database, jobs: usize, limit: (&str, f64, Duration, f64), bound: Duration) -> Vec<i64> {
+    let began = Instant::now();
+    let mut ids = Vec::new();
+    while ids.len() < jobs && began.elapsed() < bound {
+        ids.extend(claim(&database.pool, 100, 0, limit).await.into_iter().map(|(id, _)| id));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    ids
+}
+
+async fn looks_again(database: &Database) {
+    let sql = "UPDATE rate_limit_groups SET not_before = 0 WHERE key NOT IN (SELECT key FROM rate_limit_jobs WHERE paid_until > 0)";
+    database.execute(sql).await;
+}
+
+#[tokio::test]
+async fn jobs_larger_than_their_bucket_start_at_the_rate_after_workers_were_away() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let (rate, capacity) = (100.0, 1.0);
+    let queue = queue_of(&database, rate, capacity).await;
+    for nth in 0..30 {
+        enqueue(&queue, of(&format!("{nth}"), 10)).await;
+    }
+    make_due(&database).await;
+    let limit = ("l", rate, SECOND, capacity);
+    let mut started = claimed(&database, 3, limit, 10 * SECOND).await.len();
+    tokio::time::sleep(Duration::from_millis(3_300)).await;
+    started += claimed(&database, 30 - started, limit, 30 * SECOND).await.len();
+    assert_eq!(started, 30);
+    let mut starts = recorded(&database.pool).await;
+    starts.iter_mut().for_each(|start| start.key.clear());
+    assert_times(&starts, rate, SECOND, 10.0);
+}
+
+#[tokio::test]
+async fn a_job_that_was_cancelled_and_requeued_starts_on_no_earlier_payment() {
+    let database = Database::migrated().await;
+    let (rate, capacity) = (10.0, 1.0);
+    let queue = queue_of(&database, rate, capacity).await;
+    let limit = ("l", rate, SECOND, capacity);
+    enqueue(&queue, of("a", 1)).await;
+    let large = enqueue(&queue, of("large", 8)).await;
+    make_due(&database).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await.len(), 1);
+    looks_again(&database).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
+    assert_eq!(queue.cancel(large).await.expect("an answer"), JobState::Available);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
+    assert!(queue.requeue(large).await.expect("an answer").is_some());
+    let small = enqueue(&queue, of("b", 1)).await;
+    make_due(&database).await;
+    database.execute(&format!("UPDATE rate_limit_jobs SET run_at = 5000000 WHERE id = {large}")).await;
+    looks_again(&database).await;
+    let started: Vec<i64> = claim(&database.pool, 9, 0, limit).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(started, [small], "the other one took what there was");
+}
+
+#[tokio::test]
+async fn cancelling_a_job_that_has_paid_ahead_lets_the_others_start_at_once() {
+    let database = Database::migrated().await;
+    let (rate, capacity) = (1.0, 1.0);
+    let queue = queue_of(&database, rate, capacity).await;
+    let limit = ("l", rate, SECOND, capacity);
+    enqueue(&queue, of("a", 1)).await;
+    let large = enqueue(&queue, of("large", 100)).await;
+    make_due(&database).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await.len(), 1);
+    looks_again(&database).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
+    let waits = enqueue(&queue, of("b", 1)).await;
+    make_due(&database).await;
+    assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
+    // In a transaction that is open for a while: nobody is held up.
+    let mut tx = database.app.begin().await.expect("begin");
+    assert_eq!(queue.within(&mut tx).cancel(large).await.expect("an answer"), JobState::Available);
+    assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
+    tx.commit().await.expect("commit");
+    assert_eq!(claimed(&database, 1, limit, 10 * SECOND).await, [waits]);
+}
+
+/// Each of the small ones has to wait, too, and there is always one that is ready before the large one.
+#[tokio::test]
+async fn a_job_that_fits_its_bucket_is_not_starved_by_small_ones_of_other_groups() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let (rate, capacity) = (50.0, 10.0);
+    let queue = queue_of(&database, rate, capacity).await;
+    for nth in 0..50 {
+        enqueue(&queue, of(&format!("{}", nth % 5), 1)).await;
+    }
+    let large = enqueue(&queue, of("large", 10)).await;
+    for nth in 0..250 {
+        enqueue(&queue, of(&format!("{}", nth % 5), 1)).await;
+    }
+    make_due(&database).await;
+    work_until_done(&queue, quick(), idle(), 301).await;
+    let mut starts = recorded(&database.pool).await;
+    let place = starts.iter().position(|start| start.job == large).expect("a start");
+    assert!(place < 150, "{place} small ones were before it");
+    starts.iter_mut().for_each(|start| start.key.clear());
+    assert_times(&starts, rate, SECOND, capacity);
+}
+
+/// A job of two limits that waits for the slower one keeps nothing of the other: when many such wait for one moment, they start at
+/// the rate of the other.
+#[tokio::test]
+async fn jobs_of_two_limits_that_become_ready_together_start_at_the_rate_of_what_they_share() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let queue = queue_with(&database, two_limits()).await;
+    for round in 0..2 {
+        for nth in 0..20 {
+            let items = [Item::new("each", format!("{nth}")).count(5), Item::global("all").count(5)];
+            enqueue(&queue, Job::new(items, &round).expect("a job").group(format!("{nth}"))).await;
+        }
+    }
+    make_due(&database).await;
+    work_until_done(&queue, quick(), idle(), 40).await;
+    let mut starts = recorded(&database.pool).await;
+    assert_times(&starts, 2.0, SECOND, 5.0);
+    starts.iter_mut().for_each(|start| start.key.clear());
+    assert_times(&starts, 100.0, SECOND, 5.0);
+}
+
+fn two_limits() -> Limits {
+    Limits::new()
+        .define("each", Limit::token_bucket(2, SECOND).capacity(1))
+        .and_then(|limits| limits.define("all", Limit::token_bucket(100, SECOND).capacity(1)))
+        .expect("limits")
+}
+
+/// A window whose capacity is below its rate, shared by groups whose jobs do not fit twice: no window starts more than its rate.
+#[tokio::test]
+async fn a_shared_window_starts_no_more_than_its_rate_and_starves_no_large_job() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let period = Duration::from_millis(400);
+    let limits =
+        Limits::new().define("l", Limit::fixed_window(10, period).capacity(0).start(Duration::ZERO)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let mut large = Vec::new();
+    for nth in 0..40 {
+        enqueue(&queue, of(&format!("small {}", nth % 4), 4)).await;
+        if nth < 4 {
+            large.push(enqueue(&queue, of(&format!("large {nth}"), 7)).await);
+        }
+    }
+    make_due(&database).await;
+    work_until_done(&queue, quick(), idle(), 44).await;
+    let starts = recorded(&database.pool).await;
+    let last = starts.iter().rposition(|start| large.contains(&start.job)).expect("a start");
+    assert!(last < 35, "a large one was the {last}th");
+    let period = i64::try_from(period.as_micros()).expect("short");
+    let mut windows = std::collections::BTreeMap::<i64, f64>::new();
+    for start in &starts {
+        *windows.entry(start.at / period).or_default() += start.count;
+    }
+    // A start is noted a moment after its tokens are taken: one may fall into the window after.
+    assert!(windows.values().all(|taken| *taken <= 17.0), "{windows:?}");
+    let taken: f64 = windows.values().sum();
+    let (first, last) = (*windows.keys().next().expect("a window"), *windows.keys().last().expect("a window"));
+    assert!(taken <= 10.0 * (last - first + 1) as f64 + 1e-6, "{windows:?}");
+}
+
+/// Claims are statements that commit by themselves only where sessions are at READ COMMITTED.
+#[tokio::test]
+async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
+    let database = Database::migrated().await;
+    for level in ["serializable", "repeatable read"] {
+        let sql = format!("ALTER DATABASE {} SET default_transaction_isolation = '{level}'", database.name);
+        database.execute(&sql).await;
+        let limits = Limits::new().define("l", Limit::token_bucket(100, SECOND)).expect("limits");
+        let pool = Database::pool(&database.url, 10).await;
+        let queue = Queue::new(&pg_limiter::Limiter::new(pool.clone(), limits), level).expect("a queue");
+        for nth in 0..3 {
+            enqueue(&queue, of(&format!("{nth}"), 1)).await;
+        }
+        work_until_done(&queue, quick(), idle(), 3).await;
+        pool.close().await;
+    }
+}
