@@ -30,10 +30,11 @@
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
--- in a circle: under READ COMMITTED those that are there and then new ones, otherwise the other way round (the write tells
--- why). Where that order cannot be kept, nothing is waited for; only a batch, of which the first UPDATE has taken a part,
--- may still meet another in a circle, and is made again.
+-- Exactness. All statements take rows in one order, at every isolation level, so that two of them do not wait for each other in
+-- a circle: first the rows that are not there yet, then those that are, each by (name, key, shard) in bytes. A statement that
+-- has locked existing rows inserts no more (but see parts/read.sql for a row that goes meanwhile). The first UPDATE
+-- therefore stops before the first row that the rest of the function may have to write. Where the order cannot be kept,
+-- nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.

@@ -128,9 +128,9 @@ impl Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connections {
-    /// One for each lane, and a second one once the lane has met other processes on a row, opened on first use with the
-    /// pool's connect options, besides those that the pool counts: a decision is one round trip. A hook that the pool has
-    /// for new connections (`after_connect`) does not run on them.
+    /// One for each lane, opened on first use with the pool's connect options, besides those that the pool counts: a decision
+    /// is one round trip. While other transactions hold rows for longer than 50 ms, up to 4 more wait for these rows, so that
+    /// the calls on other rows go on. A hook that the pool has for new connections (`after_connect`) does not run on them.
     ///
     /// A pooler in transaction mode refuses their settings or ignores them. That is noticed, and calls go over the pool, with
     /// statements that have no names; to say so beforehand is better.
