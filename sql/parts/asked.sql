@@ -1,4 +1,4 @@
--- What each plain call asks, in the global order.
+-- The plain calls with their limits, in the global order.
 SELECT
   a.*,
   kind = 'token_bucket' AND times >= 1

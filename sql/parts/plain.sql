@@ -111,8 +111,8 @@ FROM (
 ) AS c;
 
 --@ part look_first: which rows are not there, and before which one the UPDATE has to stop
--- The order in which rows are taken: new rows first, then those that are there. So where a new one is not a single plain call
--- on a token bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
+-- Rows are taken in one order: new rows first, then existing ones. So where a new one is not a single plain call on a token
+-- bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
 -- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
 SELECT
   coalesce(bool_or(l.is_new AND NOT l.fits), false),

@@ -35,7 +35,7 @@ impl Bounds {
     }
 }
 
-/// In the same message, bounds for the server: a caller who no longer waits must not leave a backend waiting for a row.
+/// In the same message, bounds for the server: a caller that no longer waits must not leave a backend waiting for a row.
 /// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
 fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> AssertSqlSafe<String> {
     let isolation = S::ISOLATION.unwrap_or(combiner.isolation);

@@ -130,7 +130,7 @@ impl<C, A> Beside<C, A> {
         }
     }
 
-    /// Somebody had the rows for long: the next calls on them come here at once.
+    /// The rows were locked for long: the next calls on them come here at once.
     pub(super) fn linger(&self, held: &Held) {
         if let Some(queue) = self.queues().get_mut(held) {
             queue.until = Instant::now() + LINGERS;
@@ -147,7 +147,7 @@ impl<C, A> Beside<C, A> {
         queue.map_or_else(Vec::new, |queue| queue.calls.into())
     }
 
-    /// The driver is gone, whatever the reason: nobody is left to wait for ever.
+    /// The driver is gone, whatever the reason: no call waits for ever.
     pub(super) fn abandon(&self, held: &Held) {
         let gone = || Error::Unavailable { source: sqlx::Error::WorkerCrashed };
         self.end(held).into_iter().for_each(|waiting| waiting.refuse(gone()));

@@ -117,7 +117,7 @@ impl Combiner {
         usize::try_from(hash % lanes as u64).unwrap_or_default()
     }
 
-    /// The lanes whose turn it has to be for these calls.
+    /// The lanes that must have their turn for these calls.
     fn lanes_of(&self, nth: usize, calls: &[Waiting<Resolved, Answer>], alone: bool) -> BTreeSet<usize> {
         if alone {
             return (0..self.lanes.lanes.len()).collect();
@@ -167,7 +167,7 @@ impl Combiner {
         self.spare_links.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
     }
 
-    /// Nobody waits for a lock any more.
+    /// Closes the connections that waited for locks.
     pub(super) async fn close_spare_links(&self) {
         let links = std::mem::take(&mut *self.spare_links());
         for link in links {

@@ -20,11 +20,11 @@ use crate::sql::Bucket;
 /// what takes longer is held up by its owner.
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What is sent in batches: calls of a limiter, jobs of a queue.
+/// Work that is sent in batches: calls of a limiter, jobs of a queue.
 pub(crate) trait Batched: Send + Sync + 'static {
     type Call: Send + Sync + 'static;
     type Answer: Send + 'static;
-    /// What goes with the turn of a lane.
+    /// State that goes with the turn of a lane.
     type Turn: Default + Send + 'static;
 
     /// For metrics and traces.
@@ -40,7 +40,7 @@ pub(crate) trait Batched: Send + Sync + 'static {
     /// The lane of a call.
     fn lane(&self, call: &Self::Call) -> usize;
 
-    /// What a call may have to wait for.
+    /// The rows that a call may have to wait for.
     fn buckets(call: &Self::Call) -> Vec<Bucket>;
 
     /// Those of the calls that cannot be in one statement with the others come second.
@@ -97,7 +97,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
     /// Lets nothing more in, and waits until all that is in has its answer.
     pub(crate) async fn close(&self) {
         self.lanes.iter().for_each(Lane::shut); // All of them before any is waited for.
-        // What waits beside a lane may go back to it.
+        // Calls that wait beside a lane may go back to it.
         loop {
             for lane in &self.lanes {
                 lane.close().await;
@@ -226,8 +226,8 @@ fn refuse_late<C, A>(late: Vec<Waiting<C, A>>) {
     }
 }
 
-/// Answers the calls, or hands those whose rows are locked over to a queue beside the lane. Beside it, returns those that have
-/// not got their locks in their turn.
+/// Answers the calls, or hands those on locked rows over to a queue beside the lane. Beside it, returns those that have not got
+/// their locks in their turn.
 async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
     let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
@@ -324,7 +324,7 @@ async fn leave_lane<W: Batched>(
             chosen.map(|(_, bucket)| bucket.clone()).collect::<HashSet<Bucket>>()
         };
         match those(Some(true)) {
-            // A row that somebody has put there and not committed is seen by nobody else.
+            // Only the transaction that inserts a row sees it before the commit.
             held if held.is_empty() && has_looked => those(None),
             held => held,
         }

@@ -25,7 +25,7 @@ const CONTENDED: u32 = 100;
 /// How many waits in a row: one may be the machine's.
 const WAITS: u32 = 3;
 
-/// The connection of a lane, and what is known of others who want the same rows.
+/// The connection of a lane, and what it has learnt of other processes on the same rows.
 #[derive(Default)]
 pub(crate) struct Links {
     link: Option<Link>,
@@ -77,8 +77,8 @@ impl Link {
     ) -> Result<S::Output, Failure> {
         let result = transact(combiner, &mut self.connection, bounds, statement).await;
         if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
-            // The driver keeps the ROLLBACK for its next message, and nobody knows when that will be. If it cannot be sent, the
-            // connection is lost, and whoever uses it next finds out before anything is decided.
+            // The driver keeps the ROLLBACK for its next message, which may be late. If it cannot be sent, the connection is lost,
+            // and its next use finds that out before anything is decided.
             let _ = before(bounds.deadline, self.connection.ping()).await;
         }
         self.used = Instant::now();
@@ -98,8 +98,8 @@ impl Link {
         waits_for_disk: bool,
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
-        // With less time than the server may take it has to be told how much, and then the statement is not alone. And
-        // YugabyteDB may answer with an error what it has committed: there, COMMIT has to be told from the statement.
+        // With less time than the session's timeout the server needs another one, and then the statement is not alone. And
+        // YugabyteDB may answer with an error what it has committed: there, COMMIT is a message of its own.
         if combiner.known_engine() != Some(Engine::PostgreSql)
             || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
         {
@@ -110,7 +110,7 @@ impl Link {
         let mut alone = Alone::default();
         let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
         let answers = before(deadline, running).await.map_err(|error| {
-            // An error that the server tells before the result ends the transaction. Everything else leaves it open.
+            // An error that the server reports before the result ends the transaction. Everything else leaves it open.
             let told = error.as_database_error().is_some() && !alone.committing;
             Failure { phase: if told { Phase::Statement } else { Phase::Commit }, error }
         })?;
@@ -191,9 +191,9 @@ impl Links {
         result
     }
 
-    /// What another process waits for is the commit, and that waits for the disk. So commit without waiting, which lets go of
-    /// the rows, and wait for the disk before anybody is told: what others decide meanwhile is written after this, and lost
-    /// with it or not at all. (The early release of locks: DeWitt et al., "Implementation techniques for main memory database
+    /// Other processes wait for the commit, and the commit waits for the disk. So this commits without waiting, which unlocks the
+    /// rows, and waits for the disk before it answers: other decisions meanwhile are written after this one, and lost with it or
+    /// not at all. (The early release of locks: DeWitt et al., "Implementation techniques for main memory database
     /// systems", 1984.)
     ///
     /// Both in one session: it ends when the server crashes, so that a flush in another one would prove nothing.

@@ -1,7 +1,7 @@
 //! Calls of this process that wait at the same time are decided together: one statement, one commit.
 //!
 //! Each lane has a queue and, while there is something in it, a driver: a task that takes what waits, has it decided, and
-//! answers. While one batch commits the next one gathers by itself; nobody waits for a timer. Calls on a row that another
+//! answers. While one batch commits, the next one gathers; no call waits for a timer. Calls on a row that another
 //! transaction has locked for long wait beside their lane.
 
 mod beside;
