@@ -164,10 +164,11 @@ $function$;
 -- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
 -- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
 --
--- Exactness. Rows are taken in the order of (name, key, shard) by bytes, so that two statements do not wait for each other
--- in a circle: under READ COMMITTED those that are there and then new ones, otherwise the other way round (the write tells
--- why). Where that order cannot be kept, nothing is waited for; only a batch, of which the first UPDATE has taken a part,
--- may still meet another in a circle, and is made again.
+-- Exactness. All statements take rows in one order, at every isolation level, so that two of them do not wait for each other in
+-- a circle: first the rows that are not there yet, then those that are, each by (name, key, shard) in bytes. A statement that
+-- has locked existing rows inserts no more (but see parts/read.sql for a row that goes meanwhile). The first UPDATE
+-- therefore stops before the first row that the rest of the function may have to write. Where the order cannot be kept,
+-- nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
 -- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
 -- a denial needs no lock, and writes nothing.
@@ -388,7 +389,7 @@ BEGIN
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
           FROM (
-            -- What each plain call asks, in the global order.
+            -- The plain calls with their limits, in the global order.
             SELECT
               a.*,
               kind = 'token_bucket' AND times >= 1
@@ -476,8 +477,8 @@ BEGIN
       ) AS c;
     END IF;
     IF buckets > 1 THEN
-      -- The order in which rows are taken: new rows first, then those that are there. So where a new one is not a single plain call
-      -- on a token bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
+      -- Rows are taken in one order: new rows first, then existing ones. So where a new one is not a single plain call on a token
+      -- bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
       -- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
       SELECT
         coalesce(bool_or(l.is_new AND NOT l.fits), false),
@@ -506,7 +507,7 @@ BEGIN
             END,
             false) AS is_left
         FROM (
-          -- What each plain call asks, in the global order.
+          -- The plain calls with their limits, in the global order.
           SELECT
             a.*,
             kind = 'token_bucket' AND times >= 1
@@ -601,7 +602,7 @@ BEGIN
         END IF;
       END LOOP;
       WITH asked AS (
-        -- What each plain call asks, in the global order.
+        -- The plain calls with their limits, in the global order.
         SELECT
           a.*,
           kind = 'token_bucket' AND times >= 1
@@ -715,7 +716,7 @@ BEGIN
         END LOOP;
       END LOOP;
       WITH asked AS (
-        -- What each plain call asks, in the global order.
+        -- The plain calls with their limits, in the global order.
         SELECT
           a.*,
           kind = 'token_bucket' AND times >= 1
@@ -2042,7 +2043,7 @@ BEGIN
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         FROM (
-          -- What each plain call asks, in the global order.
+          -- The plain calls with their limits, in the global order.
           SELECT
             a.*,
             kind = 'token_bucket' AND times >= 1

@@ -114,7 +114,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 3, the newest"])
-        .has("functions", "ok", &["all 31"])
+        .has("functions", "ok", &["all 32"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
