@@ -166,7 +166,7 @@ $function$;
 --
 -- Exactness. All statements take rows in one order, at every isolation level, so that two of them do not wait for each other in
 -- a circle: first the rows that are not there yet, then those that are, each by (name, key, shard) in bytes. A statement that
--- has locked existing rows inserts no more (but see parts/read.sql for a row that goes meanwhile). The first UPDATE
+-- has locked existing rows inserts no more, but the other rows of a bucket whose row of shard 0 it has. The first UPDATE
 -- therefore stops before the first row that the rest of the function may have to write. Where the order cannot be kept,
 -- nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
@@ -221,6 +221,7 @@ DECLARE
   locking boolean; -- the second pass of that
   hurried boolean; -- no other locks may be waited for any more
   missing_ones boolean;
+  holds_some boolean; -- locks on other rows
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
@@ -254,6 +255,7 @@ DECLARE
   present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
+  to_insert_last public.rate_limits[]; -- of shards from 1 on
   to_delete public.rate_limits[];
   written bigint;
   missed bigint := 0;
@@ -502,8 +504,10 @@ BEGIN
           r.found AND NOT coalesce(
             CASE
               WHEN NOT a.is_plain OR r.earlier_counts IS NOT NULL OR r.shards <> a.shards THEN false
-              WHEN a.shards > 1 OR r.flow >= a.needed OR a.reserves OR a.times = 1 THEN true
-              ELSE r.flow < a.amount / a.times - a.tolerance
+              WHEN a.shards > 1 OR r.flow >= a.needed THEN true
+              -- Refused for the next second at least: the loop may look a little later.
+              WHEN a.reserves OR a.times = 1 THEN r.flow + 1000000 * a.rate / a.period < a.needed
+              ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
             END,
             false) AS is_left
         FROM (
@@ -929,6 +933,7 @@ BEGIN
       IF locking THEN
         -- In the order in which others write: the rows that are not there, then those that are. The former cannot be locked: put
         -- one there, or wait for the transaction that does.
+        holds_some := settled IS NOT NULL;
         FOREACH missing_ones IN ARRAY ARRAY[true, false] LOOP
           <<each_bucket>>
           FOR i IN 1 .. buckets LOOP
@@ -959,6 +964,7 @@ BEGIN
                 row_present[b] := true;
                 row_exists[b] := true;
                 is_gathered[b] := true;
+                holds_some := true;
                 CONTINUE;
               END IF;
               looks_at_all[b] := true;
@@ -974,8 +980,8 @@ BEGIN
                 WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
                 FOR NO KEY UPDATE SKIP LOCKED;
                 IF NOT FOUND THEN
-                  -- The other rows of the bucket cannot be waited for while this one is held.
-                  RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                  -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+                  RAISE EXCEPTION 'could not serialize access to a bucket'
                     USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
                 END IF;
                 rows[b] := bucket;
@@ -993,6 +999,7 @@ BEGIN
                 VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
                 ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
                 is_anchored[b] := FOUND;
+                holds_some := holds_some OR FOUND;
                 row_exists[b] := true; -- Or another transaction has put it there since: it is locked in its turn.
                 CONTINUE each_bucket WHEN missing_ones OR is_anchored[b];
               END IF;
@@ -1005,8 +1012,13 @@ BEGIN
               row_exists[b] := FOUND;
               row_present[b] := FOUND;
               EXIT WHEN FOUND;
-              -- It has gone since it was read: it is put there now, late, for it was there when the new ones were.
+              IF holds_some THEN -- It has gone since it was read, and new rows come before those that are held.
+                -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+                RAISE EXCEPTION 'could not serialize access to a bucket'
+                  USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+              END IF;
             END LOOP;
+            holds_some := true;
             IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
               looks_at_all[b] := true;
               FOR nth_shard IN 1 .. greatest(bucket.shards, bucket_shards[b], 1) - 1 LOOP
@@ -1723,8 +1735,8 @@ BEGIN
 
     IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
       IF again OR hurried THEN
-        -- The other rows of the bucket cannot be waited for while this one is held.
-        RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+        -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+        RAISE EXCEPTION 'could not serialize access to a bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
       hurried := locking; -- The locks in hand are not in order for that.
@@ -1790,8 +1802,8 @@ BEGIN
             LOOP
               EXIT WHEN total <= 0;
               IF again AND was_drained[nth_share] IS NOT TRUE THEN
-                -- The other rows of the bucket cannot be waited for while this one is held.
-                RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+                -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+                RAISE EXCEPTION 'could not serialize access to a bucket'
                   USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
               END IF;
               was_drained[nth_share] := true;
@@ -1921,8 +1933,8 @@ BEGIN
             to_update := to_update || ARRAY(SELECT u FROM unnest(drained) AS u ORDER BY u.shard);
           ELSE
             IF again AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE THEN
-              -- The other rows of the bucket cannot be waited for while this one is held.
-              RAISE EXCEPTION 'could not serialize access to a sharded bucket'
+              -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+              RAISE EXCEPTION 'could not serialize access to a bucket'
                 USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
             END IF;
             is_split[b] := true;
@@ -1938,8 +1950,10 @@ BEGIN
               bucket.shard := nth_shard;
               IF nth_shard = ANY (shards_there) THEN
                 to_update := to_update || bucket;
-              ELSE
+              ELSIF nth_shard = 0 THEN
                 to_insert := to_insert || bucket;
+              ELSE
+                to_insert_last := to_insert_last || bucket;
               END IF;
             END LOOP;
           END IF;
@@ -2004,6 +2018,15 @@ BEGIN
       WHERE r.name = bucket.name AND r.key = bucket.key AND r.shard = bucket.shard;
       missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
     END LOOP;
+    -- Only a transaction that has the row of shard 0 puts the others of a bucket there: so they come after it is taken.
+    IF to_insert_last IS NOT NULL THEN
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+      FROM unnest((SELECT to_insert_last)) AS w
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      GET DIAGNOSTICS written = ROW_COUNT;
+      missed := missed + cardinality(to_insert_last) - written;
+    END IF;
     IF missed > 0 THEN -- What was read is no longer what is there.
       RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
         USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
@@ -2019,6 +2042,7 @@ BEGIN
     row_present := present_before;
     to_update := NULL;
     to_insert := NULL;
+    to_insert_last := NULL;
     to_delete := NULL;
     missed := 0;
     in_hand := NULL;

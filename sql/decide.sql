@@ -32,7 +32,7 @@
 --
 -- Exactness. All statements take rows in one order, at every isolation level, so that two of them do not wait for each other in
 -- a circle: first the rows that are not there yet, then those that are, each by (name, key, shard) in bytes. A statement that
--- has locked existing rows inserts no more (but see parts/read.sql for a row that goes meanwhile). The first UPDATE
+-- has locked existing rows inserts no more, but the other rows of a bucket whose row of shard 0 it has. The first UPDATE
 -- therefore stops before the first row that the rest of the function may have to write. Where the order cannot be kept,
 -- nothing is waited for.
 -- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
@@ -87,6 +87,7 @@ DECLARE
   locking boolean; -- the second pass of that
   hurried boolean; -- no other locks may be waited for any more
   missing_ones boolean;
+  holds_some boolean; -- locks on other rows
   again boolean; -- the second pass of the others, after a wait
   pending boolean; -- something is to be written
   clock bigint;
@@ -120,6 +121,7 @@ DECLARE
   present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
+  to_insert_last public.rate_limits[]; -- of shards from 1 on
   to_delete public.rate_limits[];
   written bigint;
   missed bigint := 0;
@@ -256,6 +258,7 @@ BEGIN
     row_present := present_before;
     to_update := NULL;
     to_insert := NULL;
+    to_insert_last := NULL;
     to_delete := NULL;
     missed := 0;
     in_hand := NULL;

@@ -136,8 +136,10 @@ FROM (
     r.found AND NOT coalesce(
       CASE
         WHEN NOT a.is_plain OR r.earlier_counts IS NOT NULL OR r.shards <> a.shards THEN false
-        WHEN a.shards > 1 OR r.flow >= a.needed OR a.reserves OR a.times = 1 THEN true
-        ELSE r.flow < a.amount / a.times - a.tolerance
+        WHEN a.shards > 1 OR r.flow >= a.needed THEN true
+        -- Refused for the next second at least: the loop may look a little later.
+        WHEN a.reserves OR a.times = 1 THEN r.flow + 1000000 * a.rate / a.period < a.needed
+        ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
       END,
       false) AS is_left
   FROM (

@@ -39,6 +39,7 @@ END IF;
 IF locking THEN
   -- In the order in which others write: the rows that are not there, then those that are. The former cannot be locked: put
   -- one there, or wait for the transaction that does.
+  holds_some := settled IS NOT NULL;
   FOREACH missing_ones IN ARRAY ARRAY[true, false] LOOP
     <<each_bucket>>
     FOR i IN 1 .. buckets LOOP
@@ -61,6 +62,7 @@ IF locking THEN
           VALUES (bucket_names[b], bucket_keys[b], 0, coalesce(bucket_shards[b], 1), 0, 0, 0)
           ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
           is_anchored[b] := FOUND;
+          holds_some := holds_some OR FOUND;
           row_exists[b] := true; -- Or another transaction has put it there since: it is locked in its turn.
           CONTINUE each_bucket WHEN missing_ones OR is_anchored[b];
         END IF;
@@ -73,8 +75,11 @@ IF locking THEN
         row_exists[b] := FOUND;
         row_present[b] := FOUND;
         EXIT WHEN FOUND;
-        -- It has gone since it was read: it is put there now, late, for it was there when the new ones were.
+        IF holds_some THEN -- It has gone since it was read, and new rows come before those that are held.
+          --@include out_of_order
+        END IF;
       END LOOP;
+      holds_some := true;
       IF row_exists[b] AND (looks_at_all[b] OR bucket.shards <> coalesce(bucket_shards[b], 1)) THEN
         --@include lock_others
       END IF;
@@ -136,6 +141,7 @@ IF bucket.shard IS NOT NULL THEN
   row_present[b] := true;
   row_exists[b] := true;
   is_gathered[b] := true;
+  holds_some := true;
   CONTINUE;
 END IF;
 looks_at_all[b] := true;

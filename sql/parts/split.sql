@@ -79,7 +79,9 @@ FOR nth_shard IN 0 .. parts - 1 LOOP
   bucket.shard := nth_shard;
   IF nth_shard = ANY (shards_there) THEN
     to_update := to_update || bucket;
-  ELSE
+  ELSIF nth_shard = 0 THEN
     to_insert := to_insert || bucket;
+  ELSE
+    to_insert_last := to_insert_last || bucket;
   END IF;
 END LOOP;

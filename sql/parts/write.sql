@@ -57,6 +57,15 @@ FOR i IN 1 .. coalesce(cardinality(to_delete), 0) LOOP
   WHERE r.name = bucket.name AND r.key = bucket.key AND r.shard = bucket.shard;
   missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
 END LOOP;
+-- Only a transaction that has the row of shard 0 puts the others of a bucket there: so they come after it is taken.
+IF to_insert_last IS NOT NULL THEN
+  INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+  SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
+  FROM unnest((SELECT to_insert_last)) AS w
+  ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+  GET DIAGNOSTICS written = ROW_COUNT;
+  missed := missed + cardinality(to_insert_last) - written;
+END IF;
 IF missed > 0 THEN -- What was read is no longer what is there.
   RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
     USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
