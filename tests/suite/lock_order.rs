@@ -84,7 +84,7 @@ async fn one_caller(limiter: Limiter, nth: usize, ends: Instant) -> u32 {
         }
         let mut tx = limiter.pool().begin().await.expect("begin");
         let level = AssertSqlSafe(format!("SET TRANSACTION ISOLATION LEVEL {}", LEVELS[nth % 4]));
-        sqlx::query(level).execute(&mut *tx).await.expect("a level");
+        sqlx::raw_sql(level).execute(&mut *tx).await.expect("a level");
         if limiter.within(&mut tx).limit(items).await.is_ok() {
             done += u32::from(tx.commit().await.is_ok());
         }
