@@ -58,14 +58,14 @@ struct Spent {
 struct Report {
     /// Of the books, by limit and key.
     books: BTreeMap<String, Spent>,
-    /// What the tight limits have admitted.
+    /// Tokens that the tight limits have admitted.
     tight: BTreeMap<String, f64>,
-    /// What the limit with a refill has admitted: the times, in microseconds, at which the call began and ended.
+    /// Admissions of the limit with a refill: the times, in microseconds, at which the call began and ended.
     paced: Vec<(u64, u64, f64)>,
     calls: u64,
-    /// Of each form of a call, those that ended in an error.
+    /// Errors, by the form of the call.
     failed: BTreeMap<String, u64>,
-    /// What must not happen.
+    /// Violations.
     found: Vec<String>,
 }
 

@@ -100,7 +100,7 @@ async fn cancelling_a_job_that_has_paid_ahead_lets_the_others_start_at_once() {
     let waits = enqueue(&queue, of("b", 1)).await;
     make_due(&database).await;
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
-    // In a transaction that is open for a while: nobody is held up.
+    // In a transaction that stays open for a while: no other job is held up.
     let mut tx = database.app.begin().await.expect("begin");
     assert_eq!(queue.within(&mut tx).cancel(large).await.expect("an answer"), JobState::Available);
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
@@ -192,7 +192,7 @@ async fn a_shared_window_starts_no_more_than_its_rate_and_starves_no_large_job()
     assert!(taken <= 10.0 * (last - first + 1) as f64 + 1e-6, "{windows:?}");
 }
 
-/// Claims are statements that commit by themselves only where sessions are at READ COMMITTED.
+/// Claims are autocommitted statements only where sessions are at READ COMMITTED.
 #[tokio::test]
 async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
     let database = Database::migrated().await;

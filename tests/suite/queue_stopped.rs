@@ -17,7 +17,7 @@ const JOBS: u32 = 480;
 const GROUPS: u32 = 12;
 const RATE: f64 = 200.0;
 const CAPACITY: f64 = 2.0;
-/// What the largest job asks for.
+/// The count of the largest job.
 const LARGEST: u32 = 10;
 const PROCESSES: usize = 3;
 

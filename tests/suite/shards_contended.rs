@@ -352,7 +352,7 @@ async fn a_decision_writes_few_rows() {
     }
 }
 
-/// Deciding takes its time on a session's first call, and with JIT: more than a call that has waited for nobody may.
+/// A session's first call is slow, and so is JIT: the function takes that for a wait, and decides a second time.
 #[tokio::test]
 async fn a_reset_on_a_quiet_database_succeeds_at_every_level() {
     let database = Database::migrated().await;
