@@ -11,7 +11,7 @@ FROM (
   FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
   CROSS JOIN LATERAL (
     SELECT (s.bucket).*, s.in_use
-    FROM public.rate_limits_seen AS s
+    FROM public.rate_limit_rows() AS s
     WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
     LIMIT 1
   ) AS bucket

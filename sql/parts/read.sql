@@ -108,7 +108,7 @@ INTO rows_found, ok
 FROM unnest(ARRAY[first_shards[b], second_shards[b]]) AS d (shard)
 CROSS JOIN LATERAL (
   SELECT s.bucket, s.in_use
-  FROM public.rate_limits_seen AS s
+  FROM public.rate_limit_rows() AS s
   WHERE s.name = bucket_names[b] AND s.key = bucket_keys[b] AND s.shard = d.shard
   LIMIT 1
 ) AS t;

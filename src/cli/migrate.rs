@@ -4,20 +4,25 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::Schema;
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
 use crate::cli::output;
-use crate::migrate::{Migrator, migrations, uninstall};
+use crate::migrate::{Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
 
 #[derive(Args, Debug)]
 pub(super) struct MigrateArgs {
+    /// Report how the database differs from this release, and change nothing; exit with 1 if it does
+    #[arg(long, group = "instead")]
+    check: bool,
     /// Print the SQL instead, without any database: pg-limiter migrate --print | psql --single-transaction
     #[arg(long, group = "instead")]
     print: bool,
-    /// With --print: from this version on, for a schema that has those before it
-    #[arg(long, requires = "print", value_name = "VERSION", default_value_t = 1, hide_default_value = true)]
-    from: i32,
+    /// With --print: the tables from this version on, and the functions
+    #[arg(long, requires = "print", value_name = "VERSION", group = "part")]
+    from: Option<i32>,
+    /// With --print: the functions only
+    #[arg(long, requires = "print", group = "part")]
+    functions: bool,
     /// Print the SQL that removes the table and the functions again, with all balances
     #[arg(long, group = "instead")]
     print_uninstall: bool,
@@ -28,42 +33,60 @@ pub(super) struct MigrateArgs {
 
 pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
     if args.print {
-        output::lines([sql(&database.schema, args.from)?])?;
+        let part = match (args.functions, args.from) {
+            (true, _) => Part::Functions,
+            (false, None) => Part::All,
+            (false, Some(version)) => Part::From(version),
+        };
+        let known = migrations(&database.schema);
+        if let Part::From(version) = part
+            && !known.iter().any(|migration| migration.version == version)
+        {
+            let last = known.len();
+            return Err(CliError::usage(format!(
+                "--from {version}: there is no such version; give one from 1 to {last}"
+            )));
+        }
+        output::lines([script(&database.schema, part).trim_end()])?;
     } else if args.print_uninstall {
         output::lines([uninstall(&database.schema).trim_end()])?;
     } else if args.list {
         output::lines(migrations(&database.schema).iter().map(|one| format!("{:04} {}", one.version, one.name)))?;
     } else {
-        let running = database.start().await?;
-        let pool = running.pool(1).await?;
-        let report = Migrator::new(running.schema().clone()).run(&pool).await?;
-        pool.close().await;
-        let applied = match report.applied.as_slice() {
-            [] => "nothing to do".to_owned(),
-            versions => {
-                let versions: Vec<String> = versions.iter().map(ToString::to_string).collect();
-                format!("applied {}", versions.join(", "))
-            }
-        };
-        output::line(format!("schema \"{}\" is at version {}: {applied}", running.schema(), report.version))?;
+        return on(&args, database).await;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every migration from this version on, and the schema itself if it may not be there.
-fn sql(schema: &Schema, from: i32) -> Result<String, CliError> {
-    let mut text = String::new();
-    if from <= 1 && schema.name() != "public" {
-        text.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n\n", schema.quoted()));
+async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.start().await?;
+    let pool = running.pool(1).await?;
+    let migrator = Migrator::new(running.schema().clone());
+    let drift = migrator.check(&pool).await?;
+    if args.check {
+        pool.close().await;
+        if drift.is_empty() {
+            output::line(format!("schema \"{}\" is as this release ships it", running.schema()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        output::lines(drift.iter().map(ToString::to_string))?;
+        return Ok(ExitCode::FAILURE);
     }
-    for migration in migrations(schema).into_iter().filter(|migration| migration.version >= from) {
-        text.push_str(&format!("-- {:04}_{}\n", migration.version, migration.name));
-        text.push_str(migration.sql.trim_end());
-        text.push('\n');
+    // Before they are replaced.
+    let by_hand = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. }));
+    output::lines(by_hand.map(ToString::to_string))?;
+    let report = migrator.run(&pool).await?;
+    pool.close().await;
+    output::line(format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn done(report: &MigrateReport) -> String {
+    let versions: Vec<String> = report.applied.iter().map(ToString::to_string).collect();
+    match (versions.is_empty(), report.functions.len()) {
+        (true, 0) => "nothing to do".to_owned(),
+        (true, functions) => format!("updated {functions} functions"),
+        (false, 0) => format!("applied {}", versions.join(", ")),
+        (false, functions) => format!("applied {}, updated {functions} functions", versions.join(", ")),
     }
-    text.truncate(text.trim_end().len());
-    if text.is_empty() {
-        return Err(CliError::usage(format!("--from {from}: there is no such version; `migrate --list` lists them")));
-    }
-    Ok(text)
 }

@@ -1,17 +1,19 @@
 use crate::error::told;
+use crate::migrate::script::WAYS_OUT;
 
 /// Why the schema could not be brought up to date. Whatever was begun is rolled back and no lock stays behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// The database was migrated by a newer release of this crate.
+    /// The database was migrated by a newer release of this crate, in a way that this release cannot work with.
     #[error(
-        "the schema \"{schema}\" is at version {found}, and this release knows versions up to {known}; update pg-limiter"
+        "the schema \"{schema}\" is at version {found}, which this release cannot work with: it knows versions up to {known}; \
+         update pg-limiter"
     )]
     SchemaTooNew {
         /// The schema.
         schema: String,
-        /// The version found in the database.
+        /// The newest version found in the database that is marked as breaking.
         found: i32,
         /// The newest version that this release knows.
         known: i32,
@@ -41,7 +43,16 @@ pub enum MigrateError {
         /// The schema.
         schema: String,
         /// The name that is taken.
-        table: &'static str,
+        table: String,
+    },
+    /// The schema is not safe: another role can create objects in it, or owns or has changed what has one of the limiter's names. Its
+    /// code could run as the role that migrates.
+    #[error("the schema \"{schema}\" is not safe: {}; {WAYS_OUT}", .problems.join("; "))]
+    Untrusted {
+        /// The schema.
+        schema: String,
+        /// What is not safe, one sentence each.
+        problems: Vec<String>,
     },
     /// The database refused: transactions are read-only, because the server is a standby or by its settings.
     #[error(

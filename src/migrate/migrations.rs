@@ -1,6 +1,10 @@
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
 use crate::sql::Schema;
 
-/// One step of the schema's history, as SQL.
+/// One step of the tables' history, as SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migration {
@@ -8,20 +12,30 @@ pub struct Migration {
     pub version: i32,
     /// What it is about.
     pub name: &'static str,
+    /// Releases that do not know this version cannot use the schema.
+    pub breaking: bool,
+    /// The SHA-256 of the SQL for the schema `public`, in hexadecimal digits.
+    pub sha256: String,
     /// The SQL for the schema asked for: several statements, to be run in one transaction where the engine can.
     pub sql: String,
 }
 
-const ALL: [(i32, &str, &str); 3] = [
-    (1, "rate_limits", include_str!("../../migrations/0001_rate_limits.sql")),
-    (2, "queue", include_str!("../../migrations/0002_queue.sql")),
-    (3, "answers", include_str!("../../migrations/0003_answers.sql")),
+struct Source {
+    name: &'static str,
+    breaking: bool,
+    sql: &'static str,
+}
+
+/// In their order, from version 1 on. The files never change: a test holds them to their SHA-256.
+const ALL: [Source; 4] = [
+    Source { name: "rate_limits", breaking: false, sql: include_str!("../../migrations/0001_rate_limits.sql") },
+    Source { name: "queue", breaking: false, sql: include_str!("../../migrations/0002_queue.sql") },
+    Source { name: "answers", breaking: false, sql: include_str!("../../migrations/0003_answers.sql") },
+    Source { name: "queue_payments", breaking: false, sql: include_str!("../../migrations/0004_queue_payments.sql") },
 ];
 
-/// The newest version.
-pub(crate) const NEWEST: i32 = ALL[ALL.len() - 1].0;
-
-/// All migrations, oldest first, for this schema. They create objects in it, and do not create the schema itself.
+/// The migrations of the tables, oldest first, for this schema. They create tables in it, and do not create the schema itself.
+/// The functions are apart ([`functions`](super::functions)), and [`script`](super::script) is all of it to print.
 ///
 /// ```
 /// for migration in pg_limiter::migrate::migrations(&pg_limiter::Schema::default()) {
@@ -29,17 +43,25 @@ pub(crate) const NEWEST: i32 = ALL[ALL.len() - 1].0;
 /// }
 /// ```
 pub fn migrations(schema: &Schema) -> Vec<Migration> {
-    let qualifier = format!("{}.", schema.quoted());
-    let render = |&(version, name, sql): &(i32, &'static str, &str)| Migration {
+    let of = |(version, source): (i32, &Source)| Migration {
         version,
-        name,
-        // In the files `public.` stands only where the schema is meant: a test sees to that.
-        sql: if schema.name() == "public" { sql.to_owned() } else { sql.replace("public.", &qualifier) },
+        name: source.name,
+        breaking: source.breaking,
+        sha256: sha256(source.sql),
+        sql: schema.render(source.sql),
     };
-    ALL.iter().map(render).collect()
+    (1..).zip(&ALL).map(of).collect()
+}
+
+fn sha256(text: &str) -> String {
+    let mut digits = String::new();
+    for byte in Sha256::digest(text.as_bytes()) {
+        let _ = write!(digits, "{byte:02x}"); // A String takes everything.
+    }
+    digits
 }
 
 /// The SQL that removes everything again, with all balances.
 pub fn uninstall(schema: &Schema) -> String {
-    include_str!("uninstall.sql").replace("public.", &format!("{}.", schema.quoted()))
+    schema.render(include_str!("uninstall.sql"))
 }

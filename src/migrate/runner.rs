@@ -4,19 +4,26 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
 use crate::error::{Engine, MigrationCause, classify_migration, without_keys};
-use crate::migrate::MigrateError;
-use crate::migrate::migrations::{Migration, NEWEST, migrations};
+use crate::migrate::drift::{Plan, drift, occupied};
+use crate::migrate::installed::{Installed, untrusted};
+use crate::migrate::script::{CLAIM, HISTORY, record_functions, record_migration};
+use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
-use crate::sql::{Names, Schema, Sql, detect};
+use crate::sql::{Names, SCHEMA_VERSION, Schema, Sql, detect};
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 
 /// Whatever the default: each statement has to see what the one before us has committed. Nor do the time limits count that are
 /// meant for the application's statements; not all of them are known to every release.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '10s'; \
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+
+/// What every migration runs under. A statement that waits for a lock makes others wait behind it: it gives up soon, and is tried
+/// again. Functions are not looked at before all of them are there, which takes no locks on the tables that they name.
+const SETTINGS: [(&str, &str); 3] =
+    [("lock_timeout", "1s"), ("check_function_bodies", "off"), ("search_path", "pg_catalog, pg_temp")];
 
 /// Brings the schema `public` up to date. See [`Migrator`] for another one.
 ///
@@ -54,6 +61,11 @@ pub struct MigrateReport {
     pub version: i32,
     /// The versions that were applied just now.
     pub applied: Vec<i32>,
+    /// The signatures of the functions that were created or replaced just now.
+    pub functions: Vec<&'static str>,
+    /// Of those: the functions that were changed by hand since a release had put them there. Each is logged as a warning before
+    /// it is replaced.
+    pub changed_by_hand: Vec<&'static str>,
 }
 
 /// Brings a schema up to date.
@@ -105,10 +117,7 @@ impl Migrator {
             deadline: Duration::from_secs(60),
             ..RetryPolicy::default()
         };
-        let engine = match self.engine {
-            Some(engine) => engine,
-            None => self.detect(pool).await.map_err(|failure| self.told(failure))?,
-        };
+        let engine = self.detect(pool).await.map_err(|failure| self.told(failure))?;
         if engine == Engine::Yugabyte {
             policy.deadline = Duration::from_secs(900); // Each change of the schema takes about a second there.
         }
@@ -143,7 +152,7 @@ impl Migrator {
     /// # Errors
     /// [`MigrateError`]. Two of these at once may make one of them fail with [`MigrateError::Busy`] on an engine without
     /// advisory locks (YugabyteDB up to 2024.2), and above READ COMMITTED: run it again then. [`run`](Self::run) does
-    /// that by itself.
+    /// that by itself. [`MigrateError::Busy`] also if a lock on a table is not to be had within a second.
     ///
     /// # In a transaction
     /// What was migrated is there when the caller commits. An advisory lock is held until then.
@@ -154,9 +163,50 @@ impl Migrator {
         self.nested(connection).await.map_err(|failure| self.told(failure))
     }
 
+    /// How the database differs from what this release ships: empty if there is nothing to do and nothing to look at. What a
+    /// newer release has put there does not count. It writes nothing, and needs no privileges.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    ///
+    /// # In a transaction
+    /// In none; [`check_on`](Self::check_on) is for the caller's.
+    pub async fn check(&self, pool: &PgPool) -> Result<Vec<Drift>, MigrateError> {
+        let mut connection = pool.acquire().await.map_err(|error| self.told(error.into()))?;
+        self.check_on(&mut connection).await
+    }
+
+    /// The same on this connection.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: a statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// It sees what this one has done, and keeps nothing locked.
+    pub async fn check_on(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, MigrateError> {
+        self.compare(connection).await.map_err(|error| self.told(error.into()))
+    }
+
+    async fn compare(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, sqlx::Error> {
+        let engine = self.engine_of(connection).await?;
+        Ok(drift(&Installed::read(connection, &self.schema).await?, &self.schema, engine))
+    }
+
+    pub(super) async fn engine_of(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
+        match self.engine {
+            Some(engine) => Ok(engine),
+            None => detect(connection).await,
+        }
+    }
+
     async fn detect(&self, pool: &PgPool) -> Result<Engine, Failure> {
-        let mut connection = pool.acquire().await?;
-        Ok(detect(&mut connection).await?)
+        Ok(self.engine_of(&mut *pool.acquire().await?).await?)
     }
 
     async fn nested(&self, connection: &mut PgConnection) -> Result<MigrateReport, Failure> {
@@ -190,83 +240,82 @@ impl Migrator {
     /// In a transaction: the lock goes with it, whatever happens. The row of a version is written first, so that
     /// without advisory locks a second migrator waits for it.
     async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
+        let before = exchange(conn, SETTINGS.map(|(_, value)| value)).await?;
         if locking {
             once("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
         }
-        self.prepare(conn).await?;
-        let found = self.found(conn).await?;
-        let quoted = self.schema.quoted();
-        let mut applied = Vec::new();
-        for Migration { version, name, sql } in migrations(&self.schema) {
-            if version <= found {
-                continue;
-            }
-            let row = format!("INSERT INTO {quoted}.rate_limits_migrations (version, name) VALUES ($1, $2)");
-            once(row).query().bind(version).bind(name).execute(&mut *conn).await?;
-            execute(conn, sql).await?;
-            applied.push(version);
-        }
-        Ok(MigrateReport { version: NEWEST, applied })
+        let report = self.bring_up_to_date(conn).await?;
+        exchange(conn, before.each_ref().map(String::as_str)).await?;
+        Ok(report)
     }
 
-    /// The schema and the table of what was applied, if they are not there.
-    pub(super) async fn prepare(&self, conn: &mut PgConnection) -> Result<(), Failure> {
-        let quoted = self.schema.quoted();
+    async fn bring_up_to_date(&self, conn: &mut PgConnection) -> Result<MigrateReport, Failure> {
+        let (installed, plan) = self.plan(conn).await?;
+        if plan.is_empty() {
+            return Ok(report(&installed, &plan, Vec::new()));
+        }
+        self.prepare(conn, &installed).await?;
+        let mut applied = Vec::new();
+        for migration in &plan.migrations {
+            let inserted = execute(conn, record_migration(&self.schema, migration)).await?;
+            if inserted == 1 {
+                execute(conn, migration.sql.clone()).await?;
+                applied.push(migration.version);
+            }
+        }
+        for function in &plan.functions {
+            execute(conn, function.sql.clone()).await?;
+        }
+        for sql in self.claims(&plan) {
+            execute(conn, sql).await?;
+        }
+        // Another role may have created an object since the first look: then its privileges are not ours.
+        self.trust(untrusted(conn, &self.schema).await?)?;
+        Ok(report(&installed, &plan, applied))
+    }
+
+    /// What there is, and what there is to do.
+    pub(super) async fn plan(&self, conn: &mut PgConnection) -> Result<(Installed, Plan), Failure> {
+        let installed = Installed::read(conn, &self.schema).await?;
+        let newest = installed.applied.iter().filter(|applied| applied.breaking).map(|applied| applied.version).max();
+        if let Some(found) = newest.filter(|version| *version > SCHEMA_VERSION) {
+            return Err(Failure::TooNew(found));
+        }
+        let plan = Plan::of(&installed, &self.schema, self.engine_of(conn).await?);
+        if plan.is_empty() {
+            return Ok((installed, plan));
+        }
+        self.trust(installed.untrusted.clone())?;
+        if let Some(table) = occupied(&installed) {
+            return Err(Failure::Occupied(table));
+        }
+        for signature in &plan.changed {
+            tracing::warn!(target: "pg_limiter", schema = %self.schema, signature, "replacing a function that was changed by hand");
+        }
+        Ok((installed, plan))
+    }
+
+    pub(super) fn trust(&self, problems: Vec<String>) -> Result<(), Failure> {
+        if problems.is_empty() { Ok(()) } else { Err(Failure::Untrusted(problems)) }
+    }
+
+    /// The schema, and the tables of what was applied.
+    pub(super) async fn prepare(&self, conn: &mut PgConnection, installed: &Installed) -> Result<(), Failure> {
         // Asked first: CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
-        let there: bool = once("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
-            .scalar()
-            .bind(self.schema.name())
-            .fetch_one(&mut *conn)
-            .await?;
-        if !there {
-            execute(conn, format!("CREATE SCHEMA {quoted}")).await?;
+        if !installed.has_schema {
+            execute(conn, format!("CREATE SCHEMA {}", self.schema.quoted())).await?;
         }
-        let history: Option<String> = once("SELECT pg_catalog.to_regclass($1)::text")
-            .scalar()
-            .bind(format!("{quoted}.rate_limits_migrations"))
-            .fetch_one(&mut *conn)
-            .await?;
-        if history.is_none() {
-            self.check_vacant(conn).await?;
-            execute(
-                conn,
-                format!(
-                    "CREATE TABLE {quoted}.rate_limits_migrations (\
-                       version integer PRIMARY KEY, \
-                       name text NOT NULL, \
-                       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now())"
-                ),
-            )
-            .await?;
-            execute(conn, format!("GRANT SELECT ON {quoted}.rate_limits_migrations TO PUBLIC")).await?;
-        }
+        execute(conn, self.schema.render(HISTORY)).await?;
         Ok(())
     }
 
-    /// The version that was found.
-    pub(super) async fn found(&self, conn: &mut PgConnection) -> Result<i32, Failure> {
-        let quoted = self.schema.quoted();
-        let latest = format!("SELECT coalesce(max(version), 0) FROM {quoted}.rate_limits_migrations");
-        let found: i32 = once(latest).scalar().fetch_one(&mut *conn).await?;
-        if found > NEWEST {
-            return Err(Failure::TooNew(found));
+    /// Takes new objects away from everyone but their owner, and records what was created or replaced.
+    pub(super) fn claims(&self, plan: &Plan) -> Vec<String> {
+        let mut claims = vec![self.schema.render(CLAIM)];
+        if !plan.recorded.is_empty() {
+            claims.push(record_functions(&self.schema, &plan.recorded));
         }
-        Ok(found)
-    }
-
-    /// A table `rate_limits` may be there already, if the SQL was printed and run by another tool: then it is taken over.
-    async fn check_vacant(&self, conn: &mut PgConnection) -> Result<(), Failure> {
-        let columns: Option<i64> = once(
-            "SELECT count(*) FILTER (WHERE c.relkind = 'r' AND a.attname IN ('name', 'key', 'shard', 'shards', \
-             'value', 'ts', 'idle_at', 'earlier_counts')) \
-             FROM pg_catalog.pg_class AS c LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid \
-             WHERE c.oid = pg_catalog.to_regclass($1) GROUP BY c.oid",
-        )
-        .scalar()
-        .bind(format!("{}.rate_limits", self.schema.quoted()))
-        .fetch_optional(conn)
-        .await?;
-        if columns.is_some_and(|columns| columns != 8) { Err(Failure::Occupied) } else { Ok(()) }
+        claims
     }
 
     fn told(&self, failure: Failure) -> MigrateError {
@@ -278,8 +327,9 @@ impl Migrator {
             other => other,
         };
         match failure {
-            Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: NEWEST },
-            Failure::Occupied => MigrateError::Occupied { schema, table: "rate_limits" },
+            Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: SCHEMA_VERSION },
+            Failure::Occupied(table) => MigrateError::Occupied { schema, table },
+            Failure::Untrusted(problems) => MigrateError::Untrusted { schema, problems },
             Failure::Driver(source) => match cause {
                 MigrationCause::Clash => MigrateError::Busy { schema, source },
                 MigrationCause::ReadOnly => MigrateError::ReadOnly { schema, source },
@@ -292,7 +342,8 @@ impl Migrator {
 
 pub(super) enum Failure {
     TooNew(i32),
-    Occupied,
+    Occupied(String),
+    Untrusted(Vec<String>),
     Driver(sqlx::Error),
 }
 
@@ -300,7 +351,7 @@ impl Failure {
     fn cause(&self) -> MigrationCause {
         match self {
             Self::Driver(error) => classify_migration(error),
-            Self::TooNew(_) | Self::Occupied => MigrationCause::Refused,
+            Self::TooNew(_) | Self::Occupied(_) | Self::Untrusted(_) => MigrationCause::Refused,
         }
     }
 }
@@ -311,8 +362,28 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-pub(super) async fn execute(conn: &mut PgConnection, sql: String) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
+pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<i32>) -> MigrateReport {
+    let version = applied.iter().copied().max().unwrap_or_default().max(installed.version());
+    let functions = plan.functions.iter().map(|function| function.signature).collect();
+    MigrateReport { version, applied, functions, changed_by_hand: plan.changed.clone() }
+}
+
+/// Returns how many rows were inserted.
+pub(super) async fn execute(conn: &mut PgConnection, sql: String) -> Result<u64, sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|done| done.rows_affected())
+}
+
+/// Sets the parameters of [`SETTINGS`] to these values, up to the end of the transaction, and returns what they were.
+async fn exchange(conn: &mut PgConnection, values: [&str; 3]) -> Result<[String; 3], sqlx::Error> {
+    let [first, second, third] = SETTINGS.map(|(name, _)| name);
+    let current =
+        once("SELECT pg_catalog.current_setting($1), pg_catalog.current_setting($2), pg_catalog.current_setting($3)");
+    let row = current.query().bind(first).bind(second).bind(third).fetch_one(&mut *conn).await?;
+    let before = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+    for ((name, _), value) in SETTINGS.iter().zip(values) {
+        once("SELECT pg_catalog.set_config($1, $2, true)").query().bind(name).bind(value).execute(&mut *conn).await?;
+    }
+    Ok(before)
 }
 
 /// In a simple query outside of a block, the transaction begins with the statement.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection, PgPool};
 
 use crate::error::{MigrationCause, classify_migration};
-use crate::migrate::migrations::{Migration, NEWEST, migrations};
-use crate::migrate::runner::{Failure, execute, once};
+use crate::migrate::installed::untrusted;
+use crate::migrate::runner::{Failure, execute, once, report};
+use crate::migrate::script::record_migration;
 use crate::migrate::statements::statements;
 use crate::migrate::{MigrateReport, Migrator};
 use crate::retry::{Attempts, RetryPolicy};
@@ -27,28 +28,40 @@ impl Migrator {
     }
 
     async fn step_by_step(&self, conn: &mut PgConnection, holder: &mut PgConnection) -> Result<MigrateReport, Failure> {
-        self.prepare(conn).await?;
+        execute(conn, "SET check_function_bodies = off; SET search_path = pg_catalog, pg_temp".to_owned()).await?;
+        let (installed, plan) = self.plan(conn).await?;
+        if plan.is_empty() {
+            return Ok(report(&installed, &plan, Vec::new()));
+        }
+        self.prepare(conn, &installed).await?;
         let history = format!("{}.rate_limits_migrations", self.schema.quoted());
-        let insert = format!("INSERT INTO {history} (version, name) VALUES ($1, $2) ON CONFLICT (version) DO NOTHING");
-        once(insert.clone()).query().bind(0).bind("lock").execute(&mut *conn).await?;
+        let zero = format!("INSERT INTO {history} (version, name) VALUES (0, 'lock') ON CONFLICT (version) DO NOTHING");
+        execute(conn, zero).await?;
         let mut lock = holder.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let row = format!("SELECT version FROM {history} WHERE version = 0 FOR UPDATE");
         once(row).query().execute(&mut *lock).await?;
-        let found = self.found(conn).await?;
+        // The one before us may have done it all.
+        let (installed, plan) = self.plan(conn).await?;
         let mut applied = Vec::new();
-        for Migration { version, name, sql } in migrations(&self.schema) {
-            if version <= found {
-                continue;
-            }
-            for statement in statements(&sql) {
+        for migration in &plan.migrations {
+            for statement in statements(&migration.sql) {
                 persistently(conn, statement).await?;
             }
-            once(insert.clone()).query().bind(version).bind(name).execute(&mut *conn).await?;
-            applied.push(version);
+            execute(conn, record_migration(&self.schema, migration)).await?;
+            applied.push(migration.version);
         }
+        for function in &plan.functions {
+            for statement in statements(&function.sql) {
+                persistently(conn, statement).await?;
+            }
+        }
+        for sql in self.claims(&plan) {
+            persistently(conn, &sql).await?;
+        }
+        self.trust(untrusted(conn, &self.schema).await?)?;
         // Nothing was written in it, and a changed catalog may have ended it.
         let _ = lock.rollback().await;
-        Ok(MigrateReport { version: NEWEST, applied })
+        Ok(report(&installed, &plan, applied))
     }
 }
 

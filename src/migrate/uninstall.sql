@@ -34,6 +34,8 @@ DROP FUNCTION IF EXISTS public.rate_limit_decide;
 DROP FUNCTION IF EXISTS public.rate_limit_validate;
 DROP FUNCTION IF EXISTS public.rate_limit_phase;
 DROP FUNCTION IF EXISTS public.rate_limit_clock;
+DROP FUNCTION IF EXISTS public.rate_limit_rows;
 DROP VIEW IF EXISTS public.rate_limits_seen;
 DROP TABLE IF EXISTS public.rate_limits;
 DROP TABLE IF EXISTS public.rate_limits_migrations;
+DROP TABLE IF EXISTS public.rate_limits_objects;

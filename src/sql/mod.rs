@@ -22,5 +22,5 @@ pub(crate) use engine::detect;
 pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use read_only::{explain, is_read_only_by_default};
-pub(crate) use schema::Statements;
+pub(crate) use schema::{SCHEMA_VERSION, Statements};
 pub(crate) use statement::{Names, Sql};

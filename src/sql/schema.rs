@@ -3,6 +3,9 @@ use std::sync::Arc;
 
 use crate::sql::{Names, Sql};
 
+/// The newest migration of the tables that this release knows.
+pub(crate) const SCHEMA_VERSION: i32 = 4;
+
 /// The longest identifier of PostgreSQL, in bytes.
 const LONGEST: usize = 63;
 
@@ -38,6 +41,12 @@ impl Schema {
     /// As an SQL identifier.
     pub(crate) fn quoted(&self) -> String {
         format!("\"{}\"", self.name.replace('"', "\"\""))
+    }
+
+    /// SQL that was written for the schema `public`, for this one. In the files `public.` stands only where the schema is
+    /// meant: a test sees to that.
+    pub(crate) fn render(&self, sql: &str) -> String {
+        if self.name() == "public" { sql.to_owned() } else { sql.replace("public.", &format!("{}.", self.quoted())) }
     }
 }
 

@@ -1,63 +1,54 @@
-//! `migrations/` is put together from `sql/`: one source for each function, one file for each kind of limit.
-//! `BLESS=1 cargo test --test suite sql_sources` writes it anew after a change in `sql/`.
+//! `migrations/functions/` is put together from `sql/`: one source for each function, one file for each kind of limit.
+//! `BLESS=1 cargo test --all-features --test suite sql_sources` writes it anew after a change in `sql/`, with the hash of each
+//! function, and `migrations/tables.txt`, which lists what the numbered migrations make. Those never change.
 //!
 //! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
 //! `--@include K.X` for the section `X` of the kind `K`; `--@include X` for the part `X` of the same file, or of a file
 //! that it is put into, or else for the file `sql/parts/X.sql`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// A migration: its file, what it is about, and its sources in `sql/`.
-const MIGRATIONS: [(&str, &str, &[&str]); 3] = [
-    (
-        "migrations/0001_rate_limits.sql",
-        "Rate limits in PostgreSQL: the table and its functions",
-        &[
-            "table",
-            "clock",
-            "phase",
-            "validate",
-            "decide",
-            "rate_limit_take",
-            "held",
-            "single",
-            "rate_limit",
-            "rate_limit_check",
-            "rate_limit_enforce",
-            "rate_limit_reset",
-            "rate_limit_prune",
-            "privileges",
-        ],
-    ),
-    (
-        "migrations/0002_queue.sql",
-        "The rate-limited queue: its tables and functions",
-        &[
-            "queue/table",
-            "queue/enqueue",
-            "queue/claim",
-            "queue/again",
-            "queue/finish",
-            "queue/cancel",
-            "queue/settle",
-            "queue/requeue",
-            "queue/prune",
-            "queue/privileges",
-        ],
-    ),
-    (
-        "migrations/0003_answers.sql",
-        "Idempotency keys: the answers that were given",
-        &["answers/table", "answers/decide_once", "answers/prune", "answers/privileges"],
-    ),
-];
-const HEADER: &str = "\
--- {}, in the schema public.
--- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
--- For another schema, replace each `public.`. May be run again.
+use pg_limiter::Schema;
+use pg_limiter::migrate::{functions, migrations};
+use pg_limiter::sqlx::{self, PgPool};
 
-";
+use crate::support::Database;
+
+/// The sources in `sql/` that have functions.
+const SOURCES: [&str; 25] = [
+    "rate_limit_rows",
+    "clock",
+    "phase",
+    "validate",
+    "decide",
+    "rate_limit_take",
+    "held",
+    "single",
+    "rate_limit",
+    "rate_limit_check",
+    "rate_limit_enforce",
+    "rate_limit_reset",
+    "rate_limit_reset_name",
+    "rate_limit_prune",
+    "queue/ring",
+    "queue/enqueue",
+    "queue/claim",
+    "queue/again",
+    "queue/finish",
+    "queue/cancel",
+    "queue/settle",
+    "queue/requeue",
+    "queue/prune",
+    "answers/decide_once",
+    "answers/prune",
+];
+
+/// The SHA-256 of the migrations. A file that was released never changes: databases that have it would not get the change.
+const FROZEN: [&str; 4] = ["", "", "", ""];
+
+const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";
 
 type Sections = BTreeMap<String, Vec<String>>;
 
@@ -148,38 +139,140 @@ fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<Str
     }
 }
 
-fn compose(about: &str, files: &[&str]) -> String {
+/// The functions of the sources, by the names of their files: each with the comment above it.
+fn compose() -> BTreeMap<String, String> {
     let kinds = kinds();
-    let compose = |file: &&str| {
-        let source = split(&root().join("sql").join(file).with_extension("sql"), "--@ part ");
-        let mut out = Vec::new();
-        expand(&source.text, "", &source.parts, &kinds, &mut out);
-        out.join("\n") + "\n"
-    };
-    HEADER.replace("{}", about) + &files.iter().map(compose).collect::<Vec<_>>().join("\n")
+    let mut composed = BTreeMap::new();
+    for name in SOURCES {
+        let source = split(&root().join("sql").join(name).with_extension("sql"), "--@ part ");
+        let mut lines = Vec::new();
+        expand(&source.text, "", &source.parts, &kinds, &mut lines);
+        let creates: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with(CREATE)).collect();
+        let Some((_, later)) = creates.split_first() else {
+            composed.insert(stem(name), lines.join("\n") + "\n"); // Put together by the server.
+            continue;
+        };
+        let start_of =
+            |create: &usize| (0..*create).rev().find(|at| !lines[*at].starts_with("--")).map_or(0, |at| at + 1);
+        let starts: Vec<usize> = std::iter::once(0).chain(later.iter().map(start_of)).collect();
+        for (place, start) in starts.iter().enumerate() {
+            let end = starts.get(place + 1).copied().unwrap_or(lines.len());
+            let text = lines[*start..end].join("\n");
+            let named = lines[creates[place]][CREATE.len()..].split('(').next().unwrap_or_default().to_owned();
+            let file = if composed.contains_key(&named) { stem(name) } else { named };
+            composed.insert(file, text.trim().to_owned() + "\n");
+        }
+    }
+    composed
+}
+
+fn stem(name: &str) -> String {
+    name.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// What is there, by what it is, its name and its definition.
+async fn installed(pool: &PgPool, what: &[&str]) -> BTreeSet<(String, String, String)> {
+    let sql = include_str!("../../sql/install/installed.sql");
+    let rows: Vec<(String, String, String)> = sqlx::query_as(sql).fetch_all(pool).await.expect("the catalogs");
+    rows.into_iter().filter(|(kind, ..)| what.contains(&kind.as_str())).collect()
+}
+
+/// The files, with the signature and the hash that the server makes of each.
+async fn with_hashes() -> BTreeMap<String, String> {
+    let database = Database::empty().await;
+    database.execute(include_str!("../../sql/install/history.sql")).await;
+    for migration in migrations(&Schema::default()) {
+        database.execute(&migration.sql).await;
+    }
+    let mut files = BTreeMap::new();
+    let mut before = BTreeSet::new();
+    for (file, text) in compose() {
+        database.execute(&format!("SET check_function_bodies = off; {text}")).await;
+        let after = installed(&database.pool, &["function"]).await;
+        let made: Vec<_> = after.difference(&before).collect();
+        let [(_, signature, hash)] = made.as_slice() else { panic!("{file} makes {made:?}") };
+        files.insert(file, format!("-- {signature}\n-- SHA-256: {hash}\n\n{text}"));
+        before = after;
+    }
+    files
+}
+
+fn is_blessed() -> bool {
+    std::env::var_os("BLESS").is_some()
+}
+
+const STALE: &str = "is not what sql/ says; run: BLESS=1 cargo test --all-features --test suite sql_sources";
+
+#[tokio::test]
+async fn functions_are_put_together_from_the_sources() {
+    let folder = root().join("migrations/functions");
+    let files = with_hashes().await;
+    let names = std::fs::read_dir(&folder).expect("a folder").map(|file| file.expect("a file").path());
+    for path in names {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        if !files.contains_key(&name) {
+            assert!(is_blessed(), "{} {STALE}", path.display());
+            std::fs::remove_file(&path).expect("remove the file of a function that is gone");
+        }
+    }
+    for (name, text) in &files {
+        let path = folder.join(name).with_extension("sql");
+        if is_blessed() {
+            std::fs::write(&path, text).expect("write the function");
+        }
+        let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(shipped == *text, "{} {STALE}", path.display());
+    }
+    if !is_blessed() {
+        let shipped: Vec<_> = functions(&Schema::default()).into_iter().map(|function| function.sql).collect();
+        assert!(
+            shipped == files.into_values().collect::<Vec<_>>(),
+            "src/migrate/functions.rs does not list the folder"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_list_of_tables_is_what_the_migrations_make() {
+    let database = Database::empty().await;
+    database.execute(include_str!("../../sql/install/history.sql")).await;
+    for migration in migrations(&Schema::default()) {
+        database.execute(&migration.sql).await;
+    }
+    let mut list = String::new();
+    for (what, which, definition) in installed(&database.pool, &["table", "column", "index"]).await {
+        writeln!(list, "{what} {which}: {definition}").expect("a string takes it");
+    }
+    let path = root().join("migrations/tables.txt");
+    if is_blessed() {
+        std::fs::write(&path, &list).expect("write the list");
+    }
+    let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(shipped == list, "migrations/tables.txt {STALE}\n{list}");
 }
 
 #[test]
-fn migrations_are_put_together_from_the_sources() {
-    for (file, about, sources) in MIGRATIONS {
-        let path = root().join(file);
-        let composed = compose(about, sources);
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(&path, &composed).expect("write the migration");
-        }
-        let shipped = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(shipped == composed, "{file} is not what sql/ says; run: BLESS=1 cargo test --test suite sql_sources");
-    }
+fn released_migrations_never_change() {
+    let found: Vec<String> = migrations(&Schema::default()).into_iter().map(|migration| migration.sha256).collect();
+    assert_eq!(found, FROZEN, "add a migration instead of changing one; give a new one its SHA-256 here");
+    let files = std::fs::read_dir(root().join("migrations")).expect("a folder");
+    let names = files.map(|file| file.expect("a file").file_name().into_string().expect("a name"));
+    assert_eq!(names.filter(|name| name.ends_with(".sql")).count(), FROZEN.len());
 }
 
 #[test]
 fn public_stands_only_where_the_schema_is_meant() {
-    for (_, about, sources) in MIGRATIONS {
-        for (number, line) in compose(about, sources).lines().enumerate() {
+    let tables = migrations(&Schema::default()).into_iter().map(|migration| migration.sql);
+    let functions = functions(&Schema::default()).into_iter().map(|function| function.sql);
+    let install = ["claim", "history", "installed", "untrusted"].map(|name| {
+        std::fs::read_to_string(root().join("sql/install").join(name).with_extension("sql")).expect("a file")
+    });
+    for sql in tables.chain(functions).chain(install) {
+        for (number, line) in sql.lines().enumerate() {
             let code = line.split("--").next().unwrap_or_default();
             for (at, _) in code.match_indices("public.") {
                 let before = code[..at].chars().next_back();
-                assert!(before.is_none_or(|c| c == ' ' || c == '('), "line {}: {line}", number + 1);
+                assert!(before.is_none_or(|c| " ($".contains(c)), "line {}: {line}", number + 1);
             }
         }
     }

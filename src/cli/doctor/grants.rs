@@ -78,31 +78,53 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
     let schema = session.schema_literal();
     let sql = format!(
         "SELECT p.proname::text, p.pronargs::bigint, \
-           has_function_privilege(p.oid, 'EXECUTE'), has_function_privilege('public', p.oid, 'EXECUTE'), \
+           has_function_privilege(p.oid, 'EXECUTE'), \
            has_schema_privilege(n.oid, 'USAGE') \
          FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
          WHERE n.nspname = {schema} AND p.proname LIKE 'rate\\_limit%' ORDER BY p.proname"
     );
-    let (mut allowed, mut open, mut usage) = (BTreeMap::new(), Vec::new(), true);
+    let (mut allowed, mut usage) = (BTreeMap::new(), true);
     for row in session.rows(&sql).await? {
         let name: String = row.try_get(0)?;
         let arguments: i64 = row.try_get(1)?;
-        if row.try_get(3)? {
-            open.push(callable(session, &name, arguments));
-        }
-        usage &= row.try_get::<bool, _>(4)?;
+        usage &= row.try_get::<bool, _>(3)?;
         allowed.insert((name, arguments), row.try_get(2)?);
     }
-    let mut finding = judge(session, role, &Allowed(allowed), usage);
-    if !open.is_empty() {
-        let open = open.join(", ");
-        finding = finding.and(
-            Finding::warning(format!("everybody may call {open}"))
-                .advise("Whoever may call these can use up any limit:")
-                .advise(format!("REVOKE ALL ON FUNCTION {open} FROM PUBLIC;")),
-        );
-    }
-    Ok(finding)
+    let finding = judge(session, role, &Allowed(allowed), usage);
+    Ok(match grantees(session).await? {
+        roles if roles.is_empty() => finding,
+        roles => finding.and(Finding::ok(format!("granted to: {}", roles.join(", ")))),
+    })
+}
+
+/// The roles that have privileges on the limiter's objects besides the owner, with how many functions they may call and on how
+/// many tables they have something.
+async fn grantees(session: &mut Session) -> Result<Vec<String>, sqlx::Error> {
+    let schema = session.schema_literal();
+    let sql = format!(
+        "SELECT g.grantee::text, count(*) FILTER (WHERE g.is_function)::bigint, count(*) FILTER (WHERE NOT g.is_function)::bigint \
+         FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END AS grantee, \
+                 o.oid, o.is_function \
+               FROM (SELECT p.oid, true AS is_function, p.proowner AS owner, coalesce(p.proacl, acldefault('f', p.proowner)) AS acl \
+                     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
+                     WHERE n.nspname = {schema} AND p.proname LIKE 'rate\\_limit%' \
+                     UNION ALL \
+                     SELECT c.oid, false, c.relowner, c.relacl \
+                     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+                     WHERE n.nspname = {schema} AND c.relname LIKE 'rate\\_limit%' AND c.relkind IN ('r', 'v') \
+                       AND c.relname NOT IN ('rate_limits_migrations', 'rate_limits_objects')) AS o \
+               CROSS JOIN LATERAL aclexplode(o.acl) AS a \
+               WHERE a.grantee <> o.owner) AS g \
+         GROUP BY g.grantee ORDER BY g.grantee"
+    );
+    let describe = |row: &sqlx::postgres::PgRow| -> Result<String, sqlx::Error> {
+        let (name, functions, tables): (String, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        Ok(match tables {
+            0 => format!("{name} ({functions} functions)"),
+            tables => format!("{name} ({functions} functions, {tables} tables)"),
+        })
+    };
+    session.rows(&sql).await?.iter().map(describe).collect()
 }
 
 fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Finding {

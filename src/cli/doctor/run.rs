@@ -9,7 +9,7 @@ use crate::cli::doctor::engine::{self, Engine};
 use crate::cli::doctor::finding::Finding;
 use crate::cli::doctor::report::Report;
 use crate::cli::doctor::rights::{self, Role};
-use crate::cli::doctor::schema::{self, Objects};
+use crate::cli::doctor::schema;
 use crate::cli::doctor::session::Session;
 use crate::cli::doctor::settings::Settings;
 use crate::cli::doctor::table::Table;
@@ -106,19 +106,18 @@ async fn limiter(
     settings: &Settings,
     report: &mut Report,
 ) -> Result<(), sqlx::Error> {
-    let objects = Objects::read(session).await;
-    let Some(objects) = report.made("schema", objects)? else {
+    let tables = schema::tables(session).await;
+    let Some(tables) = report.made("schema", tables)? else {
         return Ok(());
     };
-    let version = schema::version(session, &objects).await;
-    let version = report.made("schema", version)?.and_then(|(version, finding)| {
-        report.add("schema", finding);
-        version
-    });
-    if !objects.has_table("rate_limits") {
+    report.add_made("schema", schema::version(session, &tables).await)?;
+    if !tables.contains("rate_limits") {
         return Ok(());
     }
-    report.add("functions", schema::complete(&objects, version));
+    let drift = schema::drift(session).await;
+    if let Some(findings) = report.made("functions", drift)? {
+        report.extend(findings);
+    }
     let role = Role::read(session).await;
     if let Some(role) = report.made("grants", role)? {
         report.add_made("grants", grants::check(session, &role).await)?;
@@ -139,7 +138,7 @@ async fn limiter(
     if !yugabyte {
         report.add_made("old transactions", transactions::check(session, args.old_transaction).await)?;
     }
-    if !objects.has_table("rate_limit_jobs") {
+    if !tables.contains("rate_limit_jobs") {
         return Ok(());
     }
     report.add_made("jobs", jobs::check(session).await)?;

@@ -1,0 +1,128 @@
+-- rate_limit_job_cancel(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
+-- SHA-256: c53a292bbb0fdfc194036d8da7d249c1cf6009cf0e214cf35a1af34be82b76a0
+
+-- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
+-- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
+-- times, and the next job to be enqueued gets that. Only the next 1,000 jobs are looked at. If there are more, the time of the
+-- last one that moved stays free, and nothing is given back: the times of the others stay as promised. Answers the state that the job
+-- was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
+CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
+  queue_name text,
+  job_id bigint,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[]
+)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $function$
+DECLARE
+  most CONSTANT integer := 1000;
+  job public.rate_limit_jobs;
+  waiting text;
+  level bigint;
+  behind_ids bigint[] := '{}';
+  looked_at integer;
+  behind_run_ats bigint[];
+BEGIN
+  SELECT j.* INTO job
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = job_id AND j.queue = queue_name;
+  IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
+    RETURN job.state;
+  END IF;
+  -- The buckets before the jobs, as those who enqueue: two who cancel jobs of one line do not meet in a circle.
+  PERFORM
+  FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
+  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
+  FOR NO KEY UPDATE OF r;
+  SELECT j.* INTO job
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = job_id
+  FOR UPDATE;
+  IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
+    RETURN job.state;
+  END IF;
+  UPDATE public.rate_limit_jobs AS j
+  SET state = 'cancelled', finished_at = public.rate_limit_clock()
+  WHERE j.id = job_id;
+  -- Those behind it, whatever their priority, in the order of the index.
+  FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
+    level := 2147483648;
+    LOOP
+      SELECT j.priority INTO level
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+        AND j.state IN ('scheduled', 'available') AND j.priority < level
+      ORDER BY j.priority DESC
+      LIMIT 1;
+      EXIT WHEN NOT FOUND;
+      behind_ids := behind_ids || ARRAY(
+        SELECT j.id
+        FROM public.rate_limit_jobs AS j
+        WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
+          AND j.state IN ('scheduled', 'available') AND j.priority = level
+          AND (j.run_at, j.id) > (job.run_at, job.id)
+        ORDER BY j.run_at, j.id
+        LIMIT most + 1);
+    END LOOP;
+  END LOOP;
+  looked_at := cardinality(behind_ids);
+  -- By their ids alone, so that the plan does not depend on what is known of the table. (OFFSET 0: nothing is moved inwards.)
+  behind_ids := ARRAY(
+    SELECT b.id
+    FROM (
+      SELECT j.*
+      FROM public.rate_limit_jobs AS j
+      WHERE j.id = ANY (behind_ids)
+      ORDER BY j.run_at, j.id
+      LIMIT most
+    ) AS b
+    WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
+      AND b.counts = job.counts);
+  -- What a claim has in hand is waited for, or those behind it would get before it. Claims end by themselves, and wait for
+  -- nobody who cancels.
+  SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
+  INTO behind_ids, behind_run_ats
+  FROM (
+    SELECT j.*
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (behind_ids)
+    ORDER BY j.run_at, j.id
+    FOR UPDATE
+    OFFSET 0
+  ) AS b
+  WHERE b.state IN ('scheduled', 'available'); -- Still.
+  UPDATE public.rate_limit_jobs AS j
+  SET run_at = m.run_at
+  FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
+  WHERE j.id = m.id;
+  IF looked_at <= most THEN
+    PERFORM public.rate_limit_correct(
+      u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+      limit_shards)
+    FROM (
+      SELECT u.*
+      FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
+      ORDER BY u.name COLLATE "C", u.key COLLATE "C"
+    ) AS u;
+  END IF;
+  IF job.paid_until IS NOT NULL THEN -- Workers take back what it has paid ahead.
+    PERFORM public.rate_limit_ring(queue_name, public.rate_limit_clock());
+  END IF;
+  RETURN job.state;
+END
+$function$;

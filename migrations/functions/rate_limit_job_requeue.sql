@@ -1,0 +1,51 @@
+-- rate_limit_job_requeue(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
+-- SHA-256: 2021d64176eda6b9a6b24a923cd67795f48c390fde00891ecf3ed5f3062c027d
+
+-- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
+-- that will be; NULL if there is no such job, or it is neither.
+CREATE OR REPLACE FUNCTION public.rate_limit_job_requeue(
+  queue_name text,
+  job_id bigint,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[]
+)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  job public.rate_limit_jobs;
+  ready bigint;
+BEGIN
+  SELECT j.* INTO job
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = job_id AND j.queue = queue_name AND j.state IN ('dead', 'cancelled')
+  FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+    PERFORM public.rate_limit_unpay(
+      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+  END IF;
+  ready := greatest(
+    public.rate_limit_again(
+      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
+    job.not_before);
+  UPDATE public.rate_limit_jobs AS j
+  SET state = 'scheduled', run_at = ready, failures = 0, used_counts = NULL, finished_at = NULL
+  WHERE j.id = job_id;
+  PERFORM public.rate_limit_ring(queue_name, ready);
+  RETURN ready;
+END
+$function$;

@@ -1,0 +1,69 @@
+-- rate_limit_job_settle(text, bigint, text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
+-- SHA-256: 2aa5375970cf7234123f2cb5d6ec61c54a747afb0801f3a981f0898a2cae85a0
+
+-- Corrects what a job reserved from one bucket to what it really used, up or down, once. Answers 'settled', 'already',
+-- 'not_started', 'no_such_item', or NULL if there is no such job.
+CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
+  queue_name text,
+  job_id bigint,
+  limit_name text,
+  limit_key text,
+  used double precision,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[]
+)
+RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  job public.rate_limit_jobs;
+  item integer;
+BEGIN
+  -- Of a job that waits, nothing is locked: others would overtake it.
+  SELECT j.* INTO job
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = job_id AND j.queue = queue_name AND j.state NOT IN ('scheduled', 'available', 'cancelled')
+  FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    SELECT j.* INTO job
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = job_id AND j.queue = queue_name;
+    IF NOT FOUND THEN
+      RETURN NULL;
+    END IF;
+  END IF;
+  FOR i IN 1 .. cardinality(job.limit_names) LOOP
+    IF job.limit_names[i] = limit_name AND job.limit_keys[i] = limit_key THEN
+      item := i;
+    END IF;
+  END LOOP;
+  IF item IS NULL THEN
+    RETURN 'no_such_item';
+  ELSIF job.used_counts[item] IS NOT NULL THEN
+    RETURN 'already';
+  ELSIF job.starts = 0 OR job.state IN ('scheduled', 'available', 'cancelled') THEN
+    RETURN 'not_started';
+  END IF;
+  job.used_counts[item] := used;
+  UPDATE public.rate_limit_jobs AS j
+  SET used_counts = job.used_counts
+  WHERE j.id = job_id;
+  PERFORM public.rate_limit_correct(
+    limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
+    limit_capacities, limit_starts, limit_shards);
+  -- The bucket of what was started is left alone: workers wait for it, and must not wait for a caller's transaction. If the
+  -- job is running, that is corrected at its end.
+  RETURN 'settled';
+END
+$function$;

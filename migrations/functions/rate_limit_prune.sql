@@ -1,0 +1,104 @@
+-- rate_limit_prune(integer, text, text, integer)
+-- SHA-256: c169ca459c0158aedeb2fb203b9dfb66240c05e6f554c5dc6d7384936a4a8629
+
+-- Removes rows that equal no row, those whose idle_at has passed: of the next `step` rows in the order of the primary
+-- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
+-- the next step to go on from; NULL when there are no more.
+--
+-- The rows of a sharded bucket go together, with that of shard 0, or not at all: one that is idle may hold, in the time
+-- since it was written, what has flowed in for the others.
+--
+-- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
+-- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
+CREATE OR REPLACE FUNCTION public.rate_limit_prune(
+  step integer DEFAULT 1000,
+  after_name text DEFAULT NULL,
+  after_key text DEFAULT NULL,
+  after_shard integer DEFAULT NULL,
+  OUT pruned bigint,
+  OUT last_name text,
+  OUT last_key text,
+  OUT last_shard integer
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
+AS $function$
+DECLARE
+  clock CONSTANT bigint := public.rate_limit_clock();
+  seen integer := 0;
+  candidate record;
+  last_of_bucket integer;
+  all_locked boolean;
+BEGIN
+  IF NOT coalesce(step >= 1, false) THEN
+    RAISE EXCEPTION 'invalid_step: a step looks at 1 row or more, not %', coalesce(step::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave step out: it is 1000 then.';
+  END IF;
+  pruned := 0;
+  FOR candidate IN
+    SELECT r.name, r.key, r.shard, r.shards, r.idle_at
+    FROM public.rate_limits AS r
+    WHERE (r.name, r.key, r.shard) > (coalesce(after_name, ''), coalesce(after_key, ''), coalesce(after_shard, -1))
+    ORDER BY r.name, r.key, r.shard
+    LIMIT step
+  LOOP
+    seen := seen + 1;
+    last_name := candidate.name;
+    last_key := candidate.key;
+    last_shard := candidate.shard;
+    CONTINUE WHEN candidate.idle_at > clock;
+    last_of_bucket := candidate.shard;
+    IF candidate.shard > 0 THEN -- Unless it is left over, it goes with that of shard 0.
+      CONTINUE WHEN EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = 0 AND r.shards > candidate.shard
+      );
+    ELSIF candidate.shards > 1 THEN
+      last_of_bucket := candidate.shards - 1;
+      CONTINUE WHEN EXISTS (
+        SELECT
+        FROM generate_series(1, last_of_bucket) AS s (shard)
+        CROSS JOIN LATERAL (
+          SELECT r.idle_at
+          FROM public.rate_limits AS r
+          WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = s.shard
+          LIMIT 1
+        ) AS t
+        WHERE t.idle_at > clock
+      );
+    END IF;
+    -- Again, on the locked rows: they may have been used since they were looked at.
+    FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
+      PERFORM
+      FROM public.rate_limits AS r
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.shards = candidate.shards
+        AND r.idle_at <= clock
+      FOR UPDATE SKIP LOCKED;
+      all_locked := FOUND OR NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard
+      );
+      EXIT WHEN NOT all_locked;
+    END LOOP;
+    CONTINUE WHEN NOT all_locked;
+    FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
+      DELETE FROM public.rate_limits AS r
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard;
+      pruned := pruned + FOUND::integer;
+    END LOOP;
+  END LOOP;
+  IF seen < step THEN
+    last_name := NULL;
+    last_key := NULL;
+    last_shard := NULL;
+  END IF;
+END
+$function$;

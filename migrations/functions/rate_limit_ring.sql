@@ -1,0 +1,22 @@
+-- rate_limit_ring(text, bigint)
+-- SHA-256: 59302478cff6d76a6bd2adccaf4865f555cb2d38d9cac71c93448e97e32b40bb
+
+-- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other, so it is sent only
+-- where a worker sleeps. YugabyteDB has none: its workers look again after a while. (PL/pgSQL, because a function in SQL would be
+-- planned anew for each call.)
+CREATE OR REPLACE FUNCTION public.rate_limit_ring(queue_name text, due_at bigint)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $function$
+BEGIN
+  IF EXISTS (
+    SELECT
+    FROM public.rate_limit_workers AS w
+    WHERE w.queue = queue_name AND w.asleep_until > due_at
+  )
+    AND pg_catalog.version() NOT LIKE '%-YB-%'
+  THEN
+    PERFORM pg_catalog.pg_notify('rate_limit_jobs', queue_name);
+  END IF;
+END
+$function$;

@@ -1,0 +1,83 @@
+-- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
+-- SHA-256: 57a24119e02ec338ed0deeba52326d0d07664d6882f637abc0a87c48c3cf7539
+
+-- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
+CREATE OR REPLACE FUNCTION public.rate_limit_single(
+  op text,
+  name text,
+  key text,
+  kind text,
+  rate double precision,
+  period interval,
+  capacity double precision,
+  count double precision,
+  reserve boolean,
+  max_reserved double precision,
+  start interval,
+  resolution integer,
+  shards integer,
+  at timestamp with time zone,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT value double precision
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $function$
+BEGIN
+  IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
+    RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a short name.';
+  END IF;
+  IF coalesce(octet_length(key) > 1024, true) THEN
+    RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
+  END IF;
+  -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
+  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
+    RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
+    RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+  PERFORM public.rate_limit_validate(
+    kind,
+    rate,
+    (extract(epoch FROM period) * 1000000)::bigint,
+    capacity,
+    max_reserved,
+    (extract(epoch FROM start) * 1000000)::bigint,
+    resolution,
+    shards
+  );
+  -- NULL stands for what is usual, and is quicker.
+  SELECT
+    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
+    d.call_waits[1] * interval '1 microsecond',
+    d.item_values[1]
+  INTO ok, retry_after, value
+  FROM public.rate_limit_decide(
+    ARRAY[kind],
+    ARRAY[rate],
+    ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
+    ARRAY[capacity],
+    ARRAY[max_reserved],
+    ARRAY[(extract(epoch FROM start) * 1000000)::bigint],
+    ARRAY[resolution],
+    CASE WHEN shards <> 1 THEN ARRAY[shards] END,
+    ARRAY[name],
+    ARRAY[key],
+    NULL,
+    NULL,
+    ARRAY[count],
+    CASE WHEN op <> 'limit' THEN ARRAY[op] END,
+    CASE WHEN reserve THEN ARRAY[reserve] END,
+    NULL,
+    NULL,
+    CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
+  ) AS d;
+END
+$function$;

@@ -1,0 +1,190 @@
+-- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
+-- SHA-256: 17ff98e69aad96b48549ee810b4d9e7ad915fa35b173a11061128c8095e3226a
+
+-- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
+-- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
+-- {admitted, wait, value}, and for how many microseconds it waited for the row, if the UPDATE decided; one array, because
+-- that is quicker than a row.
+CREATE OR REPLACE FUNCTION public.rate_limit_take(
+  name text,
+  key text,
+  rate double precision,
+  period double precision,
+  capacity double precision,
+  count double precision,
+  times integer,
+  shards integer,
+  reserves boolean DEFAULT false,
+  max_reserved double precision DEFAULT NULL
+)
+RETURNS double precision[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET jit = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  now bigint := public.rate_limit_clock();
+  -- Of the row.
+  rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
+  capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
+  amount CONSTANT double precision := count * times;
+  tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
+  needed CONSTANT double precision :=
+    CASE
+      WHEN reserves
+      THEN
+        -- As far down as it may go, and as the time until it is full again can be told.
+        greatest(
+          amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+          capacity + amount - 1e18 * rate / period)
+      ELSE amount - tolerance
+    END;
+  chosen integer := 0;
+  held double precision; -- the chosen row
+  of_both double precision; -- that and the other one drawn
+  locks_first boolean := false; -- as in rate_limit_decide
+  draws integer := 0;
+  holds_row boolean := false; -- which has too little
+  left_over double precision;
+  left_at bigint;
+  waited bigint; -- with the time of the UPDATE itself
+  decided record;
+BEGIN
+  IF times >= 1 AND shards BETWEEN 1 AND 1000 AND (NOT reserves OR (times = 1 AND shards = 1))
+    AND coalesce(max_reserved BETWEEN 0 AND 1e100, true) AND
+    rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+    AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+  THEN
+    IF shards > 1 THEN
+      locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+      LOOP
+        SELECT p.*
+        INTO chosen, held, of_both
+        FROM (
+          SELECT
+            rate_limit_take.name AS name,
+            rate_limit_take.key AS key,
+            rate_limit_take.shards AS shards,
+            -- One of the `shards` rows, and how much further another one is.
+            floor(random() * shards)::integer AS first,
+            1 + floor(random() * (shards - 1))::integer AS step
+          OFFSET 0
+        ) AS a
+        CROSS JOIN LATERAL (
+          -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
+          -- and what both hold.
+          SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
+          FROM (
+            SELECT
+              bucket.shard,
+              bucket.in_use,
+              least(
+                bucket.value +
+                greatest(now - bucket.ts, 0)::double precision * rate / period
+                , capacity) AS balance
+            FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
+            CROSS JOIN LATERAL (
+              SELECT (s.bucket).*, s.in_use
+              FROM public.rate_limit_rows() AS s
+              WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+              LIMIT 1
+            ) AS bucket
+            WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
+          ) AS f
+          ORDER BY f.balance >= amount DESC, f.in_use, f.balance DESC
+          LIMIT 1
+        ) AS p;
+        EXIT WHEN NOT locks_first OR chosen IS NULL;
+        IF held < 5 * amount THEN
+          chosen := NULL;
+          EXIT;
+        END IF;
+        -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
+        -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
+        PERFORM
+        FROM public.rate_limits AS bucket
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+        FOR NO KEY UPDATE SKIP LOCKED;
+        EXIT WHEN FOUND;
+        draws := draws + 1;
+        IF draws = 4 THEN
+          chosen := CASE WHEN held >= 33 * amount THEN chosen END;
+          EXIT;
+        END IF;
+      END LOOP;
+    END IF;
+    UPDATE public.rate_limits AS bucket
+    SET
+      value = least(
+        bucket.value +
+        greatest(now - bucket.ts, 0)::double precision * rate / period
+        , capacity) - amount,
+      ts = greatest(now, bucket.ts),
+      idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
+        bucket.value +
+        greatest(now - bucket.ts, 0)::double precision * rate / period
+        , capacity)) * period / rate)::bigint
+    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+      AND
+      bucket.value +
+      greatest(now - bucket.ts, 0)::double precision * rate / period
+      >= needed
+    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
+    IF FOUND THEN
+      -- Somebody had the row: see rate_limit_decide.
+      waited := public.rate_limit_clock() - now;
+      IF waited > 1000 THEN
+        now := now + waited;
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity - amount),
+          ts = greatest(now, bucket.ts),
+          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
+            bucket.value +
+            greatest(now - bucket.ts, 0)::double precision * rate / period
+            , capacity - amount)) * period / rate)::bigint
+        WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+        RETURNING bucket.value, bucket.ts INTO left_over, left_at;
+      END IF;
+      RETURN ARRAY[
+        times,
+        CASE
+          WHEN left_over < - tolerance
+          THEN
+            least(
+              ceil(
+                - left_over * period / rate
+                - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
+              1e18
+            )::bigint + (left_at - now)
+        END,
+        CASE
+          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
+          WHEN abs(left_over) <= tolerance THEN 0
+          ELSE left_over
+        END,
+        waited
+      ];
+    END IF;
+    holds_row := locks_first AND chosen IS NOT NULL;
+  END IF;
+  SELECT d.*
+  INTO decided
+  FROM public.rate_limit_decide(
+    ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
+    ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
+    ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
+    ARRAY[times], NULL, holds_row
+  ) AS d;
+  RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
+END
+$function$;

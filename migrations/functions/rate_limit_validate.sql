@@ -1,0 +1,57 @@
+-- rate_limit_validate(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
+-- SHA-256: cc08b859cec7abb3ca83801471ac4b9066b7bf7923797484aa96855e038dd869
+
+-- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
+CREATE OR REPLACE FUNCTION public.rate_limit_validate(
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  start bigint,
+  resolution integer,
+  shards integer
+)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  reason text;
+BEGIN
+  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
+    reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
+  ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
+    reason := 'the period is not between 1 microsecond and 36525 days';
+  ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
+    reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
+  ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
+    reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
+  ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
+    reason := format('the resolution %s is not between 1 and 1000', resolution);
+  ELSIF NOT coalesce(shards BETWEEN 1 AND 1000, false) THEN
+    reason := format('the number of shards %s is not between 1 and 1000', coalesce(shards::text, 'NULL'));
+  ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
+    reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
+      shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
+  ELSIF kind = 'fixed_window' THEN
+    IF resolution IS NOT NULL THEN
+      reason := 'resolution does not apply to a fixed window';
+    END IF;
+  ELSIF kind = 'sliding_window' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
+      reason := 'capacity and max_reserved do not apply to a sliding window';
+    END IF;
+  ELSIF kind = 'token_bucket' THEN
+    IF start IS NOT NULL OR resolution IS NOT NULL THEN
+      reason := 'start and resolution do not apply to a token bucket';
+    END IF;
+  ELSE
+    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+  END IF;
+  IF reason IS NOT NULL THEN
+    RAISE EXCEPTION 'invalid_limit: %', reason
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+  END IF;
+END
+$function$;

@@ -1,0 +1,119 @@
+-- What is installed, one row for each thing: what it is, which one, and how it is defined. Reads system catalogs only. The hash of
+-- a function covers all that decides what it does; it is the same in every schema and on every version of PostgreSQL.
+WITH home AS (
+  SELECT n.oid
+  FROM pg_catalog.pg_namespace AS n
+  WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+),
+relations AS (
+  SELECT c.*
+  FROM pg_catalog.pg_class AS c
+  JOIN home AS h ON h.oid = c.relnamespace
+  WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+),
+functions AS (
+  SELECT p.*, p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')' AS signature
+  FROM pg_catalog.pg_proc AS p
+  JOIN home AS h ON h.oid = p.pronamespace
+  WHERE p.proname LIKE 'rate\_limit%'
+),
+grants AS (
+  SELECT r.relname::text AS object, r.relowner AS owner, a.grantee, a.privilege_type
+  FROM relations AS r
+  CROSS JOIN LATERAL pg_catalog.aclexplode(r.relacl) AS a
+  UNION ALL
+  SELECT r.relname || '.' || c.attname, r.relowner, a.grantee, a.privilege_type
+  FROM relations AS r
+  JOIN pg_catalog.pg_attribute AS c ON c.attrelid = r.oid
+  CROSS JOIN LATERAL pg_catalog.aclexplode(c.attacl) AS a
+  UNION ALL
+  SELECT f.signature, f.proowner, a.grantee, a.privilege_type
+  FROM functions AS f
+  CROSS JOIN LATERAL pg_catalog.aclexplode(coalesce(f.proacl, pg_catalog.acldefault('f', f.proowner))) AS a
+)
+SELECT 'schema' AS what, n.nspname::text AS which, pg_catalog.pg_get_userbyid(n.nspowner)::text AS definition
+FROM pg_catalog.pg_namespace AS n
+JOIN home AS h ON h.oid = n.oid
+UNION ALL
+SELECT
+  'table',
+  r.relname,
+  CASE r.relkind WHEN 'r' THEN 'table' ELSE 'not a table' END
+    || CASE r.relpersistence WHEN 'p' THEN '' ELSE ' UNLOGGED' END
+    || CASE WHEN r.relrowsecurity THEN ' ROW LEVEL SECURITY' ELSE '' END
+FROM relations AS r
+UNION ALL
+SELECT
+  'column',
+  r.relname || '.' || c.attname,
+  pg_catalog.format_type(c.atttypid, c.atttypmod)
+    || CASE WHEN l.collname = 'C' THEN ' COLLATE "C"' ELSE '' END
+    || CASE WHEN c.attnotnull THEN ' NOT NULL' ELSE '' END
+    || CASE WHEN c.attidentity <> '' THEN ' IDENTITY' ELSE '' END
+    || coalesce(' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+FROM relations AS r
+JOIN pg_catalog.pg_attribute AS c ON c.attrelid = r.oid
+LEFT JOIN pg_catalog.pg_collation AS l ON l.oid = c.attcollation
+LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = c.attnum
+WHERE r.relkind = 'r' AND c.attnum > 0 AND NOT c.attisdropped
+UNION ALL
+SELECT
+  'index',
+  r.relname || '.' || n.relname,
+  CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || '('
+    || array_to_string(
+      ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, place, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) AS place),
+      ', ')
+    || ')' || coalesce(' WHERE ' || pg_catalog.pg_get_expr(i.indpred, i.indrelid, true), '')
+    || CASE WHEN i.indisvalid THEN '' ELSE ' INVALID' END
+FROM relations AS r
+JOIN pg_catalog.pg_index AS i ON i.indrelid = r.oid
+JOIN pg_catalog.pg_class AS n ON n.oid = i.indexrelid
+UNION ALL
+SELECT
+  'function',
+  f.signature,
+  pg_catalog.encode(
+    pg_catalog.sha256(
+      pg_catalog.convert_to(
+        concat_ws(
+          ' | ',
+          l.lanname,
+          f.provolatile,
+          f.prosecdef,
+          f.proisstrict,
+          f.proretset,
+          array_to_string(f.proconfig, ', '),
+          array_to_string(f.proargnames, ', '),
+          array_to_string(f.proargmodes::text[], ', '),
+          array_to_string(
+            ARRAY(
+              SELECT t.typname
+              FROM pg_catalog.unnest(coalesce(f.proallargtypes, f.proargtypes::oid[])) WITH ORDINALITY AS a (type, nth)
+              JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+              ORDER BY a.nth
+            ),
+            ', '),
+          pg_catalog.pg_get_expr(f.proargdefaults, 0),
+          y.typname,
+          pg_catalog.replace(f.prosrc, $schema$public.$schema$, 'public' || '.')),
+        'UTF8')),
+    'hex')
+FROM functions AS f
+JOIN pg_catalog.pg_language AS l ON l.oid = f.prolang
+JOIN pg_catalog.pg_type AS y ON y.oid = f.prorettype
+UNION ALL
+SELECT 'owner', r.relname, pg_catalog.pg_get_userbyid(r.relowner)
+FROM relations AS r
+UNION ALL
+SELECT 'owner', f.signature, pg_catalog.pg_get_userbyid(f.proowner)
+FROM functions AS f
+UNION ALL
+SELECT
+  'grant',
+  g.object,
+  CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(g.grantee)) END
+    || ': ' || g.privilege_type
+FROM grants AS g
+WHERE g.grantee <> g.owner
+ORDER BY 1, 2, 3

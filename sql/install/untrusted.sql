@@ -1,0 +1,60 @@
+-- What makes the schema unsafe to migrate: one row for each problem, none if there is none. Reads system catalogs only, so that it
+-- runs no code of others. The names rate_limit* in the schema belong to the limiter.
+--
+-- A role that can create objects in the schema could put a table with a trigger, or a function, in the place of one of ours. Its
+-- code would run as the role that migrates, or as the owner of the functions.
+WITH home AS (
+  SELECT n.oid, n.nspowner, n.nspacl
+  FROM pg_catalog.pg_namespace AS n
+  WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+),
+migrator AS (
+  SELECT r.oid, r.rolsuper FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user
+),
+objects AS (
+  SELECT c.oid, c.relowner AS owner, pg_catalog.format('the relation %I', c.relname) AS label
+  FROM pg_catalog.pg_class AS c
+  JOIN home AS h ON h.oid = c.relnamespace
+  WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+  UNION ALL
+  SELECT p.oid, p.proowner, pg_catalog.format('the function %I(%s)', p.proname, pg_catalog.oidvectortypes(p.proargtypes))
+  FROM pg_catalog.pg_proc AS p
+  JOIN home AS h ON h.oid = p.pronamespace
+  WHERE p.proname LIKE 'rate\_limit%'
+)
+SELECT pg_catalog.format('%s belongs to the role %I', o.label, r.rolname) AS problem
+FROM objects AS o
+JOIN pg_catalog.pg_roles AS r ON r.oid = o.owner
+CROSS JOIN migrator AS m
+WHERE r.oid <> m.oid
+  -- A superuser has the rights of every role, and trusts only other superusers.
+  AND NOT CASE WHEN m.rolsuper THEN r.rolsuper ELSE pg_catalog.pg_has_role(r.oid, 'USAGE') END
+UNION ALL
+SELECT pg_catalog.format('%s has the trigger %I', o.label, t.tgname)
+FROM objects AS o
+JOIN pg_catalog.pg_trigger AS t ON t.tgrelid = o.oid
+WHERE NOT t.tgisinternal
+UNION ALL
+SELECT pg_catalog.format('%s has the rule %I', o.label, w.rulename)
+FROM objects AS o
+JOIN pg_catalog.pg_rewrite AS w ON w.ev_class = o.oid
+WHERE w.rulename <> '_RETURN'
+UNION ALL
+SELECT DISTINCT
+  CASE
+    WHEN a.grantee = 0 THEN 'every role can create objects in it'
+    ELSE pg_catalog.format('the role %I can create objects in it', g.rolname)
+  END
+FROM home AS h
+CROSS JOIN migrator AS m
+CROSS JOIN LATERAL pg_catalog.aclexplode(h.nspacl) AS a
+LEFT JOIN pg_catalog.pg_roles AS g ON g.oid = a.grantee
+WHERE a.privilege_type = 'CREATE' AND a.grantee NOT IN (h.nspowner, m.oid) AND g.rolsuper IS NOT TRUE
+  -- There is a role that can make use of it.
+  AND (a.grantee <> 0 OR EXISTS (
+    SELECT
+    FROM pg_catalog.pg_roles AS r
+    WHERE NOT r.rolsuper AND r.oid <> m.oid AND r.rolname NOT LIKE 'pg\_%'
+      AND NOT pg_catalog.pg_has_role(r.oid, h.nspowner, 'MEMBER')
+  ))
+ORDER BY 1

@@ -1,0 +1,50 @@
+-- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
+-- COMMITTED, since a SERIALIZABLE scan would lock the table.
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  gone bigint;
+  left_over bigint;
+BEGIN
+  IF name IS NULL THEN
+    RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the limit whose keys are to be forgotten.';
+  END IF;
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  WITH doomed AS (
+    SELECT r.name, r.key, r.shard
+    FROM public.rate_limits AS r
+    WHERE r.name = rate_limit_reset.name AND r.shard > 0
+      AND NOT EXISTS (
+        SELECT
+        FROM public.rate_limits AS z
+        WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
+      )
+    ORDER BY r.name, r.key, r.shard
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limits AS r
+  USING doomed AS d
+  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+  GET DIAGNOSTICS left_over = ROW_COUNT;
+  RETURN gone + left_over;
+END
+$function$;

@@ -1,0 +1,293 @@
+//! How what is installed differs from what this release ships.
+
+use std::fmt;
+
+use crate::error::Engine;
+use crate::migrate::functions::{Function, functions};
+use crate::migrate::installed::{HISTORY, Installed, OBJECTS, Record};
+use crate::migrate::migrations::{Migration, migrations};
+use crate::sql::{SCHEMA_VERSION, Schema};
+
+/// The tables, columns and indexes that the migrations make, one a line.
+const TABLES: &str = include_str!("../../migrations/tables.txt");
+
+/// Its body is another one on YugabyteDB, which has no system columns to look at.
+const ROWS: &str = "rate_limit_rows()";
+
+/// How a database differs from what this release of the crate ships, from [`Migrator::check`](super::Migrator::check).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Drift {
+    /// A migration was not applied. `migrate` applies it.
+    NotApplied {
+        /// Its version.
+        version: i32,
+        /// What it is about.
+        name: &'static str,
+    },
+    /// A migration was applied with another text than this release has.
+    OtherText {
+        /// Its version.
+        version: i32,
+    },
+    /// A function is not there. `migrate` creates it.
+    FunctionMissing {
+        /// The name and the types of the arguments.
+        signature: &'static str,
+    },
+    /// A function is that of another release. `migrate` replaces it.
+    FunctionOutdated {
+        /// The name and the types of the arguments.
+        signature: &'static str,
+    },
+    /// A function was changed by hand since a release has put it there. `migrate` replaces it, unless a newer release did.
+    FunctionChanged {
+        /// The name and the types of the arguments.
+        signature: &'static str,
+    },
+    /// A table, a column or an index is not there.
+    Missing {
+        /// What it is, and its name: `column rate_limits.value`.
+        object: String,
+    },
+    /// A table, a column or an index is not as the migrations make it: a type, a default, the persistence (UNLOGGED).
+    Definition {
+        /// What it is, and its name: `column rate_limits.value`.
+        object: String,
+        /// How the migrations make it.
+        expected: String,
+        /// How it is.
+        found: String,
+    },
+    /// The objects do not all have one owner.
+    Owner {
+        /// The object.
+        object: String,
+        /// Its owner.
+        owner: String,
+        /// The owner of the table `rate_limits`.
+        expected: String,
+    },
+    /// A privilege that no application needs: on a function, of PUBLIC; on a table, of a role that may write to it by hand.
+    Grant {
+        /// The object.
+        object: String,
+        /// The role, or `PUBLIC`, as an SQL identifier.
+        grantee: String,
+        /// The privilege: `EXECUTE`, `INSERT`, ..
+        privilege: String,
+    },
+    /// The schema, or what is in it, is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
+    Untrusted(String),
+}
+
+impl Drift {
+    /// Whether `migrate` brings it up to date.
+    pub const fn is_mended_by_migrate(&self) -> bool {
+        matches!(
+            self,
+            Self::NotApplied { .. }
+                | Self::FunctionMissing { .. }
+                | Self::FunctionOutdated { .. }
+                | Self::FunctionChanged { .. }
+        )
+    }
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotApplied { version, name } => write!(f, "migration {version} ({name}) is not applied"),
+            Self::OtherText { version } => write!(f, "migration {version} was applied with another text"),
+            Self::FunctionMissing { signature } => write!(f, "the function {signature} is missing"),
+            Self::FunctionOutdated { signature } => write!(f, "the function {signature} is that of another release"),
+            Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
+            Self::Missing { object } => write!(f, "the {object} is missing"),
+            Self::Definition { object, expected, found } => write!(f, "the {object} is {found}; expected: {expected}"),
+            Self::Owner { object, owner, expected } => {
+                write!(f, "{object} belongs to the role {owner}; rate_limits belongs to {expected}")
+            }
+            Self::Grant { object, grantee: role, privilege } => match role.as_str() {
+                "PUBLIC" => write!(f, "every role has {privilege} on {object}"),
+                _ => write!(f, "the role {role} has {privilege} on {object}"),
+            },
+            Self::Untrusted(problem) => f.write_str(problem),
+        }
+    }
+}
+
+/// What a run has to do.
+pub(super) struct Plan {
+    pub(super) migrations: Vec<Migration>,
+    pub(super) functions: Vec<Function>,
+    /// Of those: which were changed by hand.
+    pub(super) changed: Vec<&'static str>,
+    /// Those, and the ones that are as they should be.
+    pub(super) recorded: Vec<Function>,
+}
+
+impl Plan {
+    pub(super) fn of(installed: &Installed, schema: &Schema, engine: Engine) -> Self {
+        let missing = |migration: &Migration| !installed.has_applied(migration.version);
+        let mut plan =
+            Self { migrations: Vec::new(), functions: Vec::new(), changed: Vec::new(), recorded: Vec::new() };
+        if installed.version() <= SCHEMA_VERSION {
+            plan.migrations = migrations(schema).into_iter().filter(missing).collect();
+        }
+        let a_newer_release = installed.records.values().any(Record::is_newer);
+        for function in functions(schema) {
+            match State::of(&function, installed, engine) {
+                State::Newer | State::NewerChanged => continue,
+                State::Current if installed.records.get(function.signature).is_some_and(Record::is_newer) => continue,
+                // A newer release may have dropped it.
+                State::Missing if a_newer_release => continue,
+                State::Missing | State::Outdated => plan.functions.push(function.clone()),
+                State::Changed => {
+                    plan.changed.push(function.signature);
+                    plan.functions.push(function.clone());
+                }
+                State::Current => {}
+            }
+            plan.recorded.push(function);
+        }
+        plan
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.migrations.is_empty() && self.functions.is_empty()
+    }
+}
+
+enum State {
+    Current,
+    Missing,
+    Outdated,
+    Changed,
+    Newer,
+    NewerChanged,
+}
+
+impl State {
+    fn of(function: &Function, installed: &Installed, engine: Engine) -> Self {
+        let Some(found) = installed.definition("function", function.signature) else { return Self::Missing };
+        if found == function.sha256 || (engine == Engine::Yugabyte && function.signature == ROWS) {
+            return Self::Current;
+        }
+        let record = installed.records.get(function.signature);
+        let is_as_recorded = record.is_none_or(|record| record.sha256.as_deref().is_none_or(|hash| hash == found));
+        match (record.is_some_and(Record::is_newer), is_as_recorded) {
+            (true, true) => Self::Newer,
+            (true, false) => Self::NewerChanged,
+            (false, true) => Self::Outdated,
+            (false, false) => Self::Changed,
+        }
+    }
+}
+
+/// How what is installed differs from what this release ships; nothing that a newer release has put there counts.
+pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> Vec<Drift> {
+    let mut found = Vec::new();
+    let is_newer = installed.version() > SCHEMA_VERSION;
+    let mut is_older = false;
+    for Migration { version, name, sha256, .. } in migrations(schema) {
+        match installed.applied.iter().find(|applied| applied.version == version) {
+            None if is_newer => {}
+            None => {
+                is_older = true;
+                found.push(Drift::NotApplied { version, name });
+            }
+            Some(applied) if applied.sha256.as_ref().is_some_and(|hash| *hash != sha256) => {
+                found.push(Drift::OtherText { version });
+            }
+            Some(_) => {}
+        }
+    }
+    let a_newer_release = installed.records.values().any(Record::is_newer);
+    for function in functions(schema) {
+        let signature = function.signature;
+        match State::of(&function, installed, engine) {
+            State::Current | State::Newer => {}
+            State::Missing if a_newer_release => {}
+            State::Missing => found.push(Drift::FunctionMissing { signature }),
+            State::Outdated => found.push(Drift::FunctionOutdated { signature }),
+            State::Changed | State::NewerChanged => found.push(Drift::FunctionChanged { signature }),
+        }
+    }
+    if !is_newer {
+        found.extend(tables(installed, is_older));
+    }
+    found.extend(owners(installed));
+    found.extend(grants(installed));
+    found.extend(installed.untrusted.iter().cloned().map(Drift::Untrusted));
+    found
+}
+
+fn tables(installed: &Installed, is_older: bool) -> Vec<Drift> {
+    let mut found = Vec::new();
+    for line in TABLES.lines() {
+        let Some((object, expected)) = line.split_once(": ") else { continue };
+        let Some((what, which)) = object.split_once(' ') else { continue };
+        match installed.definition(what, which) {
+            Some(definition) if definition == expected => {}
+            Some(definition) => found.push(Drift::Definition {
+                object: object.to_owned(),
+                expected: expected.to_owned(),
+                found: definition.to_owned(),
+            }),
+            // The migrations that are not applied make it.
+            None if is_older => {}
+            None => found.push(Drift::Missing { object: object.to_owned() }),
+        }
+    }
+    found
+}
+
+fn owners(installed: &Installed) -> Vec<Drift> {
+    let Some(expected) = installed.definition("owner", "rate_limits") else { return Vec::new() };
+    let others =
+        installed.definitions.iter().filter(|((what, _), owner)| what == "owner" && owner.as_str() != expected);
+    let drift = |((_, object), owner): (&(String, String), &String)| Drift::Owner {
+        object: object.clone(),
+        owner: owner.clone(),
+        expected: expected.to_owned(),
+    };
+    others.map(drift).collect()
+}
+
+fn grants(installed: &Installed) -> Vec<Drift> {
+    let mut found = Vec::new();
+    for (object, grant) in &installed.grants {
+        let Some((grantee, privilege)) = grant.rsplit_once(": ") else { continue };
+        let is_read = privilege == "SELECT";
+        let is_to_public = grantee == "PUBLIC";
+        let is_usual = match (object.as_str(), object.ends_with(')')) {
+            (HISTORY | OBJECTS, _) => is_read,
+            (_, true) => !is_to_public,
+            (_, false) => is_read && !is_to_public,
+        };
+        if !is_usual {
+            found.push(Drift::Grant {
+                object: object.clone(),
+                grantee: grantee.to_owned(),
+                privilege: privilege.to_owned(),
+            });
+        }
+    }
+    found
+}
+
+/// The name of a table of ours that is something else. One that is ours may be there already, if the SQL was printed and run by
+/// another tool: then it is taken over, and later migrations may still have to add columns.
+pub(super) fn occupied(installed: &Installed) -> Option<String> {
+    let definitions = TABLES.lines().filter_map(|line| line.split_once(": "));
+    for (object, expected) in definitions {
+        let (what, which) = object.split_once(' ')?;
+        let table = which.split_once('.').map_or(which, |(table, _)| table);
+        let Some(found) = installed.definition("table", table) else { continue };
+        let is_first_column = what == "column" && expected.contains(" NOT NULL") && !expected.contains(" DEFAULT ");
+        if found.starts_with("not a table") || (is_first_column && installed.definition(what, which).is_none()) {
+            return Some(table.to_owned());
+        }
+    }
+    None
+}

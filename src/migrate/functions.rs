@@ -1,0 +1,77 @@
+use crate::sql::Schema;
+
+/// A function of the limiter, as SQL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Function {
+    /// The name and the types of the arguments, as `rate_limit_reset(text, text)`. It never changes: a function with other
+    /// arguments has another name.
+    pub signature: &'static str,
+    /// The SHA-256 of the definition, in hexadecimal digits: the same in every schema and on every version of PostgreSQL.
+    pub sha256: &'static str,
+    /// The SQL that creates or replaces it in the schema asked for.
+    pub sql: String,
+}
+
+macro_rules! sources {
+    ($($name:literal)*) => {
+        &[$(include_str!(concat!("../../migrations/functions/", $name, ".sql"))),*]
+    };
+}
+
+/// A test holds this list equal to the folder.
+const ALL: &[&str] = sources![
+    "rate_limit"
+    "rate_limit_again"
+    "rate_limit_check"
+    "rate_limit_claim"
+    "rate_limit_claimed"
+    "rate_limit_clock"
+    "rate_limit_correct"
+    "rate_limit_correct_started"
+    "rate_limit_decide"
+    "rate_limit_decide_once"
+    "rate_limit_enforce"
+    "rate_limit_enqueue"
+    "rate_limit_held"
+    "rate_limit_job_again"
+    "rate_limit_job_cancel"
+    "rate_limit_job_done"
+    "rate_limit_job_extend"
+    "rate_limit_job_requeue"
+    "rate_limit_job_settle"
+    "rate_limit_jobs_lapsed"
+    "rate_limit_jobs_prune"
+    "rate_limit_lag"
+    "rate_limit_phase"
+    "rate_limit_prune"
+    "rate_limit_prune_answers"
+    "rate_limit_reset"
+    "rate_limit_reset_name"
+    "rate_limit_ring"
+    "rate_limit_rows"
+    "rate_limit_single"
+    "rate_limit_take"
+    "rate_limit_unpay"
+    "rate_limit_validate"
+];
+
+/// The functions of this release, for this schema, each to be created or replaced after the tables. Their order does not matter
+/// with `check_function_bodies = off`.
+///
+/// ```
+/// for function in pg_limiter::migrate::functions(&pg_limiter::Schema::default()) {
+///     println!("{} {}", function.sha256, function.signature);
+/// }
+/// ```
+pub fn functions(schema: &Schema) -> Vec<Function> {
+    ALL.iter().map(|text| function(text, schema)).collect()
+}
+
+/// The first two lines of a file are the signature and the hash.
+fn function(text: &'static str, schema: &Schema) -> Function {
+    let mut lines = text.lines();
+    let signature = lines.next().and_then(|line| line.strip_prefix("-- ")).unwrap_or_default();
+    let sha256 = lines.next().and_then(|line| line.strip_prefix("-- SHA-256: ")).unwrap_or_default();
+    Function { signature, sha256, sql: schema.render(text) }
+}

@@ -1,0 +1,102 @@
+//! The SQL for a team's own migration tool.
+
+use crate::migrate::functions::{Function, functions};
+use crate::migrate::migrations::{Migration, migrations};
+use crate::sql::Schema;
+
+pub(super) const HISTORY: &str = include_str!("../../sql/install/history.sql");
+pub(super) const CLAIM: &str = include_str!("../../sql/install/claim.sql");
+const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
+
+/// The two ways out of a schema that is not safe.
+pub(super) const WAYS_OUT: &str = "remove what other roles made and revoke CREATE on the schema from them, or migrate into a \
+                                   schema of its own, in which no other role can create objects";
+
+/// Which part of the SQL [`script`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// The tables and the functions.
+    All,
+    /// The tables from this version on, and the functions: for a schema that has the versions before.
+    From(i32),
+    /// The functions only.
+    Functions,
+}
+
+/// The SQL that [`migrate`](super::migrate) would run, for your own migration tool: complete, with the rows of the records, so that
+/// a later [`migrate`](super::migrate) finds nothing to do. It may be run again. Run it in one transaction where the engine can.
+///
+/// ```
+/// use pg_limiter::{Schema, migrate};
+/// println!("{}", migrate::script(&Schema::default(), migrate::Part::All));
+/// ```
+pub fn script(schema: &Schema, part: Part) -> String {
+    let from = match part {
+        Part::All => 1,
+        Part::From(version) => version,
+        Part::Functions => i32::MAX,
+    };
+    let mut blocks = vec![
+        "-- A statement that waits longer for a lock fails: run the script again then.\nSET lock_timeout = '1s';\n\
+         -- Functions call each other: they are not looked at before all of them are there.\n\
+         SET check_function_bodies = off;"
+            .to_owned(),
+    ];
+    if part == Part::All && schema.name() != "public" {
+        blocks.push(format!("CREATE SCHEMA IF NOT EXISTS {};", schema.quoted()));
+    }
+    blocks.push(refuse(schema));
+    blocks.push(schema.render(HISTORY));
+    for migration in migrations(schema).iter().filter(|migration| migration.version >= from) {
+        blocks.push(format!("-- {:04}_{}\n{}", migration.version, migration.name, migration.sql));
+        blocks.push(format!("{};", record_migration(schema, migration)));
+    }
+    let functions = functions(schema);
+    blocks.extend(functions.iter().map(|function| function.sql.clone()));
+    blocks.push(schema.render(CLAIM));
+    blocks.push(format!("{};", record_functions(schema, &functions)));
+    blocks.push("RESET check_function_bodies;\nRESET lock_timeout;".to_owned());
+    blocks.iter().map(|block| format!("{}\n", block.trim_end())).collect::<Vec<_>>().join("\n")
+}
+
+/// Raises an error if the schema is not safe.
+fn refuse(schema: &Schema) -> String {
+    format!(
+        "DO $trust$\nDECLARE\n  problems text;\nBEGIN\n  SELECT pg_catalog.string_agg(u.problem, '; ' ORDER BY u.problem)\n  \
+         INTO problems\n  FROM (\n{}  ) AS u;\n  IF problems IS NOT NULL THEN\n    RAISE EXCEPTION 'the schema is not safe: %', \
+         problems\n      USING ERRCODE = 'insufficient_privilege', HINT = '{WAYS_OUT}';\n  END IF;\nEND\n$trust$;",
+        indented(&schema.render(UNTRUSTED))
+    )
+}
+
+fn indented(sql: &str) -> String {
+    sql.lines().map(|line| format!("    {line}\n")).collect()
+}
+
+/// Inserts the row of a migration, if it is not there.
+pub(super) fn record_migration(schema: &Schema, migration: &Migration) -> String {
+    let Migration { version, name, breaking, sha256, .. } = migration;
+    format!(
+        "INSERT INTO {}.rate_limits_migrations (version, name, sha256, crate_version, breaking)\n\
+         VALUES ({version}, '{name}', '{sha256}', '{}', {breaking})\nON CONFLICT (version) DO NOTHING",
+        schema.quoted(),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// Records the hashes of functions that were just created or replaced.
+pub(super) fn record_functions(schema: &Schema, functions: &[Function]) -> String {
+    let row = |function: &Function| {
+        format!("  ('{}', '{}', '{}')", function.signature, function.sha256, env!("CARGO_PKG_VERSION"))
+    };
+    let rows: Vec<String> = functions.iter().map(row).collect();
+    format!(
+        "INSERT INTO {}.rate_limits_objects AS o (object, sha256, crate_version)\nVALUES\n{}\n\
+         ON CONFLICT (object) DO UPDATE\n\
+         SET sha256 = excluded.sha256, crate_version = excluded.crate_version, recorded_at = pg_catalog.now()\n\
+         WHERE (o.sha256, o.crate_version) IS DISTINCT FROM (excluded.sha256, excluded.crate_version)",
+        schema.quoted(),
+        rows.join(",\n")
+    )
+}
