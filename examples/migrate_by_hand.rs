@@ -6,7 +6,7 @@
 //! On a database of its own: on the server of `DATABASE_URL` (whose user may create roles), or on a private PostgreSQL.
 //!
 //! Without this program: `pg-limiter migrate --print --schema limits` prints the same SQL for psql or any other tool.
-//! Every release says in its changelog if it has a new migration; `pg-limiter doctor` finds what is missing.
+//! Every release says in its changelog if it has a new migration; `pg-limiter migrate --check` finds what is missing.
 
 #[cfg(not(test))]
 mod common;
@@ -14,7 +14,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use pg_limiter::migrate::migrations;
+use pg_limiter::migrate::{Part, script};
 use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, Schema};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgPoolOptions;
@@ -45,15 +45,11 @@ CREATE TABLE shop.orders (customer text NOT NULL, at timestamptz NOT NULL DEFAUL
 GRANT USAGE ON SCHEMA shop TO shop_app;
 GRANT SELECT, INSERT ON shop.orders TO shop_app;";
 
-/// Writes the limiter's migrations into the folder of the application's own, a file for each: run once, look at the
-/// files, and commit them. A later release adds files and leaves those that are there as they are.
-fn write_migrations(folder: &Path, schema: &Schema) -> std::io::Result<()> {
-    for migration in migrations(schema) {
-        // The application chooses the numbers: here the day of the release and the version.
-        let name = format!("20260101{:06}_{}.sql", migration.version, migration.name);
-        std::fs::write(folder.join(name), migration.sql)?;
-    }
-    Ok(())
+/// Writes the limiter's SQL into the folder of the application's own migrations: run once, look at the file, and commit it. For a
+/// later release write another file, with `Part::From` its first new version of the tables, or with `Part::Functions`.
+fn write_migration(folder: &Path, schema: &Schema) -> std::io::Result<()> {
+    // The application chooses the number: here the day of the release.
+    std::fs::write(folder.join("20260101000001_rate_limits.sql"), script(schema, Part::All))
 }
 
 /// The same database as that role, with its own schema first. (With a log-in of its own: its user name in the URL.)
@@ -73,6 +69,8 @@ pub(crate) struct Story {
     /// Whether each of three orders was allowed, two of which are.
     pub(crate) allowed: Vec<bool>,
     pub(crate) orders: i64,
+    /// How the database differs from this release: what `migrate --check` prints.
+    pub(crate) drift: Vec<String>,
     /// The SQLSTATE, if the application tries each of these by hand.
     pub(crate) by_hand: Vec<(&'static str, String)>,
 }
@@ -82,7 +80,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     pool.execute(ROLES).await?;
 
     let folder = tempfile::tempdir()?; // migrations/ of the application
-    write_migrations(folder.path(), &schema)?;
+    write_migration(folder.path(), &schema)?;
     std::fs::write(folder.path().join("20260101999999_grants.sql"), GRANTS)?;
     std::fs::write(folder.path().join("20260102000000_orders.sql"), ORDERS)?;
     let names = std::fs::read_dir(folder.path())?.map(|entry| entry.map(|entry| entry.file_name().into_string()));
@@ -143,7 +141,10 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     // Roles belong to the server, not to the database.
     let roles = "DROP OWNED BY shop_owner, shop_app CASCADE; DROP ROLE shop_app, shop_owner";
     pool.execute(roles).await?;
-    Ok(Story { files, applied, allowed, orders, by_hand })
+
+    let drift = pg_limiter::migrate::Migrator::new(limiter.schema().clone()).check(&owner).await?;
+    let drift = drift.iter().map(ToString::to_string).collect();
+    Ok(Story { files, applied, allowed, orders, drift, by_hand })
 }
 
 #[cfg(not(test))]

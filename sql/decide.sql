@@ -181,6 +181,15 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
 
+  -- A clock of the caller's could lock a key for a century, or fill a bucket before its time. The caller is the role of SET ROLE, or
+  -- the one that has logged in; within this function current_user is the owner.
+  IF call_ats IS NOT NULL
+    AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
+  THEN
+    RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+
   locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
   --@include plain
 

@@ -1,5 +1,5 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: 4fc3bcb7ee7c4406fa3824e386f459808a357b8ad8610feb2d534dbc665c0d54
+-- SHA-256: ed105b695ef93b538998707477414a3732e7f2222365bd217a12d9790974a11c
 
 -- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
 -- replayed, from psql.
@@ -231,6 +231,15 @@ BEGIN
   THEN
     RAISE EXCEPTION 'the arrays for % buckets, % items and % calls differ in length', buckets, items, calls
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
+  END IF;
+
+  -- A clock of the caller's could lock a key for a century, or fill a bucket before its time. The caller is the role of SET ROLE, or
+  -- the one that has logged in; within this function current_user is the owner.
+  IF call_ats IS NOT NULL
+    AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
+  THEN
+    RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
 
   locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');

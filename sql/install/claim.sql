@@ -3,44 +3,62 @@
 DO $claim$
 DECLARE
   home CONSTANT oid := pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'));
-  made record;
-  grantee text;
+  made text[];
+  revokes text[];
+  revoke text;
 BEGIN
-  FOR made IN
-    SELECT n.*
-    FROM (
+  WITH objects AS (
+    SELECT
+      c.relname::text AS object,
+      CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind,
+      c.oid::pg_catalog.regclass::text AS named,
+      c.relowner AS owner,
+      c.relacl AS acl
+    FROM pg_catalog.pg_class AS c
+    WHERE c.relnamespace = home AND c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'S')
+    UNION ALL
+    SELECT
+      -- Row types without their schema.
+      pg_catalog.format('%s(%s)', p.proname, (
+        SELECT pg_catalog.string_agg(
+          CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+        FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
+        JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+      )),
+      'FUNCTION',
+      p.oid::pg_catalog.regprocedure::text,
+      p.proowner,
+      coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))
+    FROM pg_catalog.pg_proc AS p
+    WHERE p.pronamespace = home AND p.proname LIKE 'rate\_limit%'
+  ),
+  new_objects AS (
+    SELECT o.*
+    FROM objects AS o
+    WHERE NOT EXISTS (SELECT FROM public.rate_limits_objects AS r WHERE r.object = o.object)
+  )
+  SELECT
+    ARRAY(SELECT n.object FROM new_objects AS n),
+    ARRAY(
       SELECT
-        c.relname::text AS object,
-        CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind,
-        c.oid::pg_catalog.regclass::text AS named,
-        c.relowner AS owner,
-        c.relacl AS acl
-      FROM pg_catalog.pg_class AS c
-      WHERE c.relnamespace = home AND c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'S')
-      UNION ALL
-      SELECT
-        p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')',
-        'FUNCTION',
-        p.oid::pg_catalog.regprocedure::text,
-        p.proowner,
-        coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))
-      FROM pg_catalog.pg_proc AS p
-      WHERE p.pronamespace = home AND p.proname LIKE 'rate\_limit%'
-    ) AS n
-    WHERE NOT EXISTS (SELECT FROM public.rate_limits_objects AS o WHERE o.object = n.object)
-  LOOP
-    FOR grantee IN
-      SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END
-      FROM pg_catalog.aclexplode(made.acl) AS a
-      WHERE a.grantee <> made.owner
-    LOOP
-      EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s', made.kind, made.named, grantee);
-    END LOOP;
-    -- Clients and other migrators look at these two.
-    IF made.object IN ('rate_limits_migrations', 'rate_limits_objects') THEN
-      EXECUTE pg_catalog.format('GRANT SELECT ON TABLE %s TO PUBLIC', made.named);
-    END IF;
-    INSERT INTO public.rate_limits_objects (object) VALUES (made.object);
+        pg_catalog.format(
+          'REVOKE ALL ON %s %s FROM %s',
+          n.kind,
+          pg_catalog.string_agg(DISTINCT n.named, ', '),
+          CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
+      FROM new_objects AS n
+      CROSS JOIN LATERAL pg_catalog.aclexplode(n.acl) AS a
+      WHERE a.grantee <> n.owner
+      GROUP BY n.kind, a.grantee
+    )
+  INTO made, revokes;
+  FOREACH revoke IN ARRAY revokes LOOP
+    EXECUTE revoke;
   END LOOP;
+  -- Clients and other migrators look at these two.
+  IF 'rate_limits_objects' = ANY (made) THEN
+    GRANT SELECT ON TABLE public.rate_limits_migrations, public.rate_limits_objects TO PUBLIC;
+  END IF;
+  INSERT INTO public.rate_limits_objects (object) SELECT m.object FROM pg_catalog.unnest(made) AS m (object);
 END
 $claim$;

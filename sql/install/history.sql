@@ -19,7 +19,14 @@ BEGIN
     WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
       AND c.relname LIKE 'rate\_limit%' AND c.relname <> 'rate_limits_objects' AND c.relkind IN ('r', 'p', 'v', 'S')
     UNION ALL
-    SELECT p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
+    SELECT
+      -- Row types without their schema.
+      pg_catalog.format('%s(%s)', p.proname, (
+        SELECT pg_catalog.string_agg(
+          CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+        FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
+        JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+      ))
     FROM pg_catalog.pg_proc AS p
     WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
       AND p.proname LIKE 'rate\_limit%';

@@ -1,4 +1,5 @@
--- What is installed, one row for each thing: what it is, which one, and how it is defined. Reads system catalogs only. The hash of
+-- What is installed, one row for each thing: what it is, which one, and how it is defined. Reads system catalogs only, and locks
+-- no table: so the conditions of partial indexes are left out, which could not be printed without a lock. The hash of
 -- a function covers all that decides what it does; it is the same in every schema and on every version of PostgreSQL.
 WITH home AS (
   SELECT n.oid
@@ -12,7 +13,15 @@ relations AS (
   WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 ),
 functions AS (
-  SELECT p.*, p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')' AS signature
+  SELECT
+    p.*,
+    -- Row types without their schema.
+    pg_catalog.format('%s(%s)', p.proname, (
+      SELECT pg_catalog.string_agg(
+        CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+      FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
+      JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+    )) AS signature
   FROM pg_catalog.pg_proc AS p
   JOIN home AS h ON h.oid = p.pronamespace
   WHERE p.proname LIKE 'rate\_limit%'
@@ -50,7 +59,7 @@ SELECT
     || CASE WHEN l.collname = 'C' THEN ' COLLATE "C"' ELSE '' END
     || CASE WHEN c.attnotnull THEN ' NOT NULL' ELSE '' END
     || CASE WHEN c.attidentity <> '' THEN ' IDENTITY' ELSE '' END
-    || coalesce(' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+    || coalesce(' DEFAULT ' || pg_catalog.pg_get_expr(d.adbin, 0), '')
 FROM relations AS r
 JOIN pg_catalog.pg_attribute AS c ON c.attrelid = r.oid
 LEFT JOIN pg_catalog.pg_collation AS l ON l.oid = c.attcollation
@@ -64,7 +73,7 @@ SELECT
     || array_to_string(
       ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, place, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) AS place),
       ', ')
-    || ')' || coalesce(' WHERE ' || pg_catalog.pg_get_expr(i.indpred, i.indrelid, true), '')
+    || ')' || CASE WHEN i.indpred IS NULL THEN '' ELSE ' WHERE' END
     || CASE WHEN i.indisvalid THEN '' ELSE ' INVALID' END
 FROM relations AS r
 JOIN pg_catalog.pg_index AS i ON i.indrelid = r.oid

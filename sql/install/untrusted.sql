@@ -17,7 +17,7 @@ objects AS (
   JOIN home AS h ON h.oid = c.relnamespace
   WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
   UNION ALL
-  SELECT p.oid, p.proowner, pg_catalog.format('the function %I(%s)', p.proname, pg_catalog.oidvectortypes(p.proargtypes))
+  SELECT p.oid, p.proowner, pg_catalog.format('the function %s', p.oid::pg_catalog.regprocedure)
   FROM pg_catalog.pg_proc AS p
   JOIN home AS h ON h.oid = p.pronamespace
   WHERE p.proname LIKE 'rate\_limit%'

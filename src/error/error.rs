@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::call::Denied;
-use crate::error::classify::{Cause, Phase, classify, sqlstate};
+use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, sqlstate};
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// What the database says, without the line of its own source code that the driver appends.
@@ -34,6 +34,13 @@ fn unavailable(source: &sqlx::Error) -> String {
             "no answer from the database in time: {told}; check that it runs, that the pool is large enough, and that no \
              transaction holds the row"
         ),
+    }
+}
+
+fn too_new(error: &sqlx::Error) -> Option<&SchemaTooNew> {
+    match error {
+        sqlx::Error::Configuration(source) => source.downcast_ref(),
+        _ => None,
     }
 }
 
@@ -110,6 +117,19 @@ pub enum Error {
         /// What the driver says.
         source: sqlx::Error,
     },
+    /// A newer release has migrated the schema, in a way that this release cannot work with. Nothing was decided.
+    #[error(
+        "the schema \"{schema}\" is at version {found}, which this release cannot work with: it knows versions up to {known}; \
+         update pg-limiter"
+    )]
+    SchemaTooNew {
+        /// The schema.
+        schema: String,
+        /// The newest version in the database that is marked as breaking.
+        found: i32,
+        /// The newest version that this release knows.
+        known: i32,
+    },
     /// The caller's transaction met a conflict and has to be rolled back; the whole of it is worth retrying.
     #[error("the transaction met a conflict: {}; roll it back and run it again from the start", told(.source))]
     Conflict {
@@ -155,7 +175,7 @@ impl Error {
     }
 
     /// A stable name, as in traces and metrics: `invalid`, `invalid_limit`, `invalid_job`, `denied`, `unavailable`,
-    /// `retries_exhausted`, `outcome_unknown`, `overloaded`, `closed`, `schema_missing`, `conflict`, `database`, `pooler`,
+    /// `retries_exhausted`, `outcome_unknown`, `overloaded`, `closed`, `schema_missing`, `schema_too_new`, `conflict`, `database`, `pooler`,
     /// `aborted`.
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -169,6 +189,7 @@ impl Error {
             Self::Overloaded { .. } => "overloaded",
             Self::Closed => "closed",
             Self::SchemaMissing { .. } => "schema_missing",
+            Self::SchemaTooNew { .. } => "schema_too_new",
             Self::Conflict { .. } => "conflict",
             Self::Database { .. } => "database",
             Self::Pooler { .. } => "pooler",
@@ -204,6 +225,9 @@ impl Error {
 
     /// A failure that is not tried again.
     pub(crate) fn of_attempt(source: sqlx::Error, phase: Phase, engine: Option<Engine>, schema: &str) -> Self {
+        if let Some(SchemaTooNew { found, known }) = too_new(&source) {
+            return Self::SchemaTooNew { schema: schema.to_owned(), found: *found, known: *known };
+        }
         let cause = classify(&source, phase, engine);
         let source = without_keys(source);
         match cause {

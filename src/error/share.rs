@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sqlx::error::{DatabaseError, ErrorKind};
 use sqlx::postgres::PgDatabaseError;
 
-use crate::error::ReadOnlyByDefault;
+use crate::error::{ReadOnlyByDefault, SchemaTooNew};
 
 /// The same error with the database's own words and codes only. What it tells besides, as the DETAIL that a row is refused
 /// with, or the parameters that a server adds if it is set up so, has keys in it, and would be shown by `{:?}`.
@@ -29,18 +29,15 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
         sqlx::Error::WorkerCrashed => sqlx::Error::WorkerCrashed,
         sqlx::Error::BeginFailed => sqlx::Error::BeginFailed,
         sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => sqlx::Error::Protocol(error.to_string()),
-        other => match read_only_by_default(other) {
-            Some(read_only) => read_only.clone().into(),
-            // What is no trouble of the connection does not become one.
-            None => sqlx::Error::Decode(other.to_string().into()),
-        },
-    }
-}
-
-fn read_only_by_default(error: &sqlx::Error) -> Option<&ReadOnlyByDefault> {
-    match error {
-        sqlx::Error::Configuration(source) => source.downcast_ref(),
-        _ => None,
+        sqlx::Error::Configuration(source) => {
+            match (source.downcast_ref::<ReadOnlyByDefault>(), source.downcast_ref::<SchemaTooNew>()) {
+                (Some(read_only), _) => read_only.clone().into(),
+                (_, Some(too_new)) => too_new.clone().into(),
+                // What is no trouble of the connection does not become one.
+                _ => sqlx::Error::Decode(error.to_string().into()),
+            }
+        }
+        other => sqlx::Error::Decode(other.to_string().into()),
     }
 }
 

@@ -13,7 +13,9 @@ use crate::limiter::held::Held;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
-use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, detect, explain, held, reset_all_keys};
+use crate::sql::{
+    Answer, Batch, Bucket, Once, Statements, check_release, decide, decide_once, detect, explain, held, reset_all_keys,
+};
 
 /// For how long, in milliseconds, a client that is stopped or cut off may keep rows locked that others want.
 const LONGEST_IDLE: u32 = 1_000;
@@ -229,12 +231,13 @@ impl Limiter {
 }
 
 impl Combiner {
-    /// The engine, which is asked for once.
+    /// The engine. It is asked for once, and whether this release can work with the schema.
     pub(super) async fn engine(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
         match self.known_engine() {
             Some(engine) => Ok(engine),
             None => {
                 let engine = detect(connection).await?;
+                check_release(connection, self.rate_limits.statements()).await?;
                 Ok(*self.engine.get_or_init(|| engine))
             }
         }

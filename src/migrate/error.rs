@@ -47,7 +47,7 @@ pub enum MigrateError {
     },
     /// The schema is not safe: another role can create objects in it, or owns or has changed what has one of the limiter's names. Its
     /// code could run as the role that migrates.
-    #[error("the schema \"{schema}\" is not safe: {}; {WAYS_OUT}", .problems.join("; "))]
+    #[error("the schema \"{schema}\" is not safe: {}; {WAYS_OUT}", few(.problems))]
     Untrusted {
         /// The schema.
         schema: String,
@@ -73,4 +73,14 @@ pub enum MigrateError {
         /// What the driver says.
         source: sqlx::Error,
     },
+}
+
+/// The first of these, and how many there are besides.
+fn few(problems: &[String]) -> String {
+    const FEW: usize = 4;
+    let listed = problems.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match problems.len().saturating_sub(FEW) {
+        0 => listed,
+        more => format!("{listed}; and {more} more"),
+    }
 }

@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, classify_migration, without_keys};
+use crate::error::{Engine, MigrationCause, classify_migration, sqlstate, without_keys};
 use crate::migrate::drift::{Plan, drift, occupied};
+use crate::migrate::functions::Function;
 use crate::migrate::installed::{Installed, untrusted};
 use crate::migrate::script::{CLAIM, HISTORY, record_functions, record_migration};
 use crate::migrate::{Drift, MigrateError};
@@ -19,6 +20,9 @@ const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+
+/// invalid_function_definition: CREATE OR REPLACE cannot change what a function returns.
+const OTHER_RESULT: &str = "42P13";
 
 /// What every migration runs under. A statement that waits for a lock makes others wait behind it: it gives up soon, and is tried
 /// again. Functions are not looked at before all of them are there, which takes no locks on the tables that they name.
@@ -254,7 +258,9 @@ impl Migrator {
         if plan.is_empty() {
             return Ok(report(&installed, &plan, Vec::new()));
         }
-        self.prepare(conn, &installed).await?;
+        for sql in self.preparations(&installed) {
+            execute(conn, sql).await?;
+        }
         let mut applied = Vec::new();
         for migration in &plan.migrations {
             let inserted = execute(conn, record_migration(&self.schema, migration)).await?;
@@ -264,7 +270,7 @@ impl Migrator {
             }
         }
         for function in &plan.functions {
-            execute(conn, function.sql.clone()).await?;
+            self.put(conn, function, &installed).await?;
         }
         for sql in self.claims(&plan) {
             execute(conn, sql).await?;
@@ -295,18 +301,54 @@ impl Migrator {
         Ok((installed, plan))
     }
 
+    /// Creates or replaces a function. One of a release that did not record its functions may return something else: it is
+    /// dropped, and its privileges are granted again.
+    async fn put(
+        &self,
+        conn: &mut PgConnection,
+        function: &Function,
+        installed: &Installed,
+    ) -> Result<(), sqlx::Error> {
+        let signature = function.signature;
+        let is_recorded = installed.records.get(signature).is_some_and(|record| record.sha256.is_some());
+        // A function of this name where nothing was migrated is the application's.
+        let is_ours = !is_recorded && !installed.applied.is_empty();
+        if !is_ours || installed.definition("function", signature).is_none() {
+            return execute(conn, function.sql.clone()).await.map(|_| ());
+        }
+        execute(conn, "SAVEPOINT rate_limits_function".to_owned()).await?;
+        match execute(conn, function.sql.clone()).await {
+            Err(error) if sqlstate(&error) == OTHER_RESULT => {}
+            result => {
+                result?;
+                return execute(conn, "RELEASE SAVEPOINT rate_limits_function".to_owned()).await.map(|_| ());
+            }
+        }
+        let named = format!("{}.{signature}", self.schema.quoted());
+        execute(conn, format!("ROLLBACK TO SAVEPOINT rate_limits_function; DROP FUNCTION {named}")).await?;
+        execute(conn, function.sql.clone()).await?;
+        execute(conn, format!("REVOKE ALL ON FUNCTION {named} FROM PUBLIC")).await?;
+        for (_, grant) in installed.grants.iter().filter(|(object, _)| object == signature) {
+            if let Some((role, "EXECUTE")) = grant.rsplit_once(": ") {
+                execute(conn, format!("GRANT EXECUTE ON FUNCTION {named} TO {role}")).await?;
+            }
+        }
+        execute(conn, "RELEASE SAVEPOINT rate_limits_function".to_owned()).await.map(|_| ())
+    }
+
     pub(super) fn trust(&self, problems: Vec<String>) -> Result<(), Failure> {
         if problems.is_empty() { Ok(()) } else { Err(Failure::Untrusted(problems)) }
     }
 
-    /// The schema, and the tables of what was applied.
-    pub(super) async fn prepare(&self, conn: &mut PgConnection, installed: &Installed) -> Result<(), Failure> {
-        // Asked first: CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
-        if !installed.has_schema {
-            execute(conn, format!("CREATE SCHEMA {}", self.schema.quoted())).await?;
+    /// Creates the schema, and the tables of what was applied.
+    pub(super) fn preparations(&self, installed: &Installed) -> Vec<String> {
+        let history = self.schema.render(HISTORY);
+        // CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
+        if installed.has_schema {
+            vec![history]
+        } else {
+            vec![format!("CREATE SCHEMA {}", self.schema.quoted()), history]
         }
-        execute(conn, self.schema.render(HISTORY)).await?;
-        Ok(())
     }
 
     /// Takes new objects away from everyone but their owner, and records what was created or replaced.

@@ -44,7 +44,12 @@ pub fn script(schema: &Schema, part: Part) -> String {
             .to_owned(),
     ];
     if part == Part::All && schema.name() != "public" {
-        blocks.push(format!("CREATE SCHEMA IF NOT EXISTS {};", schema.quoted()));
+        let quoted = schema.quoted();
+        // CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
+        blocks.push(format!(
+            "DO $schema$\nBEGIN\n  IF pg_catalog.to_regnamespace($name${quoted}$name$) IS NULL THEN\n    CREATE SCHEMA {quoted};\n  \
+             END IF;\nEND\n$schema$;"
+        ));
     }
     blocks.push(refuse(schema));
     blocks.push(schema.render(HISTORY));

@@ -33,7 +33,9 @@ impl Migrator {
         if plan.is_empty() {
             return Ok(report(&installed, &plan, Vec::new()));
         }
-        self.prepare(conn, &installed).await?;
+        for sql in self.preparations(&installed) {
+            persistently(conn, &sql).await?;
+        }
         let history = format!("{}.rate_limits_migrations", self.schema.quoted());
         let zero = format!("INSERT INTO {history} (version, name) VALUES (0, 'lock') ON CONFLICT (version) DO NOTHING");
         execute(conn, zero).await?;
@@ -47,7 +49,7 @@ impl Migrator {
             for statement in statements(&migration.sql) {
                 persistently(conn, statement).await?;
             }
-            execute(conn, record_migration(&self.schema, migration)).await?;
+            persistently(conn, &record_migration(&self.schema, migration)).await?;
             applied.push(migration.version);
         }
         for function in &plan.functions {

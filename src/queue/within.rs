@@ -9,6 +9,7 @@ use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::queue::found;
 use crate::queue::{Enqueued, Estimate, Job, JobState, Queue};
+use crate::sql::check_release;
 use crate::sql::queue::{EnqueueAnswer, KnownLimits, cancel, settle};
 
 /// Calls of a queue within the caller's transaction, from [`Queue::within`]: one statement, one round trip each, at any
@@ -138,6 +139,8 @@ impl QueueWithin<'_> {
 
     async fn send(self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
         let Queue { site, name, .. } = self.queue;
+        let looked = check_release(self.connection, site.limiter.rate_limits().statements()).await;
+        looked.map_err(|error| site.told(error))?;
         let answers = Enqueueing::new(name, &jobs.iter().collect::<Vec<_>>(), only_estimate)
             .run(self.connection, &site.statements)
             .await;

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::sql::{Names, Sql};
 
@@ -78,6 +79,8 @@ pub(crate) struct Statements {
     pub(crate) prune: Sql,
     pub(crate) prune_answers: Sql,
     pub(crate) names: Names,
+    /// Whether this release is known to work with the schema.
+    pub(crate) is_checked: Arc<AtomicBool>,
 }
 
 impl Statements {
@@ -117,6 +120,7 @@ impl Statements {
             prune: Sql::new(prune, &names),
             prune_answers: Sql::new(prune_answers, &names),
             names,
+            is_checked: Arc::default(),
         }
     }
 }

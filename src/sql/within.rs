@@ -7,7 +7,7 @@ use crate::call::{Balances, Call, Decision, KeySecret, Op, Resolved};
 use crate::error::Error;
 use crate::limit::Limits;
 use crate::observability::Seen;
-use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, decide, decide_once};
+use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
 
 /// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
 ///
@@ -113,7 +113,8 @@ impl RateLimits {
 }
 
 /// Calls within the caller's transaction, from [`RateLimits::within`] and [`Limiter::within`](crate::Limiter::within):
-/// one statement, one round trip each, at any isolation level.
+/// one statement, one round trip each, at any isolation level. (The first call of a [`RateLimits`] and its clones looks besides if
+/// this release can work with the schema.)
 ///
 /// # In a transaction
 /// What is taken is taken when the caller commits; a rollback gives it back. Rows stay locked until then, so limit
@@ -229,9 +230,9 @@ impl Within<'_> {
         let seen = Seen::whole("reset_all_keys", true, name);
         let running = async {
             crate::limit::check_name(name)?;
-            reset_all_keys(self.connection, self.rate_limits.statements(), name)
-                .await
-                .map_err(|error| Error::of_statement(error, self.rate_limits.schema().name()))
+            let told = |error| Error::of_statement(error, self.rate_limits.schema().name());
+            check_release(self.connection, self.rate_limits.statements()).await.map_err(told)?;
+            reset_all_keys(self.connection, self.rate_limits.statements(), name).await.map_err(told)
         };
         seen.watch(running).await
     }
@@ -280,6 +281,7 @@ impl Within<'_> {
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.rate_limits.statements();
         let told = |error| Error::of_statement(error, self.rate_limits.schema().name());
+        check_release(self.connection, statements).await.map_err(told)?;
         if let Some(key) = &call.idempotency_key {
             let once = decide_once(self.connection, statements, call, key, self.rate_limits.keep_answers).await;
             return once.map_err(told)?.answer();

@@ -29,6 +29,7 @@ pub(super) fn failed(error: &Error) {
         | Error::InvalidJob(_)
         | Error::Aborted
         | Error::SchemaMissing { .. }
+        | Error::SchemaTooNew { .. }
         | Error::Pooler { .. } => misconfigured(error),
         _ => warn!(%error, "no decision on a rate limit: refused"),
     }

@@ -82,14 +82,9 @@ async fn cooldown_keeps_mails_apart_and_few() {
 #[tokio::test]
 async fn migrate_by_hand_leaves_the_application_no_more_rights_than_it_needs() {
     let story = told(migrate_by_hand::run).await;
-    // A version that has no file would be missing in the application's folder.
-    let versions = pg_limiter::migrate::migrations(&pg_limiter::Schema::default());
-    for version in &versions {
-        let file = format!("20260101{:06}_{}.sql", version.version, version.name);
-        assert!(story.files.contains(&file), "{file} is not in {:?}", story.files);
-    }
-    let files = i64::try_from(versions.len()).expect("a few") + 2;
-    assert_eq!(story.applied, [files, files]);
+    assert_eq!(story.files.len(), 3, "{:?}", story.files);
+    assert_eq!(story.applied, [3, 3]);
+    assert_eq!(story.drift, [""; 0], "a later migrate() has nothing to do");
     assert_eq!(story.allowed, [true, true, false]);
     assert_eq!(story.orders, 2);
     assert_eq!(story.by_hand.len(), 5);

@@ -72,7 +72,11 @@ mod tool_simulate;
 #[cfg(feature = "cli")]
 mod tool_soak;
 mod transactions;
+#[cfg(feature = "cli")]
+mod trust;
 mod until_ready;
+#[cfg(feature = "cli")]
+mod upgrades;
 #[cfg(feature = "axum")]
 mod web;
 #[cfg(feature = "tower")]

@@ -46,7 +46,12 @@ const SOURCES: [&str; 25] = [
 ];
 
 /// The SHA-256 of the migrations. A file that was released never changes: databases that have it would not get the change.
-const FROZEN: [&str; 4] = ["", "", "", ""];
+const FROZEN: [&str; 4] = [
+    "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
+    "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
+    "19fb17704da90c54c986986e0c9ba69b170932600324d55147f42c5d403d566b",
+    "2cd15376ac19e0da7cfd8171ba17537ca9f12b06fd67488b7027f77c9c52bc49",
+];
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";
 

@@ -155,14 +155,14 @@ async fn printed_sql_is_all_that_is_needed() {
             assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), [].as_slice()));
             String::from_utf8(output.stdout).expect("UTF-8")
         };
-        assert_eq!(print("--list"), "0001 rate_limits\n0002 queue\n0003 answers\n");
+        assert_eq!(print("--list"), "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_payments\n");
         database.execute(&print("--print")).await;
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
         run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 3: applied 1, 2, 3"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 4: applied 1, 2, 3, 4, updated 33 functions"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 3: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 4: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }
@@ -171,15 +171,23 @@ async fn printed_sql_is_all_that_is_needed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_new_can_be_printed_alone() {
     let database = Database::empty().await;
-    let print = |from: &str| run(None, &["migrate", "--print", "--from", from], "");
-    database.execute(&pg_limiter::migrate::migrations(&pg_limiter::Schema::default())[0].sql).await;
-    let new = print("2").stdout;
-    assert!(new.starts_with("-- 0002_queue\n") && new.contains("-- 0003_answers\n"), "{}", &new[..100]);
+    let print = |more: &[&str]| run(None, &[&["migrate", "--print"], more].concat(), "");
+    let first = &pg_limiter::migrate::migrations(&pg_limiter::Schema::default())[0];
+    database.execute(&first.sql).await;
+    let new = print(&["--from", "2"]).stdout;
+    assert!(!new.contains("-- 0001_rate_limits\n"), "{}", &new[..100]);
+    assert!(new.contains("-- 0002_queue\n") && new.contains("-- 0003_answers\n"), "{}", &new[..100]);
     database.execute(&new).await;
     run(Some(&database.url), &["queue", "ls", "mails"], "").refuses(2, &["mails"]);
-    assert_eq!(print("1").stdout, run(None, &["migrate", "--print"], "").stdout);
-    print("4").refuses(2, &["--from 4", "--list"]);
+    assert_eq!(print(&["--from", "1"]).stdout, print(&[]).stdout);
+    let functions = print(&["--functions"]).stdout;
+    assert!(
+        !functions.contains("CREATE TABLE public.rate_limits (")
+            && functions.contains("FUNCTION public.rate_limit_take(")
+    );
+    print(&["--from", "5"]).refuses(2, &["--from 5", "from 1 to 4"]);
     assert_eq!(run(None, &["migrate", "--from", "2"], "").code, Some(2));
+    assert_eq!(run(None, &["migrate", "--print", "--from", "2", "--functions"], "").code, Some(2));
 }
 
 const EVENTS: &str = r#"{"at": 1767225601000.5, "limit": "send_message", "key": "u1"}

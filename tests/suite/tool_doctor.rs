@@ -113,8 +113,8 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("clock", "ok", &[" s "])
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
-        .has("schema", "ok", &["version 3, the newest"])
-        .has("functions", "ok", &["all 32"])
+        .has("schema", "ok", &["version 4, the newest"])
+        .has("functions", "ok", &["all 33"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -134,7 +134,11 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     // The same for people.
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
-    assert!(text.stdout.contains("\nok       functions          all 32 functions are there\n"), "{}", text.stdout);
+    assert!(
+        text.stdout.contains("\nok       functions          all 33 functions are those of this release\n"),
+        "{}",
+        text.stdout
+    );
     assert!(text.stdout.contains("\nnote     time-outs          none is set\n         A client"), "{}", text.stdout);
     assert!(text.stdout.contains("\n\n0 problems, ") && text.stdout.ends_with(" notes\n"), "{}", text.stdout);
     assert!(!text.stdout.contains('\u{1b}'), "no colours but on a terminal");
@@ -168,17 +172,17 @@ async fn a_schema_that_is_not_there_or_not_whole_is_a_problem() {
         &["o'ther\\ \"one\"", "--schema 'o'\\''ther\\ \"one\"'"],
     );
 
-    database.execute("DROP FUNCTION rate_limit_prune, rate_limit_reset(text); DROP VIEW rate_limits_seen").await;
-    let missing = ["missing: rate_limits_seen, rate_limit_prune(), rate_limit_reset()", "migrate --print"];
+    database.execute("DROP FUNCTION rate_limit_prune, rate_limit_reset(text)").await;
+    let missing = ["function rate_limit_prune(", "rate_limit_reset(text) is missing", "Run pg-limiter migrate"];
     assert_eq!(examine(&database.url).has("functions", "problem", &missing).code, Some(1));
-    // What it tells to do helps.
-    database.execute(&run(None, &["migrate", "--print"], "").stdout).await;
+    // What it advises helps.
+    run(Some(&database.url), &["migrate"], "").says(0, "updated 2 functions");
     examine(&database.url).has("functions", "ok", &[]);
 
-    database.execute("DELETE FROM rate_limits_migrations WHERE version = 3").await;
-    examine(&database.url).has("schema", "warning", &["version 2", "the newest is 3", "pg-limiter migrate"]);
-    database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (3, 'answers'), (99, 'later')").await;
-    examine(&database.url).has("schema", "warning", &["version 99", "up to 3", "Update"]);
+    database.execute("DELETE FROM rate_limits_migrations WHERE version > 3").await;
+    examine(&database.url).has("schema", "warning", &["version 3", "the newest is 4", "pg-limiter migrate"]);
+    database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (4, 'again'), (99, 'later')").await;
+    examine(&database.url).has("schema", "note", &["version 99", "up to 4", "Update"]).has("functions", "ok", &[]);
     database.execute("DROP TABLE rate_limits_migrations").await;
     examine(&database.url).has("schema", "note", &["printed SQL"]).has("functions", "ok", &[]);
 }
@@ -196,7 +200,7 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
         .has("grants", "problem", &["may not use the schema", &grant, "may not call public.rate_limit_decide, "])
         .has("tables by hand", "ok", &["neither read nor change"])
         .has("schema", "note", &["not looked at", "42501"])
-        .has("functions", "ok", &[])
+        .has("functions", "note", &["not looked at", "42501"])
         .has("table", "ok", &[])
         .has("idle rows", "note", &["not looked at", "42501"]);
     assert_eq!(found.code, Some(1));
@@ -226,10 +230,10 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
         .has("jobs", "ok", &["none"]);
 
     database.execute("GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_reset(text) TO PUBLIC").await;
-    let revoke = "REVOKE ALL ON FUNCTION public.rate_limit_decide, public.rate_limit_reset(text) FROM PUBLIC;";
-    examine(&database.url).has("grants", "warning", &["everybody may call", revoke]);
-    database.execute(revoke).await;
-    examine(&database.url).has("grants", "note", &[]);
+    let found = examine(&database.url);
+    found.has("privileges", "warning", &["every role has EXECUTE on rate_limit_reset(text)"]);
+    database.execute(found.by_check["privileges"]["advice"].as_str().expect("SQL")).await;
+    examine(&database.url).has("privileges", "ok", &[]).has("grants", "note", &[&format!("granted to: {name} (")]);
     role.drop().await;
 }
 

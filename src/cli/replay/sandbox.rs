@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::Schema;
 use crate::cli::database::Running;
 use crate::cli::error::CliError;
-use crate::migrate::migrations;
+use crate::migrate::{functions, migrations};
 use crate::sql::{Answer, Batch, Names, Statements, decide};
 
 pub(in crate::cli) struct Sandbox {
@@ -20,8 +20,10 @@ impl Sandbox {
         // The same isolation as the limiter's own transactions; writable whatever the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
         let schema = Schema::new("pg_temp")?;
-        for migration in migrations(&schema) {
-            sqlx::raw_sql(AssertSqlSafe(migration.sql)).execute(&mut connection).await.map_err(|error| {
+        sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
+        let tables = migrations(&schema).into_iter().map(|migration| migration.sql);
+        for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
                 CliError::failed(format!(
                     "cannot create a temporary table and functions: {error}\nThe role needs TEMPORARY on the database, \
                      and the database must take writes."

@@ -135,6 +135,20 @@ impl From<ReadOnlyByDefault> for sqlx::Error {
     }
 }
 
+/// The schema was migrated by a newer release, in a way that this one cannot work with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the schema is at version {found}, which this release cannot work with: it knows versions up to {known}")]
+pub(crate) struct SchemaTooNew {
+    pub(crate) found: i32,
+    pub(crate) known: i32,
+}
+
+impl From<SchemaTooNew> for sqlx::Error {
+    fn from(too_new: SchemaTooNew) -> Self {
+        Self::Configuration(Box::new(too_new))
+    }
+}
+
 /// Whether a transaction that only reads was asked to write: read_only_sql_transaction.
 pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25006"

@@ -54,6 +54,7 @@ pub fn error_response(error: &Error) -> Response<String> {
         | Error::Overloaded { .. }
         | Error::Closed
         | Error::SchemaMissing { .. }
+        | Error::SchemaTooNew { .. }
         | Error::Conflict { .. }
         | Error::Database { .. }
         | Error::Pooler { .. } => {

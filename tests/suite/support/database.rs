@@ -97,6 +97,9 @@ impl Database {
         admin.close().await.expect("close");
         let url = with_database(server_url(), &name);
         let pool = Self::pool(&url, 16).await;
+        // As from PostgreSQL 15 on: a schema in which every role can create objects is refused.
+        let revoke = sqlx::query("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
+        revoke.execute(&pool).await.expect("revoke CREATE on the schema public");
         let app_url = app_url(&url);
         let app = if app_url == url { pool.clone() } else { Self::pool(&app_url, 16).await };
         Self { name, url, pool, app, app_url }

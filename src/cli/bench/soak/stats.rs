@@ -52,6 +52,7 @@ const fn kind(error: &Error) -> (&'static str, bool) {
         Error::Overloaded { .. } => ("overloaded", false),
         Error::Closed => ("closed", false),
         Error::SchemaMissing { .. } => ("schema missing", false),
+        Error::SchemaTooNew { .. } => ("schema too new", false),
         Error::Database { .. } => ("database", false),
         Error::Pooler { .. } => ("pooler", false),
         Error::Aborted => ("aborted", false),

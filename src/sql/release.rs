@@ -1,0 +1,31 @@
+//! Whether this release can work with the schema that a newer one may have migrated.
+
+use std::sync::atomic::Ordering;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+use crate::error::SchemaTooNew;
+use crate::sql::{SCHEMA_VERSION, Statements};
+
+/// Looks once, on the first connection that is used: further calls return at once. A schema whose migrations are not recorded is
+/// taken as it is. In simple queries: poolers may share out the two halves of a prepared one.
+pub(crate) async fn check_release(connection: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
+    if statements.is_checked.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let history = format!("{}.rate_limits_migrations", statements.schema.quoted());
+    let readable = format!(
+        "SELECT coalesce(pg_catalog.bool_or(pg_catalog.has_table_privilege(a.attrelid, 'SELECT')), false) \
+         FROM pg_catalog.pg_attribute AS a \
+         WHERE a.attrelid = pg_catalog.to_regclass($name${history}$name$) AND a.attname = 'breaking'"
+    );
+    if sqlx::raw_sql(AssertSqlSafe(readable)).fetch_one(&mut *connection).await?.try_get(0)? {
+        let newest = format!("SELECT coalesce(pg_catalog.max(version), 0) FROM {history} WHERE breaking");
+        let found: i32 = sqlx::raw_sql(AssertSqlSafe(newest)).fetch_one(connection).await?.try_get(0)?;
+        if found > SCHEMA_VERSION {
+            return Err(SchemaTooNew { found, known: SCHEMA_VERSION }.into());
+        }
+    }
+    statements.is_checked.store(true, Ordering::Relaxed);
+    Ok(())
+}

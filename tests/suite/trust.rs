@@ -1,0 +1,225 @@
+//! Migrating gives no other role any rights: what others put in its way is refused, and new objects belong to their owner alone.
+
+use pg_limiter::Schema;
+use pg_limiter::migrate::{MigrateError, Migrator, Part, migrate, migrate_on, script};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+
+use crate::support::{Database, guide};
+use crate::tool::run;
+
+/// Another role, in a database of its own.
+struct Other<'d> {
+    database: &'d Database,
+    name: String,
+}
+
+impl<'d> Other<'d> {
+    async fn new(database: &'d Database) -> Self {
+        let name = format!("mallory_of_{}", database.name);
+        database
+            .execute(&format!(
+                "DROP ROLE IF EXISTS {name}; CREATE ROLE {name}; GRANT CREATE ON SCHEMA public TO {name}"
+            ))
+            .await;
+        Self { database, name }
+    }
+
+    async fn does(&self, sql: &str) {
+        self.database.execute(&format!("SET ROLE {}; {sql}; RESET ROLE", self.name)).await;
+    }
+
+    async fn connection(&self) -> PgConnection {
+        let mut connection = PgConnection::connect(&self.database.url).await.expect("a connection");
+        let set = AssertSqlSafe(format!("SET ROLE {}", self.name));
+        sqlx::raw_sql(set).execute(&mut connection).await.expect("set role");
+        connection
+    }
+
+    async fn drop(self) {
+        self.database.execute(&format!("DROP OWNED BY {0} CASCADE; DROP ROLE {0}", self.name)).await;
+    }
+}
+
+/// A function that makes its owner a superuser when a superuser calls it.
+const TRAP: &str = "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN EXECUTE format('ALTER ROLE %I SUPERUSER', (SELECT proowner::regrole::text FROM pg_proc WHERE proname = 'trap')); RETURN NEW; END $$";
+
+async fn is_superuser(database: &Database, role: &str) -> bool {
+    let sql = "SELECT rolsuper FROM pg_roles WHERE rolname = $1";
+    sqlx::query_scalar(sql).bind(role).fetch_one(&database.pool).await.expect("a role")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_another_role_has_put_there_are_refused() {
+    let history = "CREATE TABLE rate_limits_migrations (version integer PRIMARY KEY, name text NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT now(), sha256 text, crate_version text, breaking boolean NOT NULL DEFAULT false)";
+    let trapped = format!(
+        "{history}; {TRAP}; CREATE TRIGGER trap BEFORE INSERT ON rate_limits_migrations FOR EACH ROW EXECUTE FUNCTION trap()"
+    );
+    let a_view = "CREATE VIEW rate_limits_migrations AS SELECT 1 AS version, 'a' AS name";
+    let clock = "CREATE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'";
+    let table =
+        "CREATE TABLE rate_limits (name text, key text, shard int, shards int, value float8, ts bigint, idle_at bigint,
+        earlier_counts float8[])";
+    for (put, problem) in [
+        (&*trapped, "the relation rate_limits_migrations belongs to the role"),
+        (a_view, "the relation rate_limits_migrations belongs to the role"),
+        (clock, "rate_limit_clock() belongs to the role"),
+        (table, "the relation rate_limits belongs to the role"),
+    ] {
+        let database = Database::empty().await;
+        let other = Other::new(&database).await;
+        other.does(put).await;
+        // Whether or not it may still create objects.
+        for revoke in [false, true] {
+            if revoke {
+                database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+            }
+            let error = migrate(&database.pool).await.expect_err("refused");
+            let MigrateError::Untrusted { problems, .. } = &error else { panic!("{put}: {error}") };
+            assert!(problems.iter().any(|found| found.contains(problem)), "{put}: {problems:?}");
+            let text = error.to_string();
+            assert!(text.contains("revoke CREATE") && text.contains("a schema of its own"), "{text}");
+            let printed =
+                sqlx::raw_sql(AssertSqlSafe(script(&Schema::default(), Part::All))).execute(&database.pool).await;
+            assert!(printed.expect_err("refused").to_string().contains("the schema is not safe"), "{put}");
+        }
+        assert!(!is_superuser(&database, &other.name).await, "{put}: it has become a superuser");
+        let refused = run(Some(&database.url), &["migrate"], "");
+        assert!(refused.code == Some(3) && refused.stderr.contains("not safe"), "{}", refused.stderr);
+        other.drop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_in_which_others_can_create_objects_is_refused() {
+    let database = Database::empty().await;
+    let other = Other::new(&database).await;
+    let error = migrate(&database.pool).await.expect_err("refused");
+    let problem = format!("the role {} can create objects in it", other.name);
+    assert!(matches!(&error, MigrateError::Untrusted { problems, .. } if problems == &[problem]), "{error}");
+    // As in PostgreSQL 14 and before.
+    database
+        .execute(&format!(
+            "REVOKE CREATE ON SCHEMA public FROM {}; GRANT CREATE ON SCHEMA public TO PUBLIC",
+            other.name
+        ))
+        .await;
+    let error = migrate(&database.pool).await.expect_err("refused");
+    assert!(error.to_string().contains("every role can create objects in it"), "{error}");
+    // Both ways out.
+    Migrator::new(Schema::new("limits").expect("a schema")).run(&database.pool).await.expect("a schema of its own");
+    database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
+    migrate(&database.pool).await.expect("migrated");
+
+    // What comes later is found, and a run that has something to do refuses it.
+    database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
+    let doctor = run(Some(&database.url), &["doctor"], "");
+    assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
+    assert_eq!(migrate(&database.pool).await.expect("nothing to do").functions, [""; 0]);
+    database.execute("ALTER FUNCTION rate_limit_held STABLE").await;
+    assert!(matches!(migrate(&database.pool).await, Err(MigrateError::Untrusted { .. })));
+    other.drop().await;
+}
+
+/// A role that may set triggers would have them run as the owner.
+#[tokio::test]
+async fn triggers_and_rules_of_others_are_refused() {
+    let database = Database::migrated().await;
+    for (make, drop) in [
+        (
+            "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+             CREATE TRIGGER mine BEFORE INSERT ON rate_limits FOR EACH ROW EXECUTE FUNCTION mine()",
+            "DROP TRIGGER mine ON rate_limits",
+        ),
+        ("CREATE RULE mine AS ON INSERT TO rate_limits DO INSTEAD NOTHING", "DROP RULE mine ON rate_limits"),
+    ] {
+        database.execute(make).await;
+        let drift = Migrator::default().check(&database.pool).await.expect("checked");
+        assert!(drift.len() == 1 && drift[0].to_string().contains("the relation rate_limits has the "), "{drift:?}");
+        database.execute("ALTER FUNCTION rate_limit_held STABLE").await;
+        assert!(matches!(migrate(&database.pool).await, Err(MigrateError::Untrusted { .. })));
+        database.execute(drop).await;
+        migrate(&database.pool).await.expect("migrated");
+    }
+}
+
+/// With defaults that grant everything to other roles, as some hosts set them for PostgREST.
+#[tokio::test]
+async fn default_privileges_give_no_role_anything() {
+    let database = Database::empty().await;
+    let anon = format!("anon_of_{}", database.name);
+    database
+        .execute(&format!(
+            "CREATE ROLE {anon}; GRANT USAGE ON SCHEMA public TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO {anon}"
+        ))
+        .await;
+    for way in ["migrate", "print"] {
+        if way == "migrate" {
+            migrate(&database.pool).await.expect("migrated");
+        } else {
+            database.execute(&pg_limiter::migrate::uninstall(&Schema::default())).await;
+            database.execute(&script(&Schema::default(), Part::All)).await;
+        }
+        let given = "SELECT string_agg(o, ', ') FROM (
+             SELECT p.proname || ' ' || a.grantee::regrole AS o FROM pg_proc AS p, aclexplode(p.proacl) AS a
+             WHERE p.proname LIKE 'rate\\_limit%' AND a.grantee <> p.proowner UNION ALL
+             SELECT c.relname || ' ' || a.grantee::regrole || a.privilege_type FROM pg_class AS c, aclexplode(c.relacl) AS a
+             WHERE c.relname LIKE 'rate\\_limit%' AND a.grantee <> c.relowner
+               AND NOT (c.relname IN ('rate_limits_migrations', 'rate_limits_objects') AND a.grantee = 0)) AS x";
+        let given: Option<String> = sqlx::query_scalar(given).fetch_one(&database.pool).await.expect("privileges");
+        assert_eq!(given, None, "{way}");
+        assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
+    }
+    // What is granted by hand stays, also on functions that are replaced, and the tool lists it.
+    database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
+    database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
+    migrate(&database.pool).await.expect("migrated");
+    let doctor = run(Some(&database.url), &["doctor"], "");
+    assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains(&format!("granted to: {anon} (7 functions, 1 tables)")), "{}", doctor.stdout);
+    database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
+}
+
+/// A role that may call could lock a key for a century by a clock of its own, or fill a bucket.
+#[tokio::test]
+async fn only_the_owner_may_set_the_clock() {
+    let database = Database::migrated().await;
+    let other = Other::new(&database).await;
+    for grant in &guide::grants()[..2] {
+        database.execute(&grant.replace("app_role", &other.name)).await;
+    }
+    let mut connection = other.connection().await;
+    let calls = ["rate_limit", "rate_limit_check", "rate_limit_enforce"].map(|function| {
+        format!("SELECT * FROM public.{function}('a', 'k', 'token_bucket', 10, '1 minute', at => '2199-01-01')")
+    });
+    let decide = "SELECT * FROM public.rate_limit_decide(ARRAY['token_bucket'], ARRAY[10], ARRAY[60000000], NULL, NULL, NULL, NULL, NULL,
+        ARRAY['a'], ARRAY['k'], NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[7226582400000000])";
+    for call in calls.iter().map(String::as_str).chain([decide]) {
+        let error = sqlx::raw_sql(AssertSqlSafe(call.to_owned())).execute(&mut connection).await.expect_err("refused");
+        let code = error.as_database_error().and_then(|error| error.code()).expect("a code").into_owned();
+        assert_eq!(code, "42501", "{call}: {error}");
+        sqlx::raw_sql(AssertSqlSafe(call.to_owned())).execute(&database.pool).await.expect("the owner may");
+        database.execute("DELETE FROM rate_limits").await;
+    }
+    let now = calls[0].replace(", at => '2199-01-01'", "");
+    sqlx::raw_sql(AssertSqlSafe(now)).execute(&mut connection).await.expect("on the database's clock");
+    connection.close().await.expect("close");
+    other.drop().await;
+}
+
+/// A role that owns nothing and may create nothing can run a migration that has nothing to do.
+#[tokio::test]
+async fn a_role_without_rights_finds_nothing_to_do() {
+    let database = Database::migrated().await;
+    let other = Other::new(&database).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+    let mut connection = other.connection().await;
+    let report = migrate_on(&mut connection).await.expect("nothing to do");
+    assert_eq!((report.applied.len(), report.functions.len()), (0, 0));
+    connection.close().await.expect("close");
+    other.drop().await;
+}

@@ -1,0 +1,384 @@
+//! What a new release brings reaches the databases that exist, and nothing is lost on the way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrate, script};
+use pg_limiter::queue::{Job, Queue};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::{Error, Item, Limit, Limits, Schema};
+
+use crate::support::{Database, guide};
+use crate::tool::run;
+
+/// The SQL of a function that allows everything.
+const ALWAYS: &str =
+    "CREATE OR REPLACE FUNCTION public.rate_limit_clock() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 0::bigint'";
+
+const CLOCK: &str = "rate_limit_clock()";
+
+async fn drift(database: &Database) -> Vec<Drift> {
+    Migrator::default().check(&database.pool).await.expect("checked")
+}
+
+async fn lines(database: &Database) -> Vec<String> {
+    drift(database).await.iter().map(ToString::to_string).collect()
+}
+
+async fn text(database: &Database, sql: &str) -> String {
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&database.pool).await.expect("a text")
+}
+
+fn limits(rate: f64) -> Limits {
+    let of = |rate| Limit::token_bucket(rate, Duration::from_secs(100_000_000));
+    Limits::new().define("a", of(rate)).and_then(|limits| limits.define("b", of(1e6))).expect("limits")
+}
+
+fn role(database: &Database, what: &str) -> String {
+    format!("{what}_of_{}", database.name)
+}
+
+/// The database as the release before left it: its tables, its functions, its history, and what was granted.
+async fn of_the_release_before() -> Database {
+    let database = Database::empty().await;
+    database
+        .execute(
+            "CREATE TABLE rate_limits_migrations (version integer PRIMARY KEY, name text NOT NULL,
+               applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now());
+             GRANT SELECT ON rate_limits_migrations TO PUBLIC;
+             INSERT INTO rate_limits_migrations (version, name) VALUES (1, 'rate_limits'), (2, 'queue'), (3, 'answers')",
+        )
+        .await;
+    for sql in [
+        include_str!("../data/release_before/0001_rate_limits.sql"),
+        include_str!("../data/release_before/0002_queue.sql"),
+        include_str!("../data/release_before/0003_answers.sql"),
+    ] {
+        database.execute(sql).await;
+    }
+    database
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_changed_by_hand_is_reported_and_replaced() {
+    let database = Database::migrated().await;
+    assert_eq!(drift(&database).await, []);
+    run(Some(&database.url), &["migrate", "--check"], "").says(0, "schema \"public\" is as this release ships it");
+
+    let app = role(&database, "app");
+    database
+        .execute(&format!("CREATE ROLE {app}; GRANT EXECUTE ON FUNCTION rate_limit_clock TO {app}; {ALWAYS}"))
+        .await;
+    assert_eq!(drift(&database).await, [Drift::FunctionChanged { signature: CLOCK }]);
+    let checked = run(Some(&database.url), &["migrate", "--check"], "");
+    assert_eq!((checked.code, checked.stdout.trim()), (Some(1), "the function rate_limit_clock() was changed by hand"));
+    let doctor = run(Some(&database.url), &["doctor"], "");
+    assert!(doctor.stdout.contains("rate_limit_clock() was changed by hand"), "{}", doctor.stdout);
+
+    let report = migrate(&database.pool).await.expect("migrated");
+    assert_eq!((report.applied.len(), &*report.functions, &*report.changed_by_hand), (0, &[CLOCK][..], &[CLOCK][..]));
+    assert_eq!(drift(&database).await, []);
+    let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_clock()', 'EXECUTE')::text");
+    assert_eq!(text(&database, &granted).await, "true", "what was granted stays");
+    let public = "SELECT has_function_privilege('public', 'rate_limit_clock()', 'EXECUTE')::text";
+    assert_eq!(text(&database, public).await, "false");
+
+    // One that is gone is created anew, for its owner alone.
+    database.execute("DROP FUNCTION rate_limit_clock()").await;
+    assert_eq!(drift(&database).await, [Drift::FunctionMissing { signature: CLOCK }]);
+    migrate(&database.pool).await.expect("migrated");
+    assert_eq!(drift(&database).await, []);
+    assert_eq!(text(&database, public).await, "false");
+    database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// Other settings of a function count as well as its body.
+#[tokio::test]
+async fn every_property_that_decides_what_a_function_does_is_compared() {
+    let database = Database::migrated().await;
+    for change in ["SECURITY INVOKER", "RESET ALL", "STABLE", "SET search_path = public", "STRICT"] {
+        database.execute(&format!("ALTER FUNCTION rate_limit_reset(text) {change}")).await;
+        assert_eq!(
+            drift(&database).await,
+            [Drift::FunctionChanged { signature: "rate_limit_reset(text)" }],
+            "{change}"
+        );
+        migrate(&database.pool).await.expect("migrated");
+        assert_eq!(drift(&database).await, [], "{change}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_release_leaves_functions_of_a_newer_one_alone() {
+    let database = Database::migrated().await;
+    database.execute(ALWAYS).await;
+    // As the newer release records it.
+    let record =
+        "UPDATE rate_limits_objects SET crate_version = '99.0.0', sha256 = $1 WHERE object = 'rate_limit_clock()'";
+    let hash = hash_of_clock(&database).await;
+    sqlx::query(record).bind(hash).execute(&database.pool).await.expect("recorded");
+    assert_eq!(drift(&database).await, []);
+    assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
+    // Nor is one created anew that the newer release has dropped.
+    database.execute("DROP FUNCTION rate_limit_held").await;
+    assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
+    // Changed by hand since: reported, and left to the newer release.
+    database.execute(&ALWAYS.replace("SELECT 0", "SELECT 1")).await;
+    assert_eq!(drift(&database).await, [Drift::FunctionChanged { signature: CLOCK }]);
+    assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
+}
+
+async fn hash_of_clock(database: &Database) -> String {
+    let installed = include_str!("../../sql/install/installed.sql");
+    let of_clock = format!("SELECT definition FROM ({installed}) AS i WHERE what = 'function' AND which = '{CLOCK}'");
+    text(database, &of_clock).await
+}
+
+#[tokio::test]
+async fn drift_of_tables_owners_and_privileges_is_reported() {
+    let database = Database::migrated().await;
+    let other = role(&database, "other");
+    database.execute(&format!("CREATE ROLE {other}")).await;
+    let other_owner = format!("rate_limit_held(text[], text[]) belongs to the role {other}");
+    let cases: &[(String, &[&str])] = &[
+        (
+            "ALTER TABLE rate_limit_answers SET UNLOGGED".into(),
+            &["the table rate_limit_answers is table UNLOGGED; expected: table"],
+        ),
+        (
+            "ALTER TABLE rate_limits ALTER COLUMN value TYPE real".into(),
+            &["the column rate_limits.value is real NOT NULL; expected: double precision NOT NULL"],
+        ),
+        ("DROP INDEX rate_limit_jobs_due".into(), &["the index rate_limit_jobs.rate_limit_jobs_due is missing"]),
+        ("ALTER TABLE rate_limit_groups DROP COLUMN lag".into(), &["the column rate_limit_groups.lag is missing"]),
+        (format!("ALTER FUNCTION rate_limit_held OWNER TO {other}"), &[&other_owner]),
+        ("GRANT UPDATE ON rate_limits TO PUBLIC".into(), &["every role has UPDATE on rate_limits"]),
+        ("GRANT SELECT (key) ON rate_limits TO PUBLIC".into(), &["every role has SELECT on rate_limits.key"]),
+        (
+            "GRANT EXECUTE ON FUNCTION rate_limit_ring TO PUBLIC".into(),
+            &["every role has EXECUTE on rate_limit_ring(text, bigint)"],
+        ),
+        (
+            "UPDATE rate_limits_migrations SET sha256 = 'other' WHERE version = 2".into(),
+            &["migration 2 was applied with another text"],
+        ),
+    ];
+    for (change, expected) in cases {
+        let mut tx = database.pool.begin().await.expect("begin");
+        sqlx::raw_sql(AssertSqlSafe(change.clone())).execute(&mut *tx).await.expect("changed");
+        let found = Migrator::default().check_on(&mut tx).await.expect("checked");
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        tx.rollback().await.expect("rollback");
+        for line in *expected {
+            assert!(found.iter().any(|found| found.starts_with(line)), "{change}: {found:?}");
+        }
+    }
+    assert_eq!(lines(&database).await, [""; 0]);
+    database.execute(&format!("DROP ROLE {other}")).await;
+}
+
+/// Calls are made, and jobs run, while the database is brought up to date; nobody is refused and nothing is granted twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_of_the_release_before_is_upgraded_under_load() {
+    let database = of_the_release_before().await;
+    let app = role(&database, "app");
+    database.execute(&format!("CREATE ROLE {app}")).await;
+    database.execute(&guide::grants()[0].replace("app_role", &app)).await;
+    let limiter = database.limiter(limits(500.0));
+    let queue = Queue::new(&limiter, "mails").expect("a queue");
+    let (ends, taken, failed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let started = Arc::new(AtomicU64::new(0));
+    let mut callers = Vec::new();
+    for nth in 0..8 {
+        let (limiter, queue, pool) = (limiter.clone(), queue.clone(), database.app.clone());
+        let (ends, taken, failed, started) = (ends.clone(), taken.clone(), failed.clone(), started.clone());
+        callers.push(tokio::spawn(async move {
+            while !ends.load(Ordering::Relaxed) {
+                let decision = match nth {
+                    0..4 => limiter.limit(("a", "k")).await,
+                    4..6 => limiter.limit([Item::from(("a", "k")), Item::from(("b", "k"))]).await,
+                    _ => {
+                        let mut tx = pool.begin().await.expect("begin");
+                        let job = Job::new(("b", "jobs"), &1).expect("a job");
+                        queue
+                            .within(&mut tx)
+                            .enqueue(job)
+                            .await
+                            .expect("enqueued")
+                            .enforce()
+                            .expect("there are tokens");
+                        let decision = limiter.within(&mut tx).limit(("a", "k")).await;
+                        tx.commit().await.expect("commit");
+                        decision
+                    }
+                };
+                match decision {
+                    Ok(decision) if decision.is_allowed() => _ = taken.fetch_add(1, Ordering::Relaxed),
+                    Ok(_) => {}
+                    Err(Error::Conflict { .. }) if nth >= 6 => {}
+                    Err(error) => {
+                        eprintln!("a call failed: {error}");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                started.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    let after = |count: u64| {
+        let started = started.clone();
+        async move {
+            let goal = started.load(Ordering::Relaxed) + count;
+            while started.load(Ordering::Relaxed) < goal {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    };
+    after(100).await;
+    let report = migrate(&database.pool).await.expect("migrated");
+    assert_eq!((&*report.applied, &*report.changed_by_hand), (&[4][..], &[""; 0][..]));
+    assert!(report.functions.len() > 2, "{:?}", report.functions);
+    // New clients beside the old ones.
+    let newer = database.limiter(limits(500.0));
+    let mut new_callers = Vec::new();
+    for _ in 0..4 {
+        let (newer, ends, taken) = (newer.clone(), ends.clone(), taken.clone());
+        new_callers.push(tokio::spawn(async move {
+            while !ends.load(Ordering::Relaxed) {
+                let decision = newer.limit(("a", "k")).await.expect("a decision");
+                taken.fetch_add(u64::from(decision.is_allowed()), Ordering::Relaxed);
+            }
+        }));
+    }
+    while taken.load(Ordering::Relaxed) < 500 {
+        after(10).await;
+    }
+    after(200).await;
+    ends.store(true, Ordering::Relaxed);
+    for caller in callers.into_iter().chain(new_callers) {
+        caller.await.expect("a caller");
+    }
+    assert_eq!((taken.load(Ordering::Relaxed), failed.load(Ordering::Relaxed)), (500, 0));
+    assert_eq!(drift(&database).await, []);
+    let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_reset(text)', 'EXECUTE')::text");
+    assert_eq!(text(&database, &granted).await, "true", "what was granted stays");
+    database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// A function of a release that recorded nothing, which returns something else.
+#[tokio::test]
+async fn an_unrecorded_function_with_another_result_is_dropped_and_granted_again() {
+    let database = of_the_release_before().await;
+    let app = role(&database, "app");
+    database
+        .execute(&format!(
+            "CREATE ROLE {app}; DROP FUNCTION rate_limit_prune_answers;
+             CREATE FUNCTION rate_limit_prune_answers(step integer) RETURNS text LANGUAGE sql AS 'SELECT 1::text';
+             REVOKE ALL ON FUNCTION rate_limit_prune_answers FROM PUBLIC;
+             GRANT EXECUTE ON FUNCTION rate_limit_prune_answers TO {app}"
+        ))
+        .await;
+    migrate(&database.pool).await.expect("migrated");
+    assert_eq!(drift(&database).await, []);
+    let may = |role: &str| {
+        format!("SELECT has_function_privilege('{role}', 'rate_limit_prune_answers(integer)', 'EXECUTE')::text")
+    };
+    assert_eq!(text(&database, &may(&app)).await, "true");
+    assert_eq!(text(&database, &may("public")).await, "false");
+    database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// Printed SQL brings what migrate() brings, to an empty database and to one of the release before, and for each of its parts.
+#[tokio::test]
+async fn printed_sql_brings_the_same() {
+    let schema = Schema::default();
+    let database = of_the_release_before().await;
+    database.execute(&script(&schema, Part::From(4))).await;
+    assert_eq!(drift(&database).await, []);
+    database.execute(ALWAYS).await;
+    database.execute(&script(&schema, Part::Functions)).await;
+    assert_eq!(drift(&database).await, []);
+    let settings = "SELECT current_setting('lock_timeout') || current_setting('check_function_bodies')";
+    assert_eq!(text(&database, settings).await, "0on", "no setting is left behind");
+    let records =
+        "SELECT count(*)::text FROM rate_limits_objects WHERE sha256 IS NOT NULL AND crate_version IS NOT NULL";
+    assert_eq!(text(&database, records).await, functions(&schema).len().to_string());
+}
+
+/// Functions are replaced, and printed SQL is run again, while another transaction locks every table.
+#[tokio::test]
+async fn functions_are_replaced_without_locks_on_tables() {
+    let database = Database::migrated().await;
+    database.execute(ALWAYS).await;
+    let mut holder = PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::raw_sql(
+        "BEGIN; LOCK TABLE rate_limits, rate_limit_jobs, rate_limit_groups, rate_limit_workers, rate_limit_answers
+         IN ACCESS EXCLUSIVE MODE",
+    )
+    .execute(&mut holder)
+    .await
+    .expect("locked");
+    let report = migrate(&database.pool).await.expect("migrated");
+    assert_eq!(report.functions, [CLOCK]);
+    let mut tx = database.pool.begin().await.expect("begin");
+    sqlx::raw_sql(AssertSqlSafe(script(&Schema::default(), Part::All))).execute(&mut *tx).await.expect("run again");
+    tx.commit().await.expect("commit");
+    holder.close().await.expect("close");
+}
+
+/// A change of a table waits for an open transaction in short turns, so that others do not wait behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_a_table_lets_others_pass_while_it_waits() {
+    let database = Database::migrated().await;
+    database
+        .execute(
+            "ALTER TABLE rate_limit_jobs DROP COLUMN paid_item; DELETE FROM rate_limits_migrations WHERE version = 4",
+        )
+        .await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    sqlx::query("SELECT FROM rate_limit_jobs").execute(&mut *holder).await.expect("a lock");
+    let pool = database.pool.clone();
+    let migrating = tokio::spawn(async move { migrate(&pool).await });
+    // Another one has to wait for no longer than one turn, however long the holder stays.
+    for _ in 0..4 {
+        let mut other = database.pool.begin().await.expect("begin");
+        sqlx::raw_sql("SET LOCAL lock_timeout = '5s'; SELECT FROM rate_limit_jobs")
+            .execute(&mut *other)
+            .await
+            .expect("its turn");
+        other.rollback().await.expect("rollback");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(!migrating.is_finished(), "the holder was not waited for");
+    holder.rollback().await.expect("rollback");
+    assert_eq!(migrating.await.expect("a task").expect("migrated").applied, [4]);
+    assert_eq!(drift(&database).await, []);
+}
+
+#[tokio::test]
+async fn a_client_refuses_a_schema_that_a_newer_release_has_broken() {
+    let database = Database::migrated().await;
+    database.execute("INSERT INTO rate_limits_migrations (version, name, breaking) VALUES (99, 'later', true)").await;
+    let limiter = database.limiter(limits(5.0));
+    let mut tx = database.app.begin().await.expect("begin");
+    let errors = [
+        limiter.limit(("a", "k")).await.expect_err("too new"),
+        limiter.within(&mut tx).limit(("a", "k")).await.expect_err("too new"),
+        limiter.reset_all_keys("a").await.expect_err("too new"),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::SchemaTooNew { found: 99, known: 4, .. }), "{error:?}");
+        assert_eq!(error.kind(), "schema_too_new");
+        assert!(!error.is_retryable() && error.to_string().ends_with("update pg-limiter"), "{error}");
+    }
+    drop(tx);
+    assert_eq!(database.rows().await, 0);
+    assert!(matches!(migrate(&database.pool).await, Err(MigrateError::SchemaTooNew { found: 99, known: 4, .. })));
+    let refused = run(Some(&database.url), &["migrate"], "");
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    // One that is not breaking is no hindrance.
+    database.execute("UPDATE rate_limits_migrations SET breaking = false WHERE version = 99").await;
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+}
