@@ -1,6 +1,25 @@
 -- What was applied: the numbered migrations, and every object of the limiter, functions with the hash of their definition. Each object
 -- is created only where it is missing, because IF NOT EXISTS would take over a table that another role has put there meanwhile.
 DO $history$
+DECLARE
+  there CONSTANT text[] := ARRAY(
+    SELECT c.relname
+    FROM pg_catalog.pg_class AS c
+    WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+      AND c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'S')
+    UNION ALL
+    SELECT
+      -- Row types without their schema.
+      pg_catalog.format('%s(%s)', p.proname, (
+        SELECT pg_catalog.string_agg(
+          CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+        FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
+        JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+      ))
+    FROM pg_catalog.pg_proc AS p
+    WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+      AND p.proname LIKE 'rate\_limit%'
+  );
 BEGIN
   IF pg_catalog.to_regclass($name$public.rate_limits_objects$name$) IS NULL THEN
     CREATE TABLE public.rate_limits_objects (
@@ -13,23 +32,10 @@ BEGIN
     COMMENT ON TABLE public.rate_limits_objects IS
       'The objects of the limiter. An object without a row is new: all privileges on it but the owner''s are then revoked.';
     -- Objects of a release before this table keep the privileges that were granted on them.
-    INSERT INTO public.rate_limits_objects (object)
-    SELECT c.relname
-    FROM pg_catalog.pg_class AS c
-    WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
-      AND c.relname LIKE 'rate\_limit%' AND c.relname <> 'rate_limits_objects' AND c.relkind IN ('r', 'p', 'v', 'S')
-    UNION ALL
-    SELECT
-      -- Row types without their schema.
-      pg_catalog.format('%s(%s)', p.proname, (
-        SELECT pg_catalog.string_agg(
-          CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
-        FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
-        JOIN pg_catalog.pg_type AS t ON t.oid = a.type
-      ))
-    FROM pg_catalog.pg_proc AS p
-    WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
-      AND p.proname LIKE 'rate\_limit%';
+    INSERT INTO public.rate_limits_objects (object) SELECT t.object FROM pg_catalog.unnest(there) AS t (object);
+  ELSE
+    -- An object that was dropped is new when it comes back.
+    DELETE FROM public.rate_limits_objects AS o WHERE o.object <> ALL (there);
   END IF;
   IF pg_catalog.to_regclass($name$public.rate_limits_migrations$name$) IS NULL THEN
     CREATE TABLE public.rate_limits_migrations (

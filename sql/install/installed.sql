@@ -71,8 +71,7 @@ SELECT
   r.relname || '.' || n.relname,
   CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || '('
     || array_to_string(
-      ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, place, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) AS place),
-      ', ')
+      ARRAY(SELECT k.attname FROM pg_catalog.pg_attribute AS k WHERE k.attrelid = i.indexrelid ORDER BY k.attnum), ', ')
     || ')' || CASE WHEN i.indpred IS NULL THEN '' ELSE ' WHERE' END
     || CASE WHEN i.indisvalid THEN '' ELSE ' INVALID' END
 FROM relations AS r
