@@ -86,11 +86,11 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
 
     let ann = send_fifteen(pool, &limiter, "ann").await?;
     let bob = send_fifteen(pool, &limiter, "bob").await?;
-    let bob_left = limiter.peek(("messages_per_user", "acme/bob")).await?.least().round();
+    let bob_left = limiter.peek(("messages_per_user", "acme/bob")).await?.remaining().round();
     println!("bob has {bob_left} left of his own");
 
     upgrade(pool, &limiter, "acme").await?;
-    let org_left = limiter.peek(per_org("team", "acme")?).await?.least().round();
+    let org_left = limiter.peek(per_org("team", "acme")?).await?.remaining().round();
     println!("acme takes the larger plan: {org_left} left");
     let more = send_fifteen(pool, &limiter, "bob").await?;
 

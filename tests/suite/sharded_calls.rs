@@ -50,7 +50,7 @@ async fn no_token_is_stranded() {
         let limiter = Limiter::new(database.pool.clone(), limits(103, shards));
         for name in KINDS {
             assert_eq!(drain(&limiter, name).await, 103, "{name}, {shards} shards");
-            assert!(limiter.peek((name, "k")).await.expect("a balance").least().abs() < 1e-6);
+            assert!(limiter.peek((name, "k")).await.expect("a balance").remaining().abs() < 1e-6);
             assert_eq!(rows(&database, name).await.len(), shards as usize);
             assert_eq!(limiter.reset((name, "k")).await.expect("reset"), ());
             assert_eq!(rows(&database, name).await, [], "{name}, {shards} shards");
@@ -73,10 +73,10 @@ async fn charged_beyond_the_balance_it_is_owed_by_all_shards() {
     for name in KINDS {
         let _ = limiter.limit((name, "k")).await.expect("a decision");
         limiter.charge((name, "k", 5)).await.expect("charge");
-        let left = limiter.peek((name, "k")).await.expect("a balance").least();
+        let left = limiter.peek((name, "k")).await.expect("a balance").remaining();
         assert!((left - 74.0).abs() < 1e-6, "{name}: {left}");
         limiter.charge((name, "k", 100)).await.expect("charge");
-        let left = limiter.peek((name, "k")).await.expect("a balance").least();
+        let left = limiter.peek((name, "k")).await.expect("a balance").remaining();
         assert!((left + 26.0).abs() < 1e-6, "{name}: {left}");
         assert!(!limiter.limit((name, "k", 0)).await.expect("a decision").is_allowed(), "{name} owes tokens");
         limiter.credit((name, "k", 27)).await.expect("credit");
@@ -170,7 +170,7 @@ async fn a_batch_uses_few_shards() {
             let batches = limiter.batches() - batches;
             let changed = before.iter().zip(versions().await).filter(|(before, after)| *before != after).count();
             assert!(changed as u64 <= batches, "{isolation:?}: {name}: {changed} rows by {batches} batches");
-            let taken = 80_000.0 - limiter.peek((name, "k")).await.expect("a balance").least();
+            let taken = 80_000.0 - limiter.peek((name, "k")).await.expect("a balance").remaining();
             assert!((taken - 301.0).abs() < 1e-3, "{isolation:?}: {name}: {taken}");
         }
     }
@@ -184,7 +184,7 @@ async fn another_number_of_shards_changes_nothing_else() {
         let mut left = 100.0;
         for shards in [1, 5, 3, 10, 1, 2, 1, 10] {
             let limiter = Limiter::new(database.pool.clone(), limits(100, shards));
-            let seen = limiter.peek((name, "k")).await.expect("a balance").least();
+            let seen = limiter.peek((name, "k")).await.expect("a balance").remaining();
             assert!((seen - left).abs() < 1e-6, "{name}: {seen} with {shards} shards, not {left}");
             assert!(
                 limiter.limit((name, "k", left + 0.5)).await.is_ok_and(|decision| !decision.is_allowed())

@@ -57,7 +57,7 @@ impl Site {
     }
 
     async fn slow(&self, key: &str) -> f64 {
-        self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").least()
+        self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").remaining()
     }
 
     /// As the tool writes it, to the millisecond.

@@ -100,7 +100,7 @@ impl Shop {
     }
 
     async fn left(&self, account: &str) -> f64 {
-        self.limiter.peek(("orders", account)).await.expect("a balance").least().floor()
+        self.limiter.peek(("orders", account)).await.expect("a balance").remaining().floor()
     }
 }
 

@@ -88,7 +88,7 @@ async fn add_balances(
     }
     let answers = decide(conn, statements, &batch).await?;
     for (answer, (call, balance)) in answers.iter().zip(asked) {
-        *balance = Some(answer.balances(&call).least());
+        *balance = Some(answer.balances(&call).remaining());
     }
     Ok(())
 }
