@@ -123,7 +123,7 @@ BEGIN
       reason := 'start and resolution do not apply to a token bucket';
     END IF;
   ELSE
-    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
   END IF;
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason
@@ -2427,6 +2427,14 @@ BEGIN
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the period % has months or years, which have no fixed length', period
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
+  END IF;
+  IF extract(year FROM start) <> 0 OR extract(month FROM start) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the start % has months or years, which have no fixed length', start
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
   END IF;
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at

@@ -104,9 +104,9 @@ fn human(decision: &Decision) -> String {
     let left = left(decision.remaining());
     match decision.outcome() {
         Outcome::Allowed => format!("allowed, {left}"),
-        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::seconds(wait.as_micros())),
+        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::wait(wait)),
         Outcome::Denied { retry_after } => {
-            format!("denied, retry after {}, {left}", text::seconds(retry_after.as_micros()))
+            format!("denied, retry after {}, {left}", text::wait(retry_after))
         }
     }
 }

@@ -84,7 +84,7 @@ impl std::str::FromStr for Kind {
     fn from_str(name: &str) -> Result<Self, InvalidLimit> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
-            InvalidLimit::new(format!("there is no kind \"{name}\", but {}", names.join(", ")))
+            InvalidLimit::new(format!("unknown kind \"{name}\"; the kinds are {}", names.join(", ")))
         })
     }
 }

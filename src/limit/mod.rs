@@ -13,6 +13,8 @@ pub use limit::Limit;
 pub use set::Limits;
 pub use shards::LimitWarning;
 
+#[cfg(feature = "cli")]
+pub(crate) use length::{format_length, format_parts, parse_length};
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};
 pub(crate) use set::check_name;

@@ -288,6 +288,22 @@ async fn rust_and_sql_judge_limits_alike() {
     }
 }
 
+/// The list in the SQL is that of the kinds.
+#[tokio::test]
+async fn an_unknown_kind_is_answered_with_the_list_of_kinds() {
+    let database = Database::migrated().await;
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    let expected = format!("unknown kind \"tokenbucket\"; the kinds are {}", names.join(", "));
+    for function in ["rate_limit", "rate_limit_check", "rate_limit_enforce"] {
+        let sql = format!("SELECT {function}('a', 'k', kind => 'tokenbucket', rate => 1, period => '1 minute')");
+        let error = sqlx::query(AssertSqlSafe(sql)).execute(&mut *conn).await.expect_err("refused");
+        let error = error.as_database_error().expect("of the database");
+        assert_eq!((error.message(), error.code().as_deref()), (&*format!("invalid_limit: {expected}"), Some("22023")));
+    }
+    assert_eq!("tokenbucket".parse::<Kind>().expect_err("refused").to_string(), format!("invalid limit: {expected}"));
+}
+
 #[test]
 fn kinds_have_one_name() {
     for kind in Kind::ALL {

@@ -19,6 +19,7 @@ mod hostile_plans;
 mod idempotency;
 mod interrupted;
 mod key_secret;
+mod lengths;
 mod lock_order;
 mod migrations;
 mod mixed_load;
