@@ -43,6 +43,7 @@ mod reservations;
 mod retry_promise;
 mod scenarios;
 mod settings;
+mod settle;
 mod sharded_calls;
 mod shards;
 mod shards_contended;
