@@ -76,7 +76,8 @@ impl Limiter {
         }
         let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
-        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials, lines: Arc::default() }
+        let combiner = Arc::new_cyclic(|this| Combiner::new(this.clone(), pool, rate_limits, &config));
+        Self { combiner, denials, lines: Arc::default() }
     }
 
     /// The limits known by name.
@@ -121,7 +122,7 @@ impl Limiter {
 
     /// Lets no more calls in, waits until those that are in have their answers, and closes the limiter's own connections.
     /// Calls after that, also on clones of this handle, are refused with [`Error::Closed`]; [`within`](Self::within) goes
-    /// on working. The pool stays open.
+    /// on working. The pool stays open. To close the pool does the same: the limiter's own connections are closed with it.
     ///
     /// # Cancel safety
     /// A dropped future lets no more calls in all the same; call it again to wait.

@@ -51,6 +51,7 @@ mod shards_under_load;
 mod skew;
 mod sliding_period;
 mod sql_sources;
+mod sqlx_test;
 mod support;
 mod surface;
 #[cfg(feature = "cli")]
