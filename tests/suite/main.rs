@@ -20,6 +20,7 @@ mod idempotency;
 mod interrupted;
 mod key_secret;
 mod lengths;
+mod limit_changes;
 mod lock_order;
 mod migrations;
 mod mixed_load;
