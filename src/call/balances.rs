@@ -13,8 +13,7 @@ impl Balances {
         Self { tokens }
     }
 
-    /// What is left: the smallest of them, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one
-    /// item, its balance.
+    /// The smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, its balance.
     pub fn remaining(&self) -> f64 {
         self.tokens.iter().copied().fold(f64::INFINITY, f64::min)
     }

@@ -54,8 +54,8 @@ impl<N: Into<Arc<str>>> From<(N, Limit)> for LimitRef {
     }
 }
 
-/// Who is limited: any text of up to 1024 bytes without a NUL, or a whole number, which is written in decimal. The empty key
-/// is the one shared bucket of a limit.
+/// The key of a bucket: any text of up to 1024 bytes without a NUL, or a whole number, which is written in decimal. The empty
+/// key is the one shared bucket of a limit.
 ///
 /// Keys are often personal data: addresses, e-mail addresses, the ids of accounts. `{:?}` shows the length only, no error
 /// and no trace shows a key, and with a [`KeySecret`](crate::KeySecret) the database does not have it either; without one, it
@@ -183,12 +183,12 @@ impl Item {
         self.count
     }
 
-    /// What corrects a call that took this item to what it really used: credit or charge of the difference.
+    /// The call that corrects this item to what was really used: credit or charge of the difference.
     pub(crate) fn correction(mut self, used: Tokens) -> (Op, Self) {
         let (estimate, used) = (self.count, used.get());
         let (op, difference) =
             if used < estimate { (Op::Credit, estimate - used) } else { (Op::Charge, used - estimate) };
-        // Of counts that cannot be, the first one: it is refused like any other.
+        // An impossible count stays as it is, and is then refused like any other.
         self.count =
             [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count)).unwrap_or(difference);
         (op, self)

@@ -40,7 +40,7 @@ pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
     parse_micros(text).map(|micros| Duration::from_micros(micros.unsigned_abs()))
 }
 
-/// Of a text that is a length of time: whether one of its units is a month or a year.
+/// Whether a valid length of time has a month or a year among its units.
 fn has_months(text: &str) -> bool {
     text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M" || unit.starts_with("mo") || unit.starts_with('y'))
 }

@@ -14,7 +14,7 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// A rule: kind, rate, period and options. Always valid.
 ///
 /// - rate: tokens per period, a positive number (1e-100 to 1e100, as all numbers here have to stay finite)
-/// - period: 1 microsecond to 36,525 days, in whole microseconds; as text without months and years, whose length is not fixed
+/// - period: 1 microsecond to 36,525 days, in whole microseconds; a text may not have months and years, which differ in length
 /// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
 /// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
 /// - start: the phase of the grid of windows (fixed and sliding windows)

@@ -131,11 +131,10 @@ impl RequestLimits {
         self.permit(decision)
     }
 
-    /// Takes the tokens in the limiter's own transaction, and tells the layer what was decided, for the fields of the response:
-    /// for a handler without a transaction. They stay spent whatever becomes of the request. Without items, there is a permit at
-    /// once.
+    /// Takes the tokens in the limiter's own transaction, for a handler that has none. The layer puts the decision into the fields
+    /// of the response. The tokens stay spent whatever becomes of the request. Without items, it returns a permit at once.
     ///
-    /// It does what the layer does before a handler, at the moment that the handler chooses, and with what the handler
+    /// It does what the layer does before a handler, at the moment that the handler chooses, and with the items that the handler
     /// [adds](Self::and):
     ///
     /// ```
@@ -180,7 +179,7 @@ impl RequestLimits {
         }
     }
 
-    /// Keeps what the response is to tell.
+    /// Keeps the decision for the fields of the response.
     fn permit(&self, decision: Decision) -> Result<Permit, Error> {
         let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
         if self.rules.shadow {

@@ -1,4 +1,4 @@
-//! What a changed limit does to a balance, as the table in the guide's page on kinds has it.
+//! The effects of a changed limit on a balance: the table in the guide's page on kinds.
 
 use pg_limiter::sqlx::{Connection, PgConnection};
 

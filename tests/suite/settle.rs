@@ -37,7 +37,7 @@ async fn less_is_given_back_and_more_is_charged() {
                 };
                 let balance = limiter.peek(peek).await.expect("a balance").remaining();
                 assert!((balance - left).abs() < 1e-3, "{name}, {key}: {balance} left");
-                // What it returns is an estimate if there are shards.
+                // With shards the returned balance is an estimate.
                 if name != "sharded" {
                     assert!((settled.remaining() - left).abs() < 1e-3, "{name}, {key}: {settled:?}");
                 }
@@ -86,7 +86,7 @@ async fn it_is_one_call() {
     }
 }
 
-/// What it gives back is there for those who were denied.
+/// A call that was denied before may take the tokens that `settle` gave back.
 #[tokio::test]
 async fn remembered_denials_do_not_outlive_it() {
     let database = Database::migrated().await;

@@ -234,7 +234,7 @@ async fn search(headers: HeaderMap, limits: RequestLimits) -> Result<&'static st
     Ok("found")
 }
 
-/// What it answers is what the layer answers before a handler, to the byte, but for what passes meanwhile.
+/// `enforce` gives the same statuses and fields as a layer around the handler.
 #[tokio::test]
 async fn a_handler_without_a_transaction_answers_like_the_layer() {
     let shop = Shop::open(|layer| layer.x_ratelimit_headers()).await;
@@ -263,7 +263,7 @@ async fn a_handler_without_a_transaction_answers_like_the_layer() {
     assert_eq!(failed.list("ratelimit")[0].1["r"], 1);
 }
 
-/// As before a handler: refused, unless it was asked for otherwise.
+/// A failure refuses the request, unless the layer is open on failures or in shadow mode.
 #[tokio::test]
 async fn without_its_database_it_refuses_or_lets_through_like_the_layer() {
     for (name, expected) in [("closed", 503), ("open", 200), ("shadow", 200)] {

@@ -77,7 +77,7 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
     Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
 }
 
-/// What has no row.
+/// Names a limit without a row.
 fn without(limit: Option<&str>, of_a_key: bool) -> String {
     match (limit, of_a_key) {
         (None, false) => "the table is empty".to_owned(),

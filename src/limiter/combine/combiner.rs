@@ -198,8 +198,8 @@ impl Combiner {
         (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
     }
 
-    /// Until the sender is dropped: when the pool is closed, all connections are closed with it. So whoever closes the pool may
-    /// rely on it that no session is left, and drop the database, say.
+    /// Closes all connections when the pool is closed, unless the sender is dropped before. So an application that has closed
+    /// its pool can drop its database.
     pub(super) fn close_with_pool(&self) -> oneshot::Sender<()> {
         let (connection, dropped) = oneshot::channel();
         let (this, mut closed) = (self.this.clone(), self.pool.close_event());

@@ -132,9 +132,9 @@ impl RateLimitLayer {
     /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
     ///
     /// **Nothing is limited unless the handler asks.** One that succeeds and has not asked is traced, as an event of level
-    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. What becomes of failures within the handler's
-    /// transaction is the handler's choice, too: [`on_failure`](Self::on_failure) holds only for
-    /// [`enforce`](crate::web::RequestLimits::enforce), which decides without that transaction. Two such layers around one handler are a mistake of the program, with
+    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. The
+    /// handler also chooses what to do about a failure within its transaction: [`on_failure`](Self::on_failure) holds only
+    /// for [`enforce`](crate::web::RequestLimits::enforce), which decides outside of it. Two such layers around one handler are a mistake of the program, with
     /// 500; one beside a layer that decides itself is none.
     pub fn in_handler(self) -> Self {
         self.change(|rules| rules.in_handler = true)
