@@ -270,7 +270,7 @@ async fn a_limiter_traces_its_warnings() {
 async fn the_tool_and_sql_know_shards() {
     let database = Database::migrated().await;
     let url = Some(database.url.as_str());
-    let limit = |shards| ["--rate", "20", "--period", "100y", "--shards", shards];
+    let limit = |shards| ["--rate", "20", "--period", "36500d", "--shards", shards];
     for _ in 0..20 {
         let allowed = run(url, &[&["limit", "deploy", "k"][..], &limit("4")].concat(), "");
         assert_eq!((allowed.code, allowed.stderr.as_str()), (Some(0), ""));
@@ -303,7 +303,7 @@ async fn the_tool_and_sql_know_shards() {
     assert!(replayed.stdout.lines().last().is_some_and(|line| line.contains("3599989")), "{}", replayed.stdout);
 
     let sql = "SELECT count(*) FILTER (WHERE ok) FROM generate_series(1, 12) AS nth, LATERAL (
-        SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '1 year', shards => 3, count => 1 + 0 * nth)) AS r";
+        SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '365 days', shards => 3, count => 1 + 0 * nth)) AS r";
     let admitted: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("decisions");
     assert_eq!(admitted, 10);
     let reset: i64 =
