@@ -78,13 +78,8 @@ async fn take(pool: &PgPool, limiter: &Limiter, user: &str, estimate: u32, call:
 async fn settle(pool: &PgPool, limiter: &Limiter, id: i64, used: u32) -> Result<bool, BoxError> {
     let mut tx = pool.begin().await?;
     let Some((user, estimate)) = end(&mut tx, id, "done", used).await? else { return Ok(false) };
-    let too_much = estimate - i64::from(used);
-    let difference = Item::new("tokens", &user).count(too_much.unsigned_abs() as f64);
-    let _ = match too_much {
-        1.. => limiter.within(&mut tx).credit(difference).await?,
-        // It was used already: it is charged whatever is left, and the next call waits for longer.
-        _ => limiter.within(&mut tx).charge(difference).await?,
-    };
+    // More than the estimate is used already: it is charged whatever is left, and the next call waits for longer.
+    let _ = limiter.within(&mut tx).settle(("tokens", user, estimate), used).await?;
     tx.commit().await?;
     Ok(true)
 }
@@ -94,7 +89,7 @@ async fn settle(pool: &PgPool, limiter: &Limiter, id: i64, used: u32) -> Result<
 async fn give_back(pool: &PgPool, limiter: &Limiter, id: i64) -> Result<bool, BoxError> {
     let mut tx = pool.begin().await?;
     let Some((user, estimate)) = end(&mut tx, id, "failed", 0).await? else { return Ok(false) };
-    let items = [Item::new("requests", &user), Item::new("tokens", &user).count(estimate as f64)];
+    let items = [Item::new("requests", &user), Item::new("tokens", &user).count(estimate)];
     let _ = limiter.within(&mut tx).credit(items).await?;
     tx.commit().await?;
     Ok(true)

@@ -176,7 +176,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
 }
 
 async fn left(site: &Site, limit: &str, key: &str) -> Result<f64, BoxError> {
-    Ok(site.limiter.peek((limit, key)).await?.least().round())
+    Ok(site.limiter.peek((limit, key)).await?.remaining().round())
 }
 
 #[cfg(not(test))]

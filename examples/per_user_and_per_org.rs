@@ -46,9 +46,9 @@ async fn send(pool: &PgPool, limiter: &Limiter, org: &str, user: &str) -> Result
     Ok(decision)
 }
 
-/// A larger limit holds from the next call on, but grants nothing at once. Here what the new plan has more is there
-/// with the plan's commit; without `credit` it would come in the course of a day, and `reset` would forget what was
-/// used.
+/// The next call uses the new plan's limit, but a token bucket gets no tokens from a larger capacity. Here `credit` adds
+/// the difference with the plan's commit; without it, it would arrive in the course of a day, and `reset` would forget
+/// what was used.
 async fn upgrade(pool: &PgPool, limiter: &Limiter, org: &str) -> Result<(), BoxError> {
     let mut tx = pool.begin().await?;
     sqlx::query("UPDATE orgs SET plan = 'team' WHERE name = $1").bind(org).execute(&mut *tx).await?;
@@ -86,11 +86,11 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
 
     let ann = send_fifteen(pool, &limiter, "ann").await?;
     let bob = send_fifteen(pool, &limiter, "bob").await?;
-    let bob_left = limiter.peek(("messages_per_user", "acme/bob")).await?.least().round();
+    let bob_left = limiter.peek(("messages_per_user", "acme/bob")).await?.remaining().round();
     println!("bob has {bob_left} left of his own");
 
     upgrade(pool, &limiter, "acme").await?;
-    let org_left = limiter.peek(per_org("team", "acme")?).await?.least().round();
+    let org_left = limiter.peek(per_org("team", "acme")?).await?.remaining().round();
     println!("acme takes the larger plan: {org_left} left");
     let more = send_fifteen(pool, &limiter, "bob").await?;
 

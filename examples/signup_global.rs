@@ -94,7 +94,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     println!("150 people at once: {people:?}");
 
     let accounts = sqlx::query_scalar("SELECT count(*) FROM accounts").fetch_one(pool).await?;
-    let left = limiter.peek(Item::global("sign_ups")).await?.least().round();
+    let left = limiter.peek(Item::global("sign_ups")).await?.remaining().round();
     println!(
         "{accounts} accounts in the table, {left} sign-ups left; {} transactions were run again",
         limiter.retries()

@@ -36,6 +36,14 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
   END IF;
+  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the period % has months or years, which have no fixed length', period
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
+  END IF;
+  IF extract(year FROM start) <> 0 OR extract(month FROM start) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the start % has months or years, which have no fixed length', start
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
+  END IF;
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';

@@ -33,7 +33,7 @@ BEGIN
       shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
   --@kinds validate else
   ELSE
-    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
   END IF;
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason

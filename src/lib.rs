@@ -77,7 +77,7 @@ pub use call::{
     Balances, Call, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Outcome, Permit,
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
-pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, kinds};
+pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};

@@ -59,7 +59,7 @@ impl Peer {
     pub(crate) async fn left(&self, key: &Arc<str>) -> Result<f64, Failure> {
         match &self.means {
             Means::Limiter(limiter, limit) | Means::Work(limiter, limit) | Means::Within(limiter, limit) => {
-                Ok(limiter.peek((limit.clone(), key.clone())).await?.least())
+                Ok(limiter.peek((limit.clone(), key.clone())).await?.remaining())
             }
             _ => Err("this peer is not asked what is left".into()),
         }

@@ -13,8 +13,8 @@ impl Balances {
         Self { tokens }
     }
 
-    /// The smallest of them: for a call with one item, the balance.
-    pub fn least(&self) -> f64 {
+    /// The smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, its balance.
+    pub fn remaining(&self) -> f64 {
         self.tokens.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }

@@ -1,9 +1,10 @@
 use crate::call::{Item, Key, LimitRef};
+use crate::limit::Tokens;
 
 /// What is decided together: one [`Item`] or several, all charged or none.
 ///
 /// Every method that takes `impl Into<Call>` takes `("limit", "key")`, `("limit", "key", 2)`, an [`Item`], or an
-/// array or `Vec` of items.
+/// array or `Vec` of items. A key may be a number: `("per_user", user.id)`.
 ///
 /// ```
 /// use pg_limiter::{Call, Item};
@@ -53,6 +54,11 @@ impl Call {
         self
     }
 
+    /// The items, in their order.
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
     const fn of(items: Vec<Item>) -> Self {
         Self { items, reserve: false, idempotency_key: None }
     }
@@ -88,7 +94,7 @@ impl<L: Into<LimitRef>, K: Into<Key>> From<(L, K)> for Call {
     }
 }
 
-impl<L: Into<LimitRef>, K: Into<Key>, C: Into<f64>> From<(L, K, C)> for Call {
+impl<L: Into<LimitRef>, K: Into<Key>, C: Into<Tokens>> From<(L, K, C)> for Call {
     fn from(item: (L, K, C)) -> Self {
         Item::from(item).into()
     }

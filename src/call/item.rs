@@ -1,14 +1,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::call::Call;
-use crate::limit::Limit;
+use crate::call::{Call, Op};
+use crate::limit::{LARGEST_NUMBER, Limit, Tokens};
 
 /// Which limit: one that was defined by name, or one given inline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitRef {
     pub(crate) name: Arc<str>,
     pub(crate) inline: Option<Limit>,
+}
+
+impl LimitRef {
+    /// The limit's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limit, if it was given inline.
+    pub const fn inline(&self) -> Option<&Limit> {
+        self.inline.as_ref()
+    }
 }
 
 impl From<&str> for LimitRef {
@@ -42,13 +54,21 @@ impl<N: Into<Arc<str>>> From<(N, Limit)> for LimitRef {
     }
 }
 
-/// Who is limited: any text of up to 1024 bytes without a NUL. The empty key is the one shared bucket of a limit.
+/// The key of a bucket: any text of up to 1024 bytes without a NUL, or a whole number, which is written in decimal. The empty
+/// key is the one shared bucket of a limit.
 ///
 /// Keys are often personal data: addresses, e-mail addresses, the ids of accounts. `{:?}` shows the length only, no error
 /// and no trace shows a key, and with a [`KeySecret`](crate::KeySecret) the database does not have it either; without one, it
 /// is stored as it is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(pub(crate) Arc<str>);
+
+impl Key {
+    /// The key as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,12 +115,28 @@ impl From<Arc<str>> for Key {
     }
 }
 
+macro_rules! from_integers {
+    ($($integer:ty)*) => { $(
+        impl From<$integer> for Key {
+            fn from(id: $integer) -> Self {
+                id.to_string().into()
+            }
+        }
+    )* };
+}
+
+from_integers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
+
 /// One limit, one key, one count (default 1): what a [`Call`] asks for, or one part of it.
 ///
 /// ```
 /// use pg_limiter::Item;
 /// let two_messages = Item::new("send_message", "u1").count(2);
 /// let everybody = Item::global("sign_up");
+///
+/// let user_id: i64 = 42;
+/// let upload = Item::new("bytes_per_user", user_id).count(1_u64 << 30);
+/// assert_eq!((upload.limit_name(), upload.key().as_str(), upload.tokens()), ("bytes_per_user", "42", 1_073_741_824.0));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
@@ -121,10 +157,41 @@ impl Item {
         Self::new(limit, "")
     }
 
-    /// How many tokens: fractions and 0 are allowed.
-    pub fn count(mut self, tokens: impl Into<f64>) -> Self {
-        self.count = tokens.into();
+    /// How many tokens: fractions and 0 are allowed. See [`Tokens`] for the types of numbers.
+    pub fn count(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.count = tokens.into().get();
         self
+    }
+
+    /// The name of the limit.
+    pub fn limit_name(&self) -> &str {
+        &self.limit.name
+    }
+
+    /// The limit, if it was given inline; `None` if the name says which.
+    pub const fn inline_limit(&self) -> Option<&Limit> {
+        self.limit.inline.as_ref()
+    }
+
+    /// The key.
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How many tokens it asks for, as set by [`count`](Self::count).
+    pub const fn tokens(&self) -> f64 {
+        self.count
+    }
+
+    /// The call that corrects this item to what was really used: credit or charge of the difference.
+    pub(crate) fn correction(mut self, used: Tokens) -> (Op, Self) {
+        let (estimate, used) = (self.count, used.get());
+        let (op, difference) =
+            if used < estimate { (Op::Credit, estimate - used) } else { (Op::Charge, used - estimate) };
+        // An impossible count stays as it is, and is then refused like any other.
+        self.count =
+            [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count)).unwrap_or(difference);
+        (op, self)
     }
 
     /// As a call that may take tokens before they are there, and says how long to wait for them.
@@ -141,8 +208,60 @@ impl<L: Into<LimitRef>, K: Into<Key>> From<(L, K)> for Item {
 }
 
 /// `("limit", "key", 2)`.
-impl<L: Into<LimitRef>, K: Into<Key>, C: Into<f64>> From<(L, K, C)> for Item {
+impl<L: Into<LimitRef>, K: Into<Key>, C: Into<Tokens>> From<(L, K, C)> for Item {
     fn from((limit, key, count): (L, K, C)) -> Self {
         Self::new(limit, key).count(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_numbers_of_any_type() {
+        let count = |item: Item| item.tokens();
+        let item = || Item::new("a", "k");
+        assert_eq!([count(item().count(5)), count(item().count(2.5)), count(item())], [5.0, 2.5, 1.0]);
+        assert_eq!(count(item().count(1_u64 << 53)), 9_007_199_254_740_992.0);
+        assert_eq!(count(item().count(7_usize)), count(item().count(7_i64)));
+        assert_eq!(count(item().count(u64::MAX)), 18_446_744_073_709_551_616.0);
+        assert_eq!(Item::from(("a", "k", 3_u64)), Item::from(("a", "k", 3)));
+        assert_eq!(count(item().count(0.1_f32)), f64::from(0.1_f32));
+    }
+
+    #[test]
+    fn keys_are_ids_of_any_type() {
+        for key in [Key::from(42), 42_u8.into(), 42_i64.into(), 42_u64.into(), 42_usize.into(), "42".into()] {
+            assert_eq!(key.as_str(), "42");
+        }
+        assert_eq!(Item::from(("a", i64::MIN)).key().as_str(), "-9223372036854775808");
+        assert_eq!(Call::from(("a", 7, 2)).items()[0], Item::new("a", "7").count(2));
+        assert_eq!(format!("{:?}", Key::from(12_345)), "Key(5 bytes)");
+    }
+
+    #[test]
+    fn an_item_can_be_read() {
+        let limit = Limit::token_bucket(1_u64, std::time::Duration::from_secs(1)).build().expect("a limit");
+        let item = Item::new(("a", limit), "k").count(3);
+        assert_eq!((item.limit_name(), item.inline_limit(), item.tokens()), ("a", Some(&limit), 3.0));
+        assert_eq!(Item::new("a", "k").inline_limit(), None);
+        let by_name = LimitRef::from("a");
+        assert_eq!((by_name.name(), by_name.inline()), ("a", None));
+    }
+
+    #[test]
+    fn a_correction_is_the_difference() {
+        let correction = |estimate: f64, used: f64| {
+            let (op, item) = Item::new("a", "k").count(estimate).correction(used.into());
+            (op, item.tokens())
+        };
+        assert_eq!(correction(10.0, 4.0), (Op::Credit, 6.0));
+        assert_eq!(correction(10.0, 14.5), (Op::Charge, 4.5));
+        assert_eq!(correction(10.0, 10.0), (Op::Charge, 0.0));
+        for (estimate, used, wrong) in [(-1.0, 5.0, -1.0), (5.0, -1.0, -1.0), (5.0, f64::INFINITY, f64::INFINITY)] {
+            assert_eq!(correction(estimate, used).1, wrong);
+        }
+        assert!(correction(1.0, f64::NAN).1.is_nan() && correction(f64::NAN, 1.0).1.is_nan());
     }
 }

@@ -16,7 +16,7 @@ use crate::cli::simulate::SimulateArgs;
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  allowed, reserved, or done
-  1  denied; of `doctor`: there is a warning or a problem; of `bench --soak`: a violation, or growth
+  1  denied; with --must-exist: there was no row; of `doctor`: there is a warning or a problem; of `bench --soak`: a violation, or growth
   2  a request that can never be allowed, a job for which it cannot be done, or a mistake in the arguments or files
   3  the database is unavailable, lacks the schema, or anything else failed
 

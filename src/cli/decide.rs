@@ -53,7 +53,7 @@ pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode,
     let (limits, secret) = (limit.limits(&name)?, secret.read()?);
     let call = Call::from(Item::new(name, key).count(0));
     let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
-    let value = balances.least();
+    let value = balances.remaining();
     output::line(if json { format!("{{\"value\": {}}}", text::plain(value)) } else { left(value) })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -104,9 +104,9 @@ fn human(decision: &Decision) -> String {
     let left = left(decision.remaining());
     match decision.outcome() {
         Outcome::Allowed => format!("allowed, {left}"),
-        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::seconds(wait.as_micros())),
+        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::wait(wait)),
         Outcome::Denied { retry_after } => {
-            format!("denied, retry after {}, {left}", text::seconds(retry_after.as_micros()))
+            format!("denied, retry after {}, {left}", text::wait(retry_after))
         }
     }
 }

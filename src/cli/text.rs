@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use crate::limit::format_parts;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// Tokens, down to thousandths. Rounded down, so that 0.9999 tokens do not look like one.
 pub(super) fn tokens(value: f64) -> String {
     let thousandths = (value * 1000.0 + 1e-6).floor() / 1000.0;
@@ -13,9 +17,9 @@ pub(super) fn plain(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { value.to_string() }
 }
 
-/// Microseconds as seconds: `5.9995s`.
-pub(super) fn seconds(micros: u128) -> String {
-    format!("{}s", decimal(micros, 1_000_000))
+/// How long to wait: exact below a minute, `5.9995s`; from a minute on cut to two units, `10d 22h`.
+pub(super) fn wait(time: Duration) -> String {
+    if time < MINUTE { format!("{}s", decimal(time.as_micros(), 1_000_000)) } else { age(time) }
 }
 
 /// Microseconds as milliseconds, exactly: `5999.5`.
@@ -83,8 +87,7 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// About how long: `1h 30m`.
 pub(super) fn age(length: Duration) -> String {
-    let exact = humantime::format_duration(Duration::from_secs(length.as_secs())).to_string();
-    exact.split(' ').take(2).collect::<Vec<_>>().join(" ")
+    format_parts(length.as_secs().saturating_mul(1_000_000), 2)
 }
 
 #[cfg(test)]
@@ -95,7 +98,6 @@ mod tests {
     fn numbers_have_no_needless_digits() {
         assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
         assert_eq!(tokens(8.999_999_999_99), "9");
-        assert_eq!([seconds(5_999_500), seconds(0), seconds(1)], ["5.9995s", "0s", "0.000001s"]);
         assert_eq!([milliseconds(5_999_500), milliseconds(450_000), milliseconds(5)], ["5999.5", "450", "0.005"]);
         assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
     }
@@ -108,9 +110,17 @@ mod tests {
     }
 
     #[test]
+    fn waits_are_exact_below_a_minute() {
+        let waits = [0, 1, 5_999_500, 59_999_999, 60_000_000, 90_999_999, 3_660_000_000, 944_232_370_410];
+        let texts = ["0s", "0.000001s", "5.9995s", "59.999999s", "1m", "1m 30s", "1h 1m", "10d 22h"];
+        assert_eq!(waits.map(|micros| wait(Duration::from_micros(micros))), texts);
+        assert_eq!(wait(Duration::MAX), age(Duration::MAX));
+    }
+
+    #[test]
     fn ages_are_short() {
         let ages = [0, 59, 5_400, 5_412, 86_400 * 3 + 60].map(|seconds| age(Duration::from_secs(seconds)));
-        assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3days 1m"]);
+        assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3d 1m"]);
         assert_eq!(age(Duration::from_millis(1999)), "1s");
     }
 }

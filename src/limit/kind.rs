@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidLimit;
-use crate::limit::Limit;
 use crate::limit::length::micros;
 use crate::limit::limit::Options;
+use crate::limit::{Limit, Tokens};
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ impl std::str::FromStr for Kind {
     fn from_str(name: &str) -> Result<Self, InvalidLimit> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
-            InvalidLimit::new(format!("there is no kind \"{name}\", but {}", names.join(", ")))
+            InvalidLimit::new(format!("unknown kind \"{name}\"; the kinds are {}", names.join(", ")))
         })
     }
 }
@@ -126,8 +126,8 @@ impl Limit {
     /// assert_eq!(limit.capacity(), 20.0);
     /// # Ok::<(), pg_limiter::InvalidLimit>(())
     /// ```
-    pub fn token_bucket(rate: impl Into<f64>, period: Duration) -> LimitBuilder<TokenBucket> {
-        LimitBuilder::new(Kind::TokenBucket, rate.into(), period)
+    pub fn token_bucket(rate: impl Into<Tokens>, period: Duration) -> LimitBuilder<TokenBucket> {
+        LimitBuilder::new(Kind::TokenBucket, rate.into().get(), period)
     }
 
     /// A fixed window: `rate` tokens at the start of each window of length `period`; what is left rolls over up to a
@@ -139,8 +139,8 @@ impl Limit {
     /// let limit = pg_limiter::Limit::fixed_window(100, day).start(Duration::from_secs(7 * 3600)).build()?;
     /// # Ok::<(), pg_limiter::InvalidLimit>(())
     /// ```
-    pub fn fixed_window(rate: impl Into<f64>, period: Duration) -> LimitBuilder<FixedWindow> {
-        LimitBuilder::new(Kind::FixedWindow, rate.into(), period)
+    pub fn fixed_window(rate: impl Into<Tokens>, period: Duration) -> LimitBuilder<FixedWindow> {
+        LimitBuilder::new(Kind::FixedWindow, rate.into().get(), period)
     }
 
     /// A sliding window: at most `rate` in the last `period`, in which the part that is leaving counts by its share, as if its
@@ -152,8 +152,8 @@ impl Limit {
     /// let limit = pg_limiter::Limit::sliding_window(100, Duration::from_secs(3600)).resolution(12).build()?;
     /// # Ok::<(), pg_limiter::InvalidLimit>(())
     /// ```
-    pub fn sliding_window(rate: impl Into<f64>, period: Duration) -> LimitBuilder<SlidingWindow> {
-        LimitBuilder::new(Kind::SlidingWindow, rate.into(), period)
+    pub fn sliding_window(rate: impl Into<Tokens>, period: Duration) -> LimitBuilder<SlidingWindow> {
+        LimitBuilder::new(Kind::SlidingWindow, rate.into().get(), period)
     }
 }
 
@@ -180,28 +180,28 @@ impl<K> LimitBuilder<K> {
 
 impl LimitBuilder<TokenBucket> {
     /// The most tokens the bucket holds, 0 or more (default: the rate). 0 is for limits that only ever reserve.
-    pub fn capacity(mut self, tokens: impl Into<f64>) -> Self {
-        self.options.capacity = Some(tokens.into());
+    pub fn capacity(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.capacity = Some(tokens.into().get());
         self
     }
 
     /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
-    pub fn max_reserved(mut self, tokens: impl Into<f64>) -> Self {
-        self.options.max_reserved = Some(tokens.into());
+    pub fn max_reserved(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.max_reserved = Some(tokens.into().get());
         self
     }
 }
 
 impl LimitBuilder<FixedWindow> {
     /// The most tokens that roll over, 0 or more (default: the rate).
-    pub fn capacity(mut self, tokens: impl Into<f64>) -> Self {
-        self.options.capacity = Some(tokens.into());
+    pub fn capacity(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.capacity = Some(tokens.into().get());
         self
     }
 
     /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
-    pub fn max_reserved(mut self, tokens: impl Into<f64>) -> Self {
-        self.options.max_reserved = Some(tokens.into());
+    pub fn max_reserved(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.max_reserved = Some(tokens.into().get());
         self
     }
 

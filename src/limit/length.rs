@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// In microseconds, the longest first. A month and a year are no fixed lengths.
+const UNITS: [(u64, &str); 6] =
+    [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
+
 /// Whole microseconds, or `None` if the length has a finer part or is too long to count.
 pub(crate) fn micros(length: Duration) -> Option<i64> {
     if !length.subsec_nanos().is_multiple_of(1000) {
@@ -10,15 +14,96 @@ pub(crate) fn micros(length: Duration) -> Option<i64> {
     i64::try_from(length.as_micros()).ok()
 }
 
-/// Reads "1500ms", "7d", "1h 30m".
+/// Reads "1500ms", "7d", "1h 30m". Months and years are refused.
 pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
     let length = humantime::parse_duration(text).map_err(|error| {
-        format!("\"{text}\" is not a length of time like \"1500ms\", \"1h 30m\" or \"7d\": {error}")
+        let reason = match error {
+            humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
+                format!("unknown unit \"{unit}\", the units are w, d, h, m, s, ms and us")
+            }
+            error => error.to_string(),
+        };
+        format!("\"{text}\" is not a length of time like \"1500ms\", \"1h 30m\" or \"7d\": {reason}")
     })?;
+    if has_months(text) {
+        return Err(format!(
+            "\"{text}\" is not a fixed length of time, because months and years differ in length; write days or shorter \
+             units, like \"30d\" (\"M\" is a month, \"m\" is a minute)"
+        ));
+    }
     micros(length).ok_or_else(|| format!("\"{text}\" is not a whole number of microseconds"))
 }
 
-/// The reverse of [`parse_micros`].
+/// The same as a `Duration`.
+#[cfg(feature = "cli")]
+pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
+    parse_micros(text).map(|micros| Duration::from_micros(micros.unsigned_abs()))
+}
+
+/// Whether a valid length of time has a month or a year among its units.
+fn has_months(text: &str) -> bool {
+    text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M" || unit.starts_with("mo") || unit.starts_with('y'))
+}
+
+/// The reverse of [`parse_micros`]: "40d 12h".
 pub(crate) fn format_micros(micros: i64) -> String {
-    humantime::format_duration(Duration::from_micros(micros.unsigned_abs())).to_string()
+    format_parts(micros.unsigned_abs(), UNITS.len())
+}
+
+/// The same of a `Duration`, without what is finer than microseconds.
+#[cfg(feature = "cli")]
+pub(crate) fn format_length(length: Duration) -> String {
+    format_micros(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// The first so many parts of a length: "40d 12h".
+pub(crate) fn format_parts(micros: u64, most: usize) -> String {
+    let mut left = micros;
+    let mut parts = Vec::with_capacity(most);
+    for (unit, name) in UNITS {
+        let number = left / unit;
+        left %= unit;
+        if number > 0 && parts.len() < most {
+            parts.push(format!("{number}{name}"));
+        }
+    }
+    if parts.is_empty() { "0s".to_owned() } else { parts.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_read_as_they_are_written() {
+        let hour = 3_600_000_000;
+        let lengths = [
+            (0, "0s"),
+            (1, "1us"),
+            (1_500_000, "1s 500ms"),
+            (90 * 60_000_000, "1h 30m"),
+            (24 * hour, "1d"),
+            (24 * hour * 400 + 7, "400d 7us"),
+        ];
+        for (micros, text) in lengths {
+            assert_eq!((format_micros(micros), parse_micros(text)), (text.to_owned(), Ok(micros)));
+        }
+        assert_eq!(format_parts(944_232_370_410, 2), "10d 22h");
+        assert_eq!(parse_micros("1 week 2days 3hrs 4min 5sec 6msec 7usec"), Ok(9 * 24 * hour + 11_045_006_007));
+    }
+
+    /// All names that they have.
+    #[test]
+    fn months_and_years_are_no_lengths() {
+        for unit in ["months", "month", "M", "years", "year", "yrs", "yr", "y"] {
+            for text in [format!("1{unit}"), format!("1 {unit}"), format!("2d 1{unit} 3s"), format!("0{unit}")] {
+                assert!(humantime::parse_duration(&text).is_ok(), "{text}");
+                let message = parse_micros(&text).expect_err(&text);
+                assert!(message.contains(&format!("{text:?}")) && message.contains("\"30d\""), "{message}");
+            }
+        }
+        for unit in ["nanos", "ms", "millis", "m", "min", "mins", "minute", "minutes", "days", "weeks", "wk"] {
+            assert!(!has_months(&format!("1{unit}")), "{unit}");
+        }
+    }
 }

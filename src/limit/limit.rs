@@ -14,7 +14,7 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// A rule: kind, rate, period and options. Always valid.
 ///
 /// - rate: tokens per period, a positive number (1e-100 to 1e100, as all numbers here have to stay finite)
-/// - period: 1 microsecond to 36,525 days, in whole microseconds
+/// - period: 1 microsecond to 36,525 days, in whole microseconds; a text may not have months and years, which differ in length
 /// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
 /// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
 /// - start: the phase of the grid of windows (fixed and sliding windows)
@@ -22,7 +22,8 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// - shards: over how many rows each bucket is spread, 1 to 1000, each with 1 token or more (default: 1); see
 ///   [`recommended_shards`](Self::recommended_shards)
 ///
-/// A limit lives in code or in a limits file, never in the database: a change applies from the next call on.
+/// A limit is a value in your code or in a limits file. The database stores balances only, so a process decides by the limits
+/// that it was started with, and a changed limit holds from the first call of a process that has it.
 /// With serde it has the fields of the limits file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use sqlx::{PgConnection, PgPool};
 
-use crate::call::{Balances, Call, Decision, Op, Resolved};
+use crate::call::{Balances, Call, Decision, Item, Op, Resolved};
 use crate::error::Error;
-use crate::limit::Limits;
+use crate::limit::{Limits, Tokens};
 use crate::limiter::LimiterConfig;
 use crate::limiter::attempt::{DecideOnce, ResetAllKeys};
 use crate::limiter::combine::Combiner;
@@ -76,7 +76,8 @@ impl Limiter {
         }
         let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
-        Self { combiner: Arc::new(Combiner::new(pool, rate_limits, &config)), denials, lines: Arc::default() }
+        let combiner = Arc::new_cyclic(|this| Combiner::new(this.clone(), pool, rate_limits, &config));
+        Self { combiner, denials, lines: Arc::default() }
     }
 
     /// The limits known by name.
@@ -121,7 +122,7 @@ impl Limiter {
 
     /// Lets no more calls in, waits until those that are in have their answers, and closes the limiter's own connections.
     /// Calls after that, also on clones of this handle, are refused with [`Error::Closed`]; [`within`](Self::within) goes
-    /// on working. The pool stays open.
+    /// on working. The pool stays open. To close the pool does the same: the limiter's own connections are closed with it.
     ///
     /// # Cancel safety
     /// A dropped future lets no more calls in all the same; call it again to wait.
@@ -313,6 +314,55 @@ impl Limiter {
         let running = async {
             let call = self.combiner.rate_limits.resolve(Op::Charge, call)?;
             let (call, answer) = self.ask(call).await?;
+            Ok(answer.balances(&call))
+        };
+        seen.watch(running).await
+    }
+
+    /// Corrects an estimate: `estimate` is the item as [`limit`](Self::limit) took it, `used` the number of tokens that were
+    /// really used. If that is less, the difference is given back, as by [`credit`](Self::credit); if it is more, it is taken
+    /// whatever the balance, as by [`charge`](Self::charge). Returns the balance after. One call, one round trip.
+    ///
+    /// Each call corrects once more, as each credit and each charge does: nothing remembers what was settled. To correct once,
+    /// settle [within](crate::Within::settle) the transaction that writes down the use, or make the credit or the charge
+    /// yourself, with an [idempotency key](Call::idempotency_key). Jobs of a queue remember it:
+    /// [`Queue::settle`](crate::queue::Queue::settle).
+    ///
+    /// ```no_run
+    /// # async fn call_the_model(prompt: &str) -> u64 { 0 }
+    /// # async fn f(limiter: pg_limiter::Limiter, user_id: i64) -> Result<(), pg_limiter::Error> {
+    /// use pg_limiter::Item;
+    ///
+    /// let estimate = Item::new("llm_tokens", user_id).count(4_000);
+    /// limiter.limit(estimate.clone()).await?.enforce()?;
+    /// let used: u64 = call_the_model("..").await;
+    /// limiter.settle(estimate, used).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Limiter`]. [`Error::Invalid`] also if `used` is negative or not finite.
+    ///
+    /// # Cancel safety
+    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
+    /// caller's.
+    pub async fn settle(
+        &self,
+        estimate: impl Into<Item> + Send,
+        used: impl Into<Tokens> + Send,
+    ) -> Result<Balances, Error> {
+        let (op, item) = estimate.into().correction(used.into());
+        let call = Call::from(item);
+        let seen = Seen::own("settle", &call);
+        let running = async {
+            let call = self.combiner.rate_limits.resolve(op, call)?;
+            let (call, answer) = match op {
+                Op::Credit => self.ask_and_forget(call).await?,
+                _ => self.ask(call).await?,
+            };
             Ok(answer.balances(&call))
         };
         seen.watch(running).await

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, Decision, KeySecret, Op, Resolved};
+use crate::call::{Balances, Call, Decision, Item, KeySecret, Op, Resolved};
 use crate::error::Error;
-use crate::limit::Limits;
+use crate::limit::{Limits, Tokens};
 use crate::observability::Seen;
 use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
 
@@ -273,6 +273,53 @@ impl Within<'_> {
         let seen = Seen::callers("charge", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Charge, call)?;
+            Ok(self.run(&call).await?.balances(&call))
+        };
+        seen.watch(running).await
+    }
+
+    /// Corrects an estimate: `estimate` is the item as [`limit`](Self::limit) took it, `used` the number of tokens that were
+    /// really used. If that is less, the difference is given back, as by [`credit`](Self::credit); if it is more, it is taken
+    /// whatever the balance, as by [`charge`](Self::charge). Returns the balance after.
+    ///
+    /// Each call corrects once more, as each credit and each charge does. So correct in the transaction that writes down the
+    /// use, once for each:
+    ///
+    /// ```no_run
+    /// # use pg_limiter::{Error, RateLimits};
+    /// # async fn f(limits: RateLimits, pool: sqlx::PgPool, id: i64, used: i64) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = pool.begin().await?;
+    /// let estimate: Option<i64> =
+    ///     sqlx::query_scalar("UPDATE usage SET used = $2 WHERE id = $1 AND used IS NULL RETURNING estimate")
+    ///         .bind(id)
+    ///         .bind(used)
+    ///         .fetch_optional(&mut *tx)
+    ///         .await?;
+    /// if let Some(estimate) = estimate {
+    ///     limits.within(&mut tx).settle(("llm_tokens", "u1", estimate), used).await?;
+    /// }
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Within`]. [`Error::Invalid`] also if `used` is negative or not finite.
+    ///
+    /// # Cancel safety
+    /// Roll the transaction back: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    pub async fn settle(
+        self,
+        estimate: impl Into<Item> + Send,
+        used: impl Into<Tokens> + Send,
+    ) -> Result<Balances, Error> {
+        let (op, item) = estimate.into().correction(used.into());
+        let call = Call::from(item);
+        let seen = Seen::callers("settle", &call);
+        let running = async {
+            let call = self.rate_limits.resolve(op, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         seen.watch(running).await

@@ -49,8 +49,8 @@ pub(super) fn let_through_without_key(no_key: &NoKey) {
 pub(super) fn not_asked(items: &[Item]) {
     let limits: Vec<&str> = items.iter().map(|item| &*item.limit.name).collect();
     misconfigured(&format_args!(
-        "a handler behind in_handler() answered without taking its limits ({}); call enforce_within() of its \
-         RequestLimits, or waive() if nothing is to be charged",
+        "a handler behind in_handler() answered without taking its limits ({}); call enforce() or \
+         enforce_within() of its RequestLimits, or waive() if nothing is to be charged",
         limits.join(", ")
     ));
 }

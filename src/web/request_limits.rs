@@ -5,15 +5,16 @@ use std::time::Duration;
 use http::{Response, StatusCode};
 use sqlx::PgConnection;
 
-use crate::call::{Call, Item, Permit};
+use crate::call::{Call, Decision, Item, Permit};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::web::answer::{Standing, set_retry_after};
 use crate::web::layer::Rules;
 use crate::web::note;
 
-/// The limits and keys of one request, for a handler that limits in its own transaction: what it writes and what it is
-/// charged commit or roll back together, as no layer can have it.
+/// The limits and keys of one request, for a handler that limits in its own transaction
+/// ([`enforce_within`](Self::enforce_within)): what it writes and what it is charged commit or roll back together, as no layer
+/// can have it. A handler without a transaction calls [`enforce`](Self::enforce).
 ///
 /// A [`RateLimitLayer`](crate::web::RateLimitLayer) with [`in_handler`](crate::web::RateLimitLayer::in_handler) puts one
 /// among the extensions of each request; with axum it is an extractor. Clones belong to the same request.
@@ -55,12 +56,15 @@ use crate::web::note;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-#[must_use = "nothing is limited unless the handler asks: enforce_within() it"]
+#[must_use = "nothing is limited unless the handler asks: enforce() or enforce_within() it"]
 pub struct RequestLimits {
     rules: Arc<Rules>,
     items: Vec<Item>,
     told: Arc<Mutex<Told>>,
 }
+
+/// For a request without limits.
+const UNLIMITED: Permit = Permit { wait: None, remaining: f64::INFINITY };
 
 /// What was decided last, for the response.
 #[derive(Default)]
@@ -119,11 +123,64 @@ impl RequestLimits {
     /// Part of the caller's, as all calls [within](crate::Within) one.
     pub async fn enforce_within(&self, connection: &mut PgConnection) -> Result<Permit, Error> {
         if self.items.is_empty() {
-            return Ok(Permit { wait: None, remaining: f64::INFINITY });
+            return Ok(UNLIMITED);
         }
         self.lock().asked = true;
         let call = Call::from(self.items.clone());
         let decision = self.rules.limiter.within(connection).limit(call).await?;
+        self.permit(decision)
+    }
+
+    /// Takes the tokens in the limiter's own transaction, for a handler that has none. The layer puts the decision into the fields
+    /// of the response. The tokens stay spent whatever becomes of the request. Without items, it returns a permit at once.
+    ///
+    /// It does what the layer does before a handler, at the moment that the handler chooses, and with the items that the handler
+    /// [adds](Self::and):
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # mod app {
+    /// use pg_limiter::web::RequestLimits;
+    ///
+    /// async fn search(limits: RequestLimits, query: String) -> Result<String, pg_limiter::Error> {
+    ///     if query.is_empty() {
+    ///         limits.waive(); // Nothing to search for costs nothing.
+    ///         return Ok(String::new());
+    ///     }
+    ///     limits.enforce().await?; // A denial is a 429 with the fields of the layer.
+    ///     Ok(format!("results for {query}"))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and traced, and a permit. A failure of the
+    /// database is an error, or with [`OnFailure::Open`](crate::web::OnFailure::Open) or in shadow mode a permit, which has an
+    /// infinite `remaining`; that is traced.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], and those of [`Limiter`]; [`error_response`](crate::web::error_response) makes the response of it, and
+    /// with axum it is one.
+    ///
+    /// # Cancel safety
+    /// Safe: the tokens are taken or they are not, never in part. Count them as spent.
+    ///
+    /// # In a transaction
+    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`enforce_within`](Self::enforce_within) has the
+    /// same for the caller's.
+    pub async fn enforce(&self) -> Result<Permit, Error> {
+        if self.items.is_empty() {
+            return Ok(UNLIMITED);
+        }
+        self.lock().asked = true;
+        match self.rules.limiter.limit(self.items.clone()).await {
+            Ok(decision) => self.permit(decision),
+            Err(error) if self.rules.lets_through(&error) => Ok(UNLIMITED),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps the decision for the fields of the response.
+    fn permit(&self, decision: Decision) -> Result<Permit, Error> {
         let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
         if self.rules.shadow {
             return Ok(Permit { wait: None, remaining: decision.remaining() });

@@ -21,7 +21,7 @@ fn one_lane(pool: &PgPool) -> Limiter {
 }
 
 async fn taken(limiter: &Limiter, key: &str) -> f64 {
-    f64::from(CAPACITY) - limiter.peek(("a", key)).await.expect("a balance").least().round()
+    f64::from(CAPACITY) - limiter.peek(("a", key)).await.expect("a balance").remaining().round()
 }
 
 async fn clock(database: &Database) -> i64 {
@@ -360,7 +360,7 @@ async fn close_answers_everyone_and_leaves_no_connection() {
     limiter.close().await;
     let mut tx = database.pool.begin().await.expect("begin");
     let balances = limiter.within(&mut tx).peek(("a", "7")).await.expect("balances");
-    assert_eq!(balances.least().round(), f64::from(CAPACITY) - 10.0);
+    assert_eq!(balances.remaining().round(), f64::from(CAPACITY) - 10.0);
     tx.commit().await.expect("commit");
 }
 

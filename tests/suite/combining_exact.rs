@@ -167,7 +167,7 @@ async fn waiting_transactions_are_not_given_what_flowed_in_while_the_bucket_was_
         };
         let (decision, released) = tokio::join!(wait, release);
         assert!(decision.is_allowed());
-        let left = limiter.peek(("a", "k")).await.expect("a balance").least();
+        let left = limiter.peek(("a", "k")).await.expect("a balance").remaining();
         let since = released.elapsed().as_secs_f64() * 5.0;
         if left > since + 0.1 {
             wrong.push(format!("{level} {asked:?}: all 10 were taken, and {left} are there"));
@@ -331,6 +331,6 @@ async fn who_is_told_that_nothing_was_decided_has_paid_nothing() {
         }
         until_waiting(&database, 0).await;
         holder.rollback().await.expect("rollback");
-        assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").least().round(), 100.0, "{isolation:?}");
+        assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining().round(), 100.0, "{isolation:?}");
     }
 }

@@ -22,7 +22,7 @@ fn limits() -> Limits {
 }
 
 async fn left(limiter: &Limiter, key: &str) -> f64 {
-    limiter.peek(("a", key)).await.expect("a balance").least().round()
+    limiter.peek(("a", key)).await.expect("a balance").remaining().round()
 }
 
 /// Ends backends of this name, one at random or all, and waits until they are gone.

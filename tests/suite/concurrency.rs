@@ -183,7 +183,7 @@ async fn balance(pool: &PgPool, work: &Work, name: &str) -> f64 {
         .peek((name, "k"))
         .await
         .expect("a balance")
-        .least()
+        .remaining()
 }
 
 #[tokio::test(flavor = "multi_thread")]

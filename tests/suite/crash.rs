@@ -46,7 +46,7 @@ async fn what_was_answered_survives_a_crash() {
     pg_limiter::migrate::migrate(&pool).await.expect("migrate");
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted, Isolation::Serializable] {
         let limiters = [limiter(&pool, isolation), limiter(&pool, isolation)];
-        let before = limiters[0].peek(("a", "k")).await.expect("a balance").least();
+        let before = limiters[0].peek(("a", "k")).await.expect("a balance").remaining();
         let admitted = Arc::new(AtomicU64::new(0));
         let tasks: Vec<_> = (0..32)
             .map(|nth| {
@@ -78,7 +78,7 @@ async fn what_was_answered_survives_a_crash() {
         let after = limiter(&pool, isolation);
         let left = loop {
             match after.peek(("a", "k")).await {
-                Ok(balance) => break balance.least(),
+                Ok(balance) => break balance.remaining(),
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };

@@ -28,7 +28,7 @@ async fn allowed(limiter: &Limiter, items: impl IntoIterator<Item = Item>) {
 }
 
 async fn taken(limiter: &Limiter, item: Item) -> f64 {
-    1e6 - limiter.peek(item).await.expect("a balance").least()
+    1e6 - limiter.peek(item).await.expect("a balance").remaining()
 }
 
 async fn others_go_on(isolation: Isolation, connections: Connections) {

@@ -282,7 +282,7 @@ async fn balances(direct: &PgPool) -> Vec<Group> {
         let (names, capacity) = SETS[nth / KEYS];
         let mut left = Vec::new();
         for name in names {
-            left.push(limiter.peek((*name, format!("k{nth}"))).await.expect("a balance").least());
+            left.push(limiter.peek((*name, format!("k{nth}"))).await.expect("a balance").remaining());
         }
         groups.push(Group { capacity: f64::from(capacity), left });
     }

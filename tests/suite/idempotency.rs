@@ -34,7 +34,7 @@ fn call(key: &str) -> Call {
 }
 
 async fn left(limiter: &Limiter, limit: &str) -> f64 {
-    limiter.peek((limit, "k")).await.expect("a balance").least().round()
+    limiter.peek((limit, "k")).await.expect("a balance").remaining().round()
 }
 
 async fn answers(database: &Database) -> i64 {

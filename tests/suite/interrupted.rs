@@ -23,7 +23,7 @@ fn limiter_over(connections: Connections, pool: &PgPool, deadline: Duration) -> 
 }
 
 async fn left(limiter: &Limiter) -> f64 {
-    limiter.peek(("a", "k")).await.expect("a balance").least().round()
+    limiter.peek(("a", "k")).await.expect("a balance").remaining().round()
 }
 
 /// Backends of this database that wait for a lock.

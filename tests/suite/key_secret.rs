@@ -100,10 +100,10 @@ async fn the_same_secret_shares_balances_and_another_one_does_not() {
     let database = Database::migrated().await;
     let (one, two) = (limiter(&database, Some(SECRET)), limiter(&database, Some(SECRET)));
     let _ = one.limit(("mails", ANNA, 7)).await.expect("a decision");
-    assert!((two.peek(("mails", ANNA)).await.expect("a balance").least() - 3.0).abs() < 1e-6);
+    assert!((two.peek(("mails", ANNA)).await.expect("a balance").remaining() - 3.0).abs() < 1e-6);
     assert!(two.limit(("mails", ANNA, 4)).await.expect("a decision").is_denied());
     for other in [limiter(&database, Some("fedcba9876543210")), limiter(&database, None)] {
-        assert_eq!(other.peek(("mails", ANNA)).await.expect("a balance").least(), 10.0);
+        assert_eq!(other.peek(("mails", ANNA)).await.expect("a balance").remaining(), 10.0);
     }
     assert_eq!(KeySecret::new("0123456789abcde").expect_err("too short").bytes, 15);
     assert!(InvalidKeySecret::to_string(&KeySecret::new("").expect_err("none")).contains("16 at least"));
@@ -114,7 +114,7 @@ async fn every_call_finds_the_same_bucket() {
     let database = Database::migrated().await;
     let limiter = limiter(&database, Some(SECRET));
     let alone = RateLimits::new(limits()).with_key_secret(KeySecret::new(SECRET).expect("a secret"));
-    let left = async || limiter.peek(("mails", ANNA)).await.expect("a balance").least().round();
+    let left = async || limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round();
     let twice = [Item::new("mails", ANNA), Item::new("mails", ANNA)];
     assert!(limiter.limit(twice).await.expect("a decision").is_allowed());
     assert_eq!(left().await, 8.0);
@@ -164,7 +164,7 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     let database = Database::migrated().await;
     let limiter = limiter(&database, Some(SECRET));
     let queue = Queue::new(&limiter, "q").expect("a queue");
-    let left = async |key| limiter.peek(("mails", key)).await.expect("a balance").least().round();
+    let left = async |key| limiter.peek(("mails", key)).await.expect("a balance").remaining().round();
     let job = |limit, key, count| Job::new((limit, key, count), &1).expect("a job");
     let id = scheduled(&queue.enqueue(job("mails", ANNA, 8)).await.expect("an answer")).id;
     assert_eq!(left(ANNA).await, 2.0);
@@ -196,7 +196,7 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     });
     work_until_done(&queue, quick(), handler, 2).await;
     assert_eq!(left(ANNA).await, 9.0);
-    assert_eq!(limiter.peek(("calls", ANNA)).await.expect("a balance").least().round(), 8.0);
+    assert_eq!(limiter.peek(("calls", ANNA)).await.expect("a balance").remaining().round(), 8.0);
     let done = queue.jobs(Some(JobState::Done), 9).await.expect("jobs");
     assert_eq!(done.len(), 2);
     assert!(queue.settle(done[0].id, ("mails", BERT, 1)).await.is_err());
@@ -225,7 +225,7 @@ async fn the_tool_hashes_under_the_secret_in_a_file() {
         run.stdout
     };
     tool(&[&args("limit")[..], &["--count".to_owned(), "4".to_owned()]].concat());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").least().round(), 6.0);
+    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round(), 6.0);
     assert_eq!(rows_with(&database, "anna").await, 0);
     assert!(tool(&args("peek")).starts_with("{\"value\": 6"));
     assert!(tool(&args("check")).contains("true"));
@@ -236,9 +236,9 @@ async fn the_tool_hashes_under_the_secret_in_a_file() {
     };
     // Another key without the secret, none that is there; then the same one, by the variable.
     assert!(reset("", &[]).status.success());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").least().round(), 6.0);
+    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round(), 6.0);
     assert!(reset(&secret, &[]).status.success());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").least(), 10.0);
+    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining(), 10.0);
     let refused = reset(&secret, &["--key-secret-file", &path("short")]);
     let said = String::from_utf8(refused.stderr).expect("UTF-8");
     assert!(refused.status.code() == Some(2) && said.contains("has 9 bytes"), "{said}");

@@ -54,6 +54,7 @@ async fn everything(database: &Database) {
     let _ = limiter.peek(two()).await.expect("balances");
     let _ = limiter.credit(two()).await.expect("balances");
     let _ = limiter.charge(two()).await.expect("balances");
+    let _ = limiter.settle(two(), 1).await.expect("a balance");
     let _ = limiter.until_ready(("quick", KEY), Duration::from_secs(60)).await.expect("a decision");
     let _ = limiter.until_ready(two(), Duration::from_secs(1)).await.expect("a decision");
     let _ = limiter.limit(("nope", KEY)).await.expect_err("an unknown limit");
@@ -78,6 +79,7 @@ async fn everything(database: &Database) {
     let _ = limiter.within(&mut tx).peek(two()).await.expect("balances");
     let _ = limiter.within(&mut tx).credit(two()).await.expect("balances");
     let _ = limiter.within(&mut tx).charge(two()).await.expect("balances");
+    let _ = limiter.within(&mut tx).settle(two(), 1).await.expect("a balance");
     limiter.within(&mut tx).reset(two()).await.expect("reset");
     let _ = limiter.within(&mut tx).reset_all_keys("two").await.expect("reset");
     tx.commit().await.expect("commit");

@@ -30,7 +30,7 @@ fn limiter(pool: &PgPool, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
 }
 
 async fn spent(limiter: &Limiter, name: &str) -> f64 {
-    CAPACITY - limiter.peek((name, "k")).await.expect("a balance").least().round()
+    CAPACITY - limiter.peek((name, "k")).await.expect("a balance").remaining().round()
 }
 
 /// Goes on asking, in one of the ways, until it is told to stop.

@@ -130,7 +130,7 @@ async fn named_statements_of_two_clients_meet_and_that_is_an_error() {
     assert!(error.to_string().contains("already exists") && error.to_string().contains("named_statements"), "{error}");
     // And what is refused took nothing.
     let directly = Limiter::new(site.database.pool.clone(), limits());
-    let left = directly.peek(("a", "k")).await.expect("a balance").least();
+    let left = directly.peek(("a", "k")).await.expect("a balance").remaining();
     assert!((left - 99.0).abs() < 1e-6, "{left}");
 }
 
@@ -159,7 +159,7 @@ async fn everything_works_and_no_session_keeps_anything() {
     assert!((balances[0] - 40.0).abs() < 1e-6 && (balances[1] - 60.0).abs() < 1e-6, "{balances:?}");
     let _ = limiter.charge(("a", "k", 50)).await.expect("a balance");
     let _ = limiter.credit(("a", "k", 20)).await.expect("a balance");
-    assert!((limiter.peek(("a", "k")).await.expect("a balance").least() - 10.0).abs() < 1e-6);
+    assert!((limiter.peek(("a", "k")).await.expect("a balance").remaining() - 10.0).abs() < 1e-6);
     let reserved = limiter.limit(Item::new("b", "k").count(152).reserve()).await.expect("a decision");
     assert!(reserved.retry_after().is_some() || !reserved.is_denied(), "{reserved:?}");
 
@@ -178,12 +178,12 @@ async fn everything_works_and_no_session_keeps_anything() {
         Ok::<_, Error>(decision.is_allowed())
     });
     assert!(taken.await.expect("a unit of work"));
-    assert!((limiter.peek(("a", "unit")).await.expect("a balance").least() - 93.0).abs() < 1e-6);
+    assert!((limiter.peek(("a", "unit")).await.expect("a balance").remaining() - 93.0).abs() < 1e-6);
     assert_eq!(limiter.prune().await.expect("pruned"), 1);
 
     limiter.reset(("w", "k")).await.expect("reset");
     assert_eq!(limiter.reset_all_keys("a").await.expect("reset"), 2);
-    assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").least(), 100.0);
+    assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining(), 100.0);
 
     assert_eq!(site.left_behind().await, [] as [(String, String); 0]);
 }
@@ -253,7 +253,7 @@ async fn a_pooler_that_refuses_or_ignores_settings_is_noticed() {
         let limiters = [site.limiter(config()).await, site.limiter(config()).await, site.limiter(config()).await];
         // By the first call of each.
         for limiter in &limiters {
-            assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").least(), 100.0);
+            assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining(), 100.0);
         }
         assert_exact(&limiters).await;
         // Nor have statements in the caller's transactions had names.

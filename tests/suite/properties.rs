@@ -331,7 +331,7 @@ fn never_over_admits_in_any_window() {
     });
 }
 
-/// A limit lives in the caller's code: a new rate or capacity applies from the next call on.
+/// A limit is a value of the caller: a call with a new rate or capacity is decided by these, on the stored balance.
 #[test]
 fn a_changed_limit_applies_from_the_next_call() {
     let rules = rule(ALL).prop_flat_map(|rule| {

@@ -36,7 +36,7 @@ async fn rows_in_use_are_passed_by_without_waiting() {
     // What was taken stays taken.
     user.commit().await.expect("commit");
     assert_eq!(limiter.prune().await.expect("pruned"), 0);
-    let left = limiter.peek(Item::new(("a", ten()), "k7")).await.expect("a balance").least();
+    let left = limiter.peek(Item::new(("a", ten()), "k7")).await.expect("a balance").remaining();
     assert!((left - 9.0).abs() < 0.05, "{left}");
 }
 
@@ -133,7 +133,7 @@ async fn a_serializable_caller_does_not_fail_for_it() {
     fill(&database, 20, "i = 2").await;
     let limiter = Limiter::new(database.pool.clone(), Limits::new());
     let mut caller = database.pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE").await.expect("begin");
-    let idle = limiter.within(&mut caller).peek(Item::new(("a", ten()), "k1")).await.expect("a balance").least();
+    let idle = limiter.within(&mut caller).peek(Item::new(("a", ten()), "k1")).await.expect("a balance").remaining();
     assert_eq!(idle, 10.0);
     assert_eq!(limiter.prune().await.expect("pruned"), 19);
     let decision = limiter.within(&mut caller).limit(Item::new(("a", ten()), "k2")).await.expect("a decision");

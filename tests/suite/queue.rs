@@ -82,14 +82,14 @@ async fn a_job_and_its_reservation_are_written_together() {
     let job = Job::new(("slow", "g"), &"hello").expect("a job");
     let _ = scheduled(&queue.within(&mut tx).enqueue(job.clone()).await.expect("an answer"));
     tx.rollback().await.expect("rollback");
-    assert_eq!(queue.limiter().peek(("slow", "g")).await.expect("a balance").least(), 2.0);
+    assert_eq!(queue.limiter().peek(("slow", "g")).await.expect("a balance").remaining(), 2.0);
     assert!(queue.jobs(None, 10).await.expect("jobs").is_empty());
 
     let mut tx = database.app.begin().await.expect("begin");
     let ticket = scheduled(&queue.within(&mut tx).enqueue(job).await.expect("an answer"));
     tx.commit().await.expect("commit");
     assert_eq!(ticket.wait, Duration::ZERO);
-    let left = queue.limiter().peek(("slow", "g")).await.expect("a balance").least();
+    let left = queue.limiter().peek(("slow", "g")).await.expect("a balance").remaining();
     assert!((left - 1.0).abs() < 1e-6, "{left}");
     let info = queue.job(ticket.id).await.expect("an answer").expect("a job");
     assert_eq!((info.state, info.group.as_str(), info.payload.as_str()), (JobState::Scheduled, "g", "\"hello\""));
@@ -129,7 +129,7 @@ async fn over_the_bound_it_is_refused_with_the_time_to_come_back() {
         other => panic!("{other:?}"),
     }
     assert_eq!(queue.jobs(None, 10).await.expect("jobs").len(), 2);
-    let fast = queue.limiter().peek(("fast", "g")).await.expect("a balance").least();
+    let fast = queue.limiter().peek(("fast", "g")).await.expect("a balance").remaining();
     assert!(fast >= 999_998.0, "{fast}");
 }
 
@@ -156,7 +156,7 @@ async fn a_unique_id_is_one_job() {
     assert!(matches!(all[1].outcome(), EnqueueOutcome::Duplicate(ticket) if ticket.id == a.id));
     assert_ne!(a.id, b.id);
     for (key, balance) in [("g", 0.0), ("other", 2.0), ("new", 0.0)] {
-        let left = queue.limiter().peek(("slow", key)).await.expect("a balance").least();
+        let left = queue.limiter().peek(("slow", key)).await.expect("a balance").remaining();
         assert!((left - balance).abs() < 1e-6, "{key}: {left}");
     }
 }
@@ -181,7 +181,7 @@ async fn two_who_enqueue_one_id_at_once_take_its_tokens_once() {
             other => panic!("{other:?}"),
         }
         for (key, balance) in [("a", 1.0), ("b", 2.0)] {
-            let left = queue.limiter().peek(("slow", format!("{key}{round}"))).await.expect("a balance").least();
+            let left = queue.limiter().peek(("slow", format!("{key}{round}"))).await.expect("a balance").remaining();
             assert!((left - balance).abs() < 1e-6, "{key}: {left}");
         }
     }

@@ -18,7 +18,7 @@ fn near(wait: Duration, centuries: u32) -> bool {
 }
 
 async fn balance(queue: &Queue, limit: &str, key: &str) -> f64 {
-    queue.limiter().peek((limit, key)).await.expect("a balance").least()
+    queue.limiter().peek((limit, key)).await.expect("a balance").remaining()
 }
 
 async fn one_a_century(database: &Database) -> Queue {
@@ -122,7 +122,7 @@ async fn what_was_really_used_is_settled_once_and_up_or_down() {
         let left = balance(&queue, "tokens", key).await;
         assert!((left - reserved).abs() < 0.01, "{key}: {left}");
         let limit = Limit::token_bucket(1000, CENTURY).build().expect("a limit");
-        let left = queue.limiter().peek((("tokens/started", limit), key)).await.expect("a balance").least();
+        let left = queue.limiter().peek((("tokens/started", limit), key)).await.expect("a balance").remaining();
         assert!((left - started).abs() < 0.01, "{key}, started: {left}");
     }
     let used = queue.job(more).await.expect("an answer").expect("a job").items[0].used;

@@ -225,7 +225,7 @@ async fn a_read_only_database_is_an_error_at_once_that_names_the_setting() {
         let job = Job::new(("bucket", "k"), &1).expect("a job");
         names_it(&queue.enqueue(job).await.expect_err("read-only"), "enqueue");
         assert!(limiter.check(("bucket", "k")).await.expect("check only reads").is_allowed());
-        assert_eq!(limiter.peek(("bucket", "k")).await.expect("peek only reads").least(), 1000.0);
+        assert_eq!(limiter.peek(("bucket", "k")).await.expect("peek only reads").remaining(), 1000.0);
 
         let runs = AtomicU32::new(0);
         let error = unit_of_work(&limiter, &runs).await.expect_err("read-only");

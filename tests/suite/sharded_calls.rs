@@ -50,7 +50,7 @@ async fn no_token_is_stranded() {
         let limiter = Limiter::new(database.pool.clone(), limits(103, shards));
         for name in KINDS {
             assert_eq!(drain(&limiter, name).await, 103, "{name}, {shards} shards");
-            assert!(limiter.peek((name, "k")).await.expect("a balance").least().abs() < 1e-6);
+            assert!(limiter.peek((name, "k")).await.expect("a balance").remaining().abs() < 1e-6);
             assert_eq!(rows(&database, name).await.len(), shards as usize);
             assert_eq!(limiter.reset((name, "k")).await.expect("reset"), ());
             assert_eq!(rows(&database, name).await, [], "{name}, {shards} shards");
@@ -73,10 +73,10 @@ async fn charged_beyond_the_balance_it_is_owed_by_all_shards() {
     for name in KINDS {
         let _ = limiter.limit((name, "k")).await.expect("a decision");
         limiter.charge((name, "k", 5)).await.expect("charge");
-        let left = limiter.peek((name, "k")).await.expect("a balance").least();
+        let left = limiter.peek((name, "k")).await.expect("a balance").remaining();
         assert!((left - 74.0).abs() < 1e-6, "{name}: {left}");
         limiter.charge((name, "k", 100)).await.expect("charge");
-        let left = limiter.peek((name, "k")).await.expect("a balance").least();
+        let left = limiter.peek((name, "k")).await.expect("a balance").remaining();
         assert!((left + 26.0).abs() < 1e-6, "{name}: {left}");
         assert!(!limiter.limit((name, "k", 0)).await.expect("a decision").is_allowed(), "{name} owes tokens");
         limiter.credit((name, "k", 27)).await.expect("credit");
@@ -170,7 +170,7 @@ async fn a_batch_uses_few_shards() {
             let batches = limiter.batches() - batches;
             let changed = before.iter().zip(versions().await).filter(|(before, after)| *before != after).count();
             assert!(changed as u64 <= batches, "{isolation:?}: {name}: {changed} rows by {batches} batches");
-            let taken = 80_000.0 - limiter.peek((name, "k")).await.expect("a balance").least();
+            let taken = 80_000.0 - limiter.peek((name, "k")).await.expect("a balance").remaining();
             assert!((taken - 301.0).abs() < 1e-3, "{isolation:?}: {name}: {taken}");
         }
     }
@@ -184,7 +184,7 @@ async fn another_number_of_shards_changes_nothing_else() {
         let mut left = 100.0;
         for shards in [1, 5, 3, 10, 1, 2, 1, 10] {
             let limiter = Limiter::new(database.pool.clone(), limits(100, shards));
-            let seen = limiter.peek((name, "k")).await.expect("a balance").least();
+            let seen = limiter.peek((name, "k")).await.expect("a balance").remaining();
             assert!((seen - left).abs() < 1e-6, "{name}: {seen} with {shards} shards, not {left}");
             assert!(
                 limiter.limit((name, "k", left + 0.5)).await.is_ok_and(|decision| !decision.is_allowed())
@@ -270,7 +270,7 @@ async fn a_limiter_traces_its_warnings() {
 async fn the_tool_and_sql_know_shards() {
     let database = Database::migrated().await;
     let url = Some(database.url.as_str());
-    let limit = |shards| ["--rate", "20", "--period", "100y", "--shards", shards];
+    let limit = |shards| ["--rate", "20", "--period", "36500d", "--shards", shards];
     for _ in 0..20 {
         let allowed = run(url, &[&["limit", "deploy", "k"][..], &limit("4")].concat(), "");
         assert_eq!((allowed.code, allowed.stderr.as_str()), (Some(0), ""));
@@ -303,7 +303,7 @@ async fn the_tool_and_sql_know_shards() {
     assert!(replayed.stdout.lines().last().is_some_and(|line| line.contains("3599989")), "{}", replayed.stdout);
 
     let sql = "SELECT count(*) FILTER (WHERE ok) FROM generate_series(1, 12) AS nth, LATERAL (
-        SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '1 year', shards => 3, count => 1 + 0 * nth)) AS r";
+        SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '365 days', shards => 3, count => 1 + 0 * nth)) AS r";
     let admitted: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("decisions");
     assert_eq!(admitted, 10);
     let reset: i64 =

@@ -65,7 +65,7 @@ async fn send(State(limiter): State<Limiter>) -> Result<String, (StatusCode, Str
     sqlx::query("INSERT INTO messages VALUES (1)").execute(&mut *tx).await.map_err(failed)?;
     tx.commit().await.map_err(failed)?;
     let own = limiter.peek(("a", "u1")).await.map_err(refused)?;
-    Ok(format!("{} {}", permit.remaining.floor(), own.least().floor()))
+    Ok(format!("{} {}", permit.remaining.floor(), own.remaining().floor()))
 }
 
 /// Real requests to a real handler that limits in its own transaction.

@@ -85,17 +85,62 @@ async fn exit_codes_tell_what_was_decided() {
     tool(&format!("limit a u1 {limit}")).says(0, "allowed, 0 left");
     let denied = tool(&format!("limit a u1 {limit}"));
     assert_eq!(denied.code, Some(1));
-    assert!(denied.stdout.starts_with("denied, retry after 863") && denied.stdout.ends_with("s, 0 left\n"));
+    // Cut to two units; JSON has all of it.
+    assert_eq!(denied.stdout, "denied, retry after 23h 59m, 0 left\n");
+    let exact = tool(&format!("check a u1 {limit} --json")).stdout;
+    assert!(exact.starts_with(r#"{"ok": false, "retry_after_ms": 863"#), "{exact}");
     assert_eq!(tool(&format!("check a u1 {limit}")).code, Some(1));
     tool(&format!("peek a u1 {limit}")).says(0, "0 left");
     tool(&format!("limit a u2 {limit} --count 3")).refuses(2, &["count 3", "\"a\"", "at most 2"]);
     let reserved = tool(&format!("limit a u1 {limit} --reserve"));
     assert_eq!(reserved.code, Some(0));
-    assert!(reserved.stdout.starts_with("reserved, wait 863") && reserved.stdout.ends_with("s, -1 left\n"));
-    tool("reset a u1").says(0, "done");
+    assert_eq!(reserved.stdout, "reserved, wait 23h 59m, -1 left\n");
+    tool("reset a u1").says(0, "done, 1 row removed");
     tool(&format!("peek a u1 {limit} --json")).says(0, r#"{"value": 2}"#);
     tool(&format!("limit a {limit} --json")).says(0, r#"{"ok": true, "retry_after_ms": null, "value": 1}"#);
     tool("reset a --all-keys").says(0, "done, 1 row removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_are_printed_in_two_units_from_a_minute_on() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    for (key, period, wait) in
+        [("days", "11d", "10d 23h"), ("hours", "2h", "1h 59m"), ("minutes", "2m", "1m 59"), ("seconds", "59s", "58.")]
+    {
+        let limit = format!("a {key} --rate 1 --period {period}");
+        assert_eq!(tool(&format!("limit {limit}")).code, Some(0));
+        let denied = tool(&format!("limit {limit}")).stdout;
+        assert!(denied.starts_with(&format!("denied, retry after {wait}")), "{denied}");
+    }
+    let simulated = tool("simulate --rate 1 --period 11d --traffic constant --calls 1/1h --for 2h");
+    assert!(simulated.stdout.contains(" 10d 23h "), "{}", simulated.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_says_whether_there_was_anything() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    let limit = "--rate 8 --period 1d --shards 4";
+    assert_eq!(tool(&format!("limit a u1 {limit}")).code, Some(0));
+    let rows = database.rows().await;
+    tool("reset a u1").says(0, &format!("done, {rows} rows removed"));
+    let none = "nothing to reset: the limit \"a\" has no row of this key, so its bucket is full";
+    tool("reset a u1").says(0, none);
+    tool("reset a u1 --must-exist").says(1, none);
+    tool("reset nosuch --all-keys --must-exist").says(1, "nothing to reset: the limit \"nosuch\" has no row");
+    tool("reset nosuch --all-keys").says(0, "nothing to reset: the limit \"nosuch\" has no row");
+    tool("reset a u1 --json").says(0, r#"{"ok": true, "rows": 0}"#);
+    tool("reset a u1 --json --must-exist").says(1, r#"{"ok": false, "rows": 0}"#);
+    assert_eq!(tool("limit a u1 --rate 8 --period 1d").code, Some(0));
+    tool("reset a u1 --must-exist").says(0, "done, 1 row removed");
+    // A key is hashed as it is when its tokens are taken.
+    let (_dir, path) = files(&[("secret", "sixteen bytes at least")]);
+    let secret = format!("--key-secret-file {}", path("secret"));
+    assert_eq!(tool(&format!("limit a u1 --rate 8 --period 1d {secret}")).code, Some(0));
+    tool("reset a u1").says(0, none);
+    tool(&format!("reset a u1 {secret}")).says(0, "done, 1 row removed");
+    assert_eq!(database.rows().await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

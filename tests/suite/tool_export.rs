@@ -14,8 +14,12 @@ fn export(database: &Database, args: &[&str]) -> Run {
 }
 
 fn objects(export: &Run) -> Vec<Value> {
-    assert_eq!((export.code, export.stderr.as_str()), (Some(0), ""));
-    export.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    let objects: Vec<Value> = export.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(export.code, Some(0), "{}", export.stderr);
+    let rows = if objects.len() == 1 { "row" } else { "rows" };
+    let note = format!("pg-limiter: {} {rows}", objects.len());
+    assert!(export.stderr.replace(',', "").starts_with(&note), "no {note:?} in: {}", export.stderr);
+    objects
 }
 
 fn records(text: &str) -> Vec<Vec<String>> {
@@ -73,11 +77,42 @@ async fn json_has_every_row_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn it_says_how_many_rows_there_are_or_that_there_are_none() {
+    let database = Database::migrated().await;
+    database.execute(ROWS).await;
+    let says = |args: &[&str], code: i32, rows: usize, note: &str| {
+        let export = export(&database, args);
+        assert_eq!((export.code, export.stdout.lines().count()), (Some(code), rows), "{}", export.stderr);
+        assert_eq!(export.stderr.trim_end(), note);
+    };
+    says(&[], 0, 7, "pg-limiter: 7 rows");
+    says(&["--limit", "w"], 0, 1, "pg-limiter: 1 row");
+    says(&["--limit", "nosuch"], 0, 0, "pg-limiter: 0 rows: the limit \"nosuch\" has no row");
+    says(&["--limit", "nosuch", "--must-exist"], 1, 0, "pg-limiter: 0 rows: the limit \"nosuch\" has no row");
+    says(&["--limit", "s", "--must-exist"], 0, 2, "pg-limiter: 2 rows");
+    let some = ["--limit", "s", "--limit", "nosuch", "--key", "u1", "--must-exist"];
+    says(&some, 1, 2, "pg-limiter: 2 rows: the limit \"nosuch\" has no row of this key");
+    says(&["--key", "nobody", "--must-exist"], 1, 0, "pg-limiter: 0 rows: no limit has a row of this key");
+    // A file of yesterday is not emptied by a mistake.
+    let (_dir, path) = files(&[("x.json", "yesterday")]);
+    let file = path("x.json");
+    says(
+        &["--limit", "nosuch", "--must-exist", "--output", &file],
+        1,
+        0,
+        "pg-limiter: 0 rows: the limit \"nosuch\" has no row",
+    );
+    assert_eq!(fs::read_to_string(&file).expect("the file"), "yesterday");
+    database.execute("DELETE FROM rate_limits").await;
+    says(&["--must-exist"], 1, 0, "pg-limiter: 0 rows: the table is empty");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn csv_can_be_copied_back() {
     let database = Database::migrated().await;
     database.execute(ROWS).await;
     let csv = export(&database, &["--format", "csv"]);
-    assert_eq!((csv.code, csv.stderr.as_str()), (Some(0), ""));
+    assert_eq!((csv.code, csv.stderr.as_str()), (Some(0), "pg-limiter: 7 rows\n"));
     let records = records(&csv.stdout);
     assert_eq!(records[0].join(","), "name,key,shard,shards,value,ts,idle_at,earlier_counts,ts_time,idle_at_time");
     assert_eq!(records.len(), 8);

@@ -77,6 +77,32 @@ fn heights(outline: &[(f64, f64)]) -> Vec<f64> {
     heights.collect()
 }
 
+/// One call a second for a minute: a bar that is shorter than a second would have none or one by chance of the grid.
+#[tokio::test(flavor = "multi_thread")]
+async fn timestamps_in_whole_seconds_leave_no_bar_empty() {
+    let database = Database::empty().await;
+    let events = |step: i64, calls: i64| -> String {
+        let at = |nth: i64| 1_767_225_600_000 + nth * step;
+        (0..calls).map(|nth| format!("{{\"at\": {}, \"limit\": \"api\", \"key\": \"u1\"}}\n", at(nth))).collect()
+    };
+    for (step, calls) in [(1000, 60), (1000, 10), (1000, 200), (100, 30), (10, 50), (1, 70)] {
+        let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &events(step, calls))]);
+        let svg = path("x.svg");
+        let args = ["replay", "--limits", &path("limits.toml"), "--events", &path("events.jsonl"), "--plot", &svg];
+        done(run(Some(&database.url), &args, ""));
+        let text = fs::read_to_string(&svg).expect("a picture");
+        let svg = Document::parse(&text).expect("XML");
+        let denied = areas(&svg, DENIED);
+        let offered = match denied.first() {
+            Some(denied) => heights(denied),
+            None => heights(&areas(&svg, ADMITTED)[0]),
+        };
+        let empty = offered.iter().filter(|height| **height == 0.0).count();
+        assert!(offered.len() >= 10, "{step} ms: {} bars", offered.len());
+        assert_eq!(empty, 0, "of {} bars of calls every {step} ms", offered.len());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_areas_are_as_high_as_the_numbers() {
     let database = Database::empty().await;

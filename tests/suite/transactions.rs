@@ -54,15 +54,15 @@ async fn a_rollback_gives_the_tokens_back_and_a_commit_keeps_them() {
         let decision = limiter.within(&mut tx).limit(("messages", "u1", 4.0)).await.expect("a decision");
         near(decision.remaining(), 6.0);
         sqlx::query("INSERT INTO orders VALUES (1)").execute(&mut *tx).await.expect("insert");
-        near(limiter.within(&mut tx).peek(("messages", "u1")).await.expect("a balance").least(), 6.0);
+        near(limiter.within(&mut tx).peek(("messages", "u1")).await.expect("a balance").remaining(), 6.0);
         tx.rollback().await.expect("rollback");
-        near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 10.0);
+        near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 10.0);
 
         let mut tx = database.app.begin_with(begin()).await.expect("begin");
         let permit = limiter.within(&mut tx).limit(("messages", "u1", 4.0)).await.expect("a decision").enforce();
         assert_eq!(permit.expect("a permit").wait, None);
         tx.commit().await.expect("commit");
-        near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 6.0);
+        near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 6.0);
     }
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&database.pool).await.expect("count");
     assert_eq!(orders, 0);
@@ -77,7 +77,7 @@ async fn a_savepoint_gives_back_what_was_taken_within_it() {
     let _ = limiter.within(&mut inner).limit(("messages", "u1", 5.0)).await.expect("a decision");
     inner.rollback().await.expect("rollback");
     tx.commit().await.expect("commit");
-    near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 9.0);
+    near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 9.0);
 }
 
 #[tokio::test]
@@ -127,18 +127,18 @@ async fn every_operation_in_both_forms() {
         let full = limiter.limits().get(limit).expect("defined").capacity();
         let mut tx = database.app.begin().await.expect("begin");
         assert!(bare.within(&mut tx).check((limit, "k", 2.0)).await.expect("a decision").is_allowed());
-        near(bare.within(&mut tx).charge((limit, "k", full + 2.0)).await.expect("balances").least(), -2.0);
+        near(bare.within(&mut tx).charge((limit, "k", full + 2.0)).await.expect("balances").remaining(), -2.0);
         assert!(bare.within(&mut tx).limit((limit, "k", 0.0)).await.expect("a decision").is_denied(), "while in debt");
-        near(bare.within(&mut tx).peek((limit, "k")).await.expect("balances").least(), -2.0);
-        near(bare.within(&mut tx).credit((limit, "k", 3.0)).await.expect("balances").least(), 1.0);
-        near(bare.within(&mut tx).credit((limit, "k", 99.0)).await.expect("balances").least(), full);
+        near(bare.within(&mut tx).peek((limit, "k")).await.expect("balances").remaining(), -2.0);
+        near(bare.within(&mut tx).credit((limit, "k", 3.0)).await.expect("balances").remaining(), 1.0);
+        near(bare.within(&mut tx).credit((limit, "k", 99.0)).await.expect("balances").remaining(), full);
         tx.commit().await.expect("commit");
 
-        near(limiter.charge((limit, "k", 1.0)).await.expect("balances").least(), full - 1.0);
+        near(limiter.charge((limit, "k", 1.0)).await.expect("balances").remaining(), full - 1.0);
         assert!(limiter.check((limit, "k", full)).await.expect("a decision").is_denied());
         limiter.reset((limit, "k")).await.expect("reset");
-        near(limiter.peek((limit, "k")).await.expect("balances").least(), full);
-        near(limiter.credit((limit, "k", 1.0)).await.expect("balances").least(), full);
+        near(limiter.peek((limit, "k")).await.expect("balances").remaining(), full);
+        near(limiter.credit((limit, "k", 1.0)).await.expect("balances").remaining(), full);
         assert_eq!(database.rows().await, 0, "a credit creates no row");
         for key in ["a", "b", "c"] {
             let _ = limiter.limit((limit, key)).await.expect("a decision");
@@ -180,7 +180,7 @@ async fn an_aborted_transaction_is_never_reported_as_committed() {
         })
         .await;
     assert!(matches!(result, Err(AppError::Limiter(Error::Aborted))), "{result:?}");
-    near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 10.0);
+    near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 10.0);
 
     // In the caller's own transaction, the next call says so.
     let mut tx = database.app.begin().await.expect("begin");
@@ -209,7 +209,7 @@ async fn a_unit_of_work_commits_or_rolls_back_as_a_whole() {
     assert!(matches!(order(false).await, Err(AppError::Limiter(Error::Denied(denied))) if denied.retry_after <= HOUR));
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&database.pool).await.expect("count");
     assert_eq!(orders, 2);
-    near(limiter.peek(("pages", "u1")).await.expect("a balance").least(), 1.0);
+    near(limiter.peek(("pages", "u1")).await.expect("a balance").remaining(), 1.0);
 }
 
 /// Write skew on the application's own table: every conflict runs the whole unit again.
@@ -244,7 +244,7 @@ async fn a_unit_of_work_is_retried_as_a_whole() {
     assert_eq!(n, 8);
     assert!(runs.load(Ordering::Relaxed) > 8, "nothing was retried");
     assert_eq!(u64::from(runs.load(Ordering::Relaxed)), 8 + limiter.retries());
-    near(limiter.peek(("messages", "u0")).await.expect("a balance").least(), 9.0);
+    near(limiter.peek(("messages", "u0")).await.expect("a balance").remaining(), 9.0);
 }
 
 #[tokio::test]
@@ -272,7 +272,7 @@ async fn the_limiters_own_calls_end_by_their_deadline() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     holder.rollback().await.expect("rollback");
     let _ = limiter.limit(("messages", "u1")).await.expect("it works again by itself");
-    near(limiter.peek(("messages", "u1")).await.expect("a balance").least(), 8.0);
+    near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 8.0);
 }
 
 #[tokio::test]

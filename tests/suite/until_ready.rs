@@ -104,7 +104,7 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
     let limiter = limiter(&database.app, limits(), |_| {});
     for name in ["bucket", "window", "slide"] {
         assert!(limiter.until_ready((name, "k"), Duration::ZERO).await.expect("a decision").is_allowed());
-        let (asked, rest) = (limiter.batches(), limiter.peek((name, "k")).await.expect("a balance").least());
+        let (asked, rest) = (limiter.batches(), limiter.peek((name, "k")).await.expect("a balance").remaining());
         for max_wait in [Duration::ZERO, SECOND * 1000] {
             let waiting = limiter.until_ready((name, "k"), max_wait);
             let denied = tokio::time::timeout(MINUTE * 3, waiting).await.expect("at once").expect("a decision");
@@ -116,7 +116,7 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
             assert!(told.abs_diff(plain) < MINUTE, "{name}: {told:?} and {plain:?}");
         }
         assert_eq!(limiter.batches(), asked + 5, "one statement for each");
-        let left = limiter.peek((name, "k")).await.expect("a balance").least();
+        let left = limiter.peek((name, "k")).await.expect("a balance").remaining();
         assert!((left - rest).abs() < 1e-6 && left >= 0.0, "{name}: {rest}, then {left}");
     }
 }
@@ -173,7 +173,7 @@ async fn a_window_that_opens_in_time_is_waited_for_in_line() {
         assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "{before}: {starts:?}");
         let asked = asked(&spans) - before_these;
         assert!(asked <= 24, "{asked} times");
-        let left = limiter.peek(("windows", key)).await.expect("a balance").least();
+        let left = limiter.peek(("windows", key)).await.expect("a balance").remaining();
         assert!(left >= 0.0, "{left}");
     }
 }
@@ -228,11 +228,11 @@ async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
     for name in ["bucket", "window", "slide"] {
         let items = [Item::new("enough", "k"), Item::new(name, "k")];
         assert!(limiter.until_ready(items.clone(), SECOND).await.expect("a decision").is_allowed());
-        let rest = limiter.peek(("enough", "k")).await.expect("a balance").least();
+        let rest = limiter.peek(("enough", "k")).await.expect("a balance").remaining();
         let denied = limiter.until_ready(items, SECOND).await.expect("a decision");
         assert!(denied.is_denied());
         assert_eq!(denied.denied_by(), [name]);
-        let left = limiter.peek(("enough", "k")).await.expect("a balance").least();
+        let left = limiter.peek(("enough", "k")).await.expect("a balance").remaining();
         assert!((left - rest).abs() < 1e-3, "{rest}, then {left}");
     }
 }
@@ -263,7 +263,7 @@ async fn who_stops_waiting_has_spent_what_was_reserved() {
     assert!(limiter.limit(("minutes", "k")).await.expect("a decision").is_allowed());
     let waiting = limiter.clone();
     let waiting = tokio::spawn(async move { waiting.until_ready(("minutes", "k"), MINUTE * 3).await });
-    let balance = async || limiter.peek(("minutes", "k")).await.expect("a balance").least();
+    let balance = async || limiter.peek(("minutes", "k")).await.expect("a balance").remaining();
     while balance().await > -0.5 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

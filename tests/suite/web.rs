@@ -104,9 +104,9 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     }
     assert_eq!(statuses(&seen), [200, 200, 200, 429, 429]);
     assert_eq!(served.get("/", &[("x-org", "o8")]).await.status, 200);
-    let left = limiter.peek(("bytes", "127.0.0.1")).await.expect("a balance").least();
+    let left = limiter.peek(("bytes", "127.0.0.1")).await.expect("a balance").remaining();
     assert_eq!(left.floor(), 996.0, "the refused are not charged");
-    assert_eq!(limiter.peek(("daily", "")).await.expect("a balance").least(), 96.0);
+    assert_eq!(limiter.peek(("daily", "")).await.expect("a balance").remaining(), 96.0);
 
     let names = |seen: &Seen, field: &str| seen.list(field).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(&seen[0], "ratelimit-policy"), ["bytes", "per_org", "daily"]);
@@ -226,8 +226,8 @@ async fn a_request_costs_what_it_is_said_to_cost() {
     assert!(seen[3].body.contains("bytes") && seen[3].header("retry-after").is_none(), "{}", seen[3].body);
     assert_eq!(seen[5].problem()["detail"], serde_json::Value::Null);
     assert_eq!(seen[1].list("ratelimit")[1].1["r"], 300);
-    assert_eq!(limiter.peek(("daily", "127.0.0.1")).await.expect("a balance").least(), 92.5);
-    assert!(limiter.peek(("bytes", "127.0.0.1")).await.expect("a balance").least() < 1.0);
+    assert_eq!(limiter.peek(("daily", "127.0.0.1")).await.expect("a balance").remaining(), 92.5);
+    assert!(limiter.peek(("bytes", "127.0.0.1")).await.expect("a balance").remaining() < 1.0);
 }
 
 #[tokio::test]
@@ -272,8 +272,8 @@ async fn in_shadow_mode_it_decides_and_counts_and_never_refuses() {
     assert_eq!(told.matches("shadow mode: let through").count(), 3, "{told}");
     assert!(told.contains(r#"limits=["per_address"]"#) && told.contains("the header x-org"), "{told}");
     assert!(!told.contains("127.0.0.1") && !told.contains("org-in-the-shadow"), "{told}");
-    assert!(limiter.peek(("per_address", "127.0.0.1")).await.expect("a balance").least() < 1.0, "tokens are taken");
-    assert_eq!(limiter.peek(("per_org", "org-in-the-shadow")).await.expect("a balance").least().round(), 1.0);
+    assert!(limiter.peek(("per_address", "127.0.0.1")).await.expect("a balance").remaining() < 1.0, "tokens are taken");
+    assert_eq!(limiter.peek(("per_org", "org-in-the-shadow")).await.expect("a balance").remaining().round(), 1.0);
 }
 
 /// A limit on trial beside one that holds.
@@ -308,7 +308,7 @@ async fn a_route_is_one_key_whatever_clients_ask_for() {
         assert_eq!(served.get(path, &[]).await.status, status, "{path}");
     }
     for (key, used) in [("/users/{id}", 2.0), ("/authors/{id}/posts", 1.0), ("", 2.0)] {
-        assert_eq!(limiter.peek(("daily", key)).await.expect("a balance").least(), 100.0 - used, "{key}");
+        assert_eq!(limiter.peek(("daily", key)).await.expect("a balance").remaining(), 100.0 - used, "{key}");
     }
     assert_eq!(database.rows().await, 3);
 }

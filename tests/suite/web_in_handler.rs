@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{HeaderMap, StatusCode};
 
-use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, RequestLimits};
+use pg_limiter::web::{ClientAddress, HeaderKey, OnFailure, RateLimitLayer, RequestLimits};
 use pg_limiter::{Error, Limit, Limiter, Limits};
 
 use crate::support::web::Served;
@@ -85,6 +85,7 @@ impl Shop {
             .route("/", post(order))
             .route("/again", post(order_again))
             .route("/room", post(in_a_room))
+            .route("/search", post(search))
             .route("/own", post(own_answer))
             .route("/idle", post(|_: RequestLimits| async { "nothing to charge" }))
             .route("/forgetful", post(async || "ordered, without a look at any limit"))
@@ -100,7 +101,7 @@ impl Shop {
     }
 
     async fn left(&self, account: &str) -> f64 {
-        self.limiter.peek(("orders", account)).await.expect("a balance").least().floor()
+        self.limiter.peek(("orders", account)).await.expect("a balance").remaining().floor()
     }
 }
 
@@ -171,7 +172,9 @@ async fn a_handler_that_forgets_its_limits_is_told_of() {
         assert!(told.contains("(orders)") && told.contains("enforce_within()") && !told.contains("ada"), "{told}");
     }
     // One that has asked, has said that it will not, or has failed before.
-    for (path, headers, expected) in [("/", &[ADA][..], 200), ("/waived", &[ADA], 200), ("/fails", &[ADA], 502)] {
+    for (path, headers, expected) in
+        [("/", &[ADA][..], 200), ("/search", &[ADA], 200), ("/waived", &[ADA], 200), ("/fails", &[ADA], 502)]
+    {
         let (status, told) = told(path, headers).await;
         assert!(status == expected && !told.contains("set up wrongly"), "{path}: {status} {told}");
     }
@@ -191,6 +194,10 @@ async fn in_shadow_mode_a_denial_is_a_permit() {
         assert!(seen.status == 200 && seen.is_untouched());
     }
     assert_eq!(layer.shadow_denials(), 3);
+    // In the limiter's own transaction, too.
+    let searching = Router::new().route("/search", post(search).layer(layer.clone()));
+    assert_eq!(Served::start(searching).await.post("/search", &[]).await.status, 200);
+    assert_eq!(layer.shadow_denials(), 4);
     // A failure of the database is one all the same: the transaction has failed.
     database.execute("DROP TABLE rate_limits CASCADE").await;
     assert_eq!(served.post("/", &[]).await.status, 503);
@@ -216,6 +223,67 @@ async fn a_handler_adds_what_only_it_knows() {
     let seen = shop.served.post("/room", &[ADA]).await;
     assert_eq!((seen.status, seen.problem()["violated-policies"].clone()), (429, serde_json::json!(["rooms"])));
     assert_eq!(shop.left("ada").await, 1.0, "all or none");
+}
+
+/// Without a transaction of its own.
+async fn search(headers: HeaderMap, limits: RequestLimits) -> Result<&'static str, AppError> {
+    limits.enforce().await?;
+    if headers.contains_key("x-fail") {
+        return Err(AppError::Database(sqlx::Error::RowNotFound));
+    }
+    Ok("found")
+}
+
+/// `enforce` gives the same statuses and fields as a layer around the handler.
+#[tokio::test]
+async fn a_handler_without_a_transaction_answers_like_the_layer() {
+    let shop = Shop::open(|layer| layer.x_ratelimit_headers()).await;
+    let layer = RateLimitLayer::new(shop.limiter.clone())
+        .limit("orders", HeaderKey::new("x-account").expect("a name"))
+        .expect("a limit")
+        .x_ratelimit_headers();
+    let around = Served::start(Router::new().route("/search", post(async || "found").layer(layer))).await;
+    for (account, served) in [("ada", &shop.served), ("bob", &around)] {
+        let account = ("x-account", account);
+        for left in [1, 0] {
+            let seen = served.post("/search", &[account]).await;
+            assert_eq!((seen.status, seen.body.as_str()), (200, "found"));
+            assert_eq!((seen.list("ratelimit")[0].0.as_str(), seen.list("ratelimit")[0].1["r"]), ("orders", left));
+            assert_eq!(seen.list("ratelimit-policy")[0].1["q"], 2);
+            assert_eq!(seen.number("x-ratelimit-remaining"), Some(left));
+        }
+        let seen = served.post("/search", &[account]).await;
+        let retry_after = seen.number("retry-after").expect("a time");
+        assert_eq!((seen.status, seen.list("ratelimit")[0].1["t"]), (429, retry_after));
+        assert_eq!(seen.problem()["violated-policies"], serde_json::json!(["orders"]));
+    }
+    // Spent, whatever becomes of the request.
+    let failed = shop.served.post("/search", &[("x-account", "eve"), ("x-fail", "")]).await;
+    assert_eq!((failed.status, shop.left("eve").await), (500, 1.0));
+    assert_eq!(failed.list("ratelimit")[0].1["r"], 1);
+}
+
+/// A failure refuses the request, unless the layer is open on failures or in shadow mode.
+#[tokio::test]
+async fn without_its_database_it_refuses_or_lets_through_like_the_layer() {
+    for (name, expected) in [("closed", 503), ("open", 200), ("shadow", 200)] {
+        let shop = Shop::open(|layer| match name {
+            "open" => layer.on_failure(OnFailure::Open),
+            "shadow" => layer.shadow(),
+            _ => layer,
+        })
+        .await;
+        shop.database.execute("DROP TABLE rate_limits CASCADE").await;
+        let events = Events::default();
+        let watched = watch(events.clone());
+        let seen = shop.served.post("/search", &[ADA]).await;
+        drop(watched);
+        assert_eq!(seen.status, expected, "{name}: {seen:?}");
+        assert!(seen.list("ratelimit").is_empty());
+        assert_eq!(events.told().contains("let through"), expected == 200, "{name}: {}", events.told());
+        // In the caller's transaction it is an error whatever the layer says.
+        assert_eq!(shop.served.post("/", &[ADA]).await.status, 503, "{name}");
+    }
 }
 
 /// Made by hand, with a page of its own.

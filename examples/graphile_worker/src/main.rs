@@ -93,7 +93,7 @@ async fn main() -> Result<()> {
     let limiter = Limiter::new(pool.clone(), limits);
     let (mut committed, mut rolled_back) = (Vec::new(), Vec::new());
     for number in 1..=7 {
-        let before = limiter.peek(("mail", "tenant-1")).await?.least();
+        let before = limiter.peek(("mail", "tenant-1")).await?.remaining();
         let mut tx = pool.begin().await?;
         let (job, wait) = enqueue(&mut tx, &limiter, &jobs, Mail { number }).await?;
         if number != 4 {
@@ -106,7 +106,7 @@ async fn main() -> Result<()> {
         println!("mail {number}: to run in {wait:?}, rolled back");
         let left =
             sqlx::query("SELECT FROM graphile_worker.jobs WHERE id = $1").bind(job).fetch_optional(&pool).await?;
-        if left.is_some() || limiter.peek(("mail", "tenant-1")).await?.least() < before {
+        if left.is_some() || limiter.peek(("mail", "tenant-1")).await?.remaining() < before {
             return Err("the rollback left the job or the reservation".into());
         }
         rolled_back.push(job);

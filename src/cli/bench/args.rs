@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::limit::parse_micros;
+use crate::limit::parse_length;
 use crate::{Durability, Isolation, LimiterConfig};
 
 pub(in crate::cli) const BENCH_EXIT_CODES: &str = "\
@@ -99,14 +99,14 @@ fn lanes() -> u16 {
 }
 
 /// A week.
-const LONGEST_SOAK: i64 = 7 * 86_400_000_000;
+const LONGEST_SOAK: Duration = Duration::from_secs(7 * 86_400);
 
 fn soak_time(text: &str) -> Result<Duration, String> {
-    let micros = parse_micros(text)?;
-    if !(1_000_000..=LONGEST_SOAK).contains(&micros) {
+    let time = parse_length(text)?;
+    if !(Duration::from_secs(1)..=LONGEST_SOAK).contains(&time) {
         return Err("it is not between 1s and 7d".to_owned());
     }
-    Ok(Duration::from_micros(micros.unsigned_abs()))
+    Ok(time)
 }
 
 /// Rows that a killed run has left are idle soon after this.

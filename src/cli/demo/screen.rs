@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::Decision;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::{output, text};
 
+const MINUTE: Duration = Duration::from_secs(60);
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
@@ -61,6 +62,9 @@ impl Screen {
 
 /// Milliseconds are enough here, rounded up: who comes back then is not early.
 pub(super) fn seconds(time: Duration) -> String {
+    if time >= MINUTE {
+        return text::wait(time);
+    }
     format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
 }
 

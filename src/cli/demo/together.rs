@@ -65,8 +65,8 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
 async fn state(stage: &Stage, limiter: &Limiter, table: &str) -> Result<String, CliError> {
     let count = format!("SELECT count(*) FROM {table}");
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
-    let user = limiter.peek(("per_user", "u1")).await?.least();
-    let org = limiter.peek(("per_org", "o7")).await?.least();
+    let user = limiter.peek(("per_user", "u1")).await?.remaining();
+    let org = limiter.peek(("per_org", "o7")).await?.remaining();
     // The trickle of an hourly rate is left out.
     Ok(format!("rows {rows}   user {}   organisation {}", tokens(user.floor()), tokens(org.floor())))
 }

@@ -24,7 +24,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     }
     for halves in 1..=6 {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let balance = limiter.peek(("requests", "franck")).await?.least();
+        let balance = limiter.peek(("requests", "franck")).await?.remaining();
         screen.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), balance, CAPACITY)?;
     }
     let decision = limiter.limit(("requests", "franck", 3.0)).await?;

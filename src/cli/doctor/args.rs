@@ -3,6 +3,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::cli::doctor::tserver::Address;
+use crate::limit::parse_length;
 
 pub(in crate::cli) const DOCTOR_EXIT_CODES: &str = "\
 Exit codes:
@@ -19,7 +20,7 @@ pub(in crate::cli) struct DoctorArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) tserver: Option<Address>,
     /// For how long a transaction may be open
-    #[arg(long, value_name = "LENGTH", default_value = "5m", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "LENGTH", default_value = "5m", value_parser = parse_length)]
     pub(super) old_transaction: Duration,
     /// Print JSON: an array of objects
     #[arg(long)]

@@ -8,6 +8,7 @@ use crate::cli::doctor::finding::Finding;
 use crate::cli::doctor::session::Session;
 use crate::cli::doctor::table::{count, length};
 use crate::cli::text::{age, escaped};
+use crate::limit::format_length;
 
 /// How many transactions have begun since, where the time is not shown to this role.
 const MANY_SINCE: i64 = 1_000_000;
@@ -88,7 +89,7 @@ fn judge(open: &[Open], longest: Duration) -> Finding {
     if old.is_empty() {
         let hidden = open.iter().filter(|one| one.seconds.is_none()).count();
         let hidden = if hidden == 0 { String::new() } else { format!("; {hidden} of others do not show their age") };
-        return Finding::ok(format!("none is open for {} or longer{hidden}", humantime::format_duration(longest)));
+        return Finding::ok(format!("none is open for {} or longer{hidden}", format_length(longest)));
     }
     let told = |one: &&Open| {
         let time = match one.seconds {

@@ -7,6 +7,9 @@ pub(in crate::cli) struct ExportArgs {
     /// How to write them
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
     pub(super) format: Format,
+    /// Exit with 1 if there is no row, or none of a limit that is named; then no file is written if there is none at all
+    #[arg(long)]
+    pub(super) must_exist: bool,
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,

@@ -9,7 +9,8 @@ use crate::cli::export::args::ExportArgs;
 use crate::cli::export::pages::Pages;
 use crate::cli::export::row::Row;
 use crate::cli::export::writer::Writer;
-use crate::cli::input;
+use crate::cli::text::{escaped, grouped};
+use crate::cli::{input, output};
 use crate::error::told;
 use crate::sql::{Batch, Names, Statements, decide};
 use crate::{Error, Limits, Schema};
@@ -33,10 +34,16 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
     let statements = Statements::new(schema.clone(), Names::new(true));
     let open = || Writer::open(args.output.as_deref(), args.format, limits.is_some(), args.no_formulas);
     let mut writer = None;
+    let mut written = 0;
+    let mut without_rows = Vec::new();
     for limit in asked {
+        let before = written;
         let mut pages = Pages::new(&schema, limit, args.key.as_deref());
         loop {
             let mut rows = pages.next(&mut conn).await.map_err(refused)?;
+            if rows.is_empty() && args.must_exist {
+                break;
+            }
             // Not before there is an answer: a mistake must not empty the file of yesterday.
             let writer = match &mut writer {
                 Some(writer) => writer,
@@ -51,12 +58,33 @@ pub(in crate::cli) async fn run(args: ExportArgs, database: Database) -> Result<
             for row in &rows {
                 writer.write(row)?;
             }
+            written += rows.len() as u64;
+        }
+        if written == before {
+            without_rows.push(limit);
         }
     }
     sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
     conn.close().await?;
     writer.map_or(Ok(()), Writer::finish)?;
-    Ok(ExitCode::SUCCESS)
+    let rows = match written {
+        1 => "1 row".to_owned(),
+        rows => format!("{} rows", grouped(rows)),
+    };
+    let none: Vec<String> = without_rows.iter().map(|limit| without(*limit, args.key.is_some())).collect();
+    let colon = if none.is_empty() { "" } else { ": " };
+    output::note(format_args!("{rows}{colon}{}", none.join("; ")));
+    Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
+}
+
+/// Names a limit without a row.
+fn without(limit: Option<&str>, of_a_key: bool) -> String {
+    match (limit, of_a_key) {
+        (None, false) => "the table is empty".to_owned(),
+        (None, true) => "no limit has a row of this key".to_owned(),
+        (Some(limit), false) => format!("the limit \"{}\" has no row", escaped(limit)),
+        (Some(limit), true) => format!("the limit \"{}\" has no row of this key", escaped(limit)),
+    }
 }
 
 /// The database's clock.
@@ -88,7 +116,7 @@ async fn add_balances(
     }
     let answers = decide(conn, statements, &batch).await?;
     for (answer, (call, balance)) in answers.iter().zip(asked) {
-        *balance = Some(answer.balances(&call).least());
+        *balance = Some(answer.balances(&call).remaining());
     }
     Ok(())
 }

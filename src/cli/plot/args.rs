@@ -26,8 +26,8 @@ impl PlotArgs {
         self.plot.as_deref().map(PictureFile::new).transpose()
     }
 
-    /// The bars from the first moment to the last.
-    pub(in crate::cli) fn bins(&self, first: i64, last: i64) -> Result<Bins, CliError> {
+    /// The bars from the first moment to the last; `finest` is the resolution of the moments.
+    pub(in crate::cli) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins, CliError> {
         let width = match &self.bin {
             Some(text) => {
                 let width = parse_micros(text).map_err(|error| CliError::usage(format!("--bin: {error}")))?;
@@ -38,6 +38,6 @@ impl PlotArgs {
             }
             None => None,
         };
-        Bins::over(first, last, width)
+        Bins::over(first, last, width, finest)
     }
 }

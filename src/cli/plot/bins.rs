@@ -26,10 +26,12 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// From the first moment to the last, on the grid of the clock. Without a width, a round one.
-    pub(in crate::cli) fn over(first: i64, last: i64, width: Option<i64>) -> Result<Self, CliError> {
+    /// From the first moment to the last, on the grid of the clock. Without a width, a round one that is not shorter than
+    /// `finest`, the resolution of the moments.
+    pub(in crate::cli) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self, CliError> {
         let span = last.saturating_sub(first).saturating_add(1);
-        let width = width.unwrap_or_else(|| if first == last { SECOND } else { round_up(ceil(span, USUAL)) });
+        let usual = || if first == last { SECOND } else { round_up(ceil(span, USUAL).max(finest)) };
+        let width = width.unwrap_or_else(usual);
         let from = first.div_euclid(width) * width;
         let len = last.saturating_sub(from) / width + 1;
         if len > MOST {
@@ -61,6 +63,17 @@ impl Bins {
     }
 }
 
+/// The longest of a second, 100 ms, 10 ms and so on that all of these moments are multiples of: bars shorter than that would
+/// be empty for no other reason.
+pub(in crate::cli) fn resolution(moments: impl IntoIterator<Item = i64>) -> i64 {
+    moments.into_iter().fold(SECOND, |mut unit, moment| {
+        while moment % unit != 0 {
+            unit /= 10;
+        }
+        unit
+    })
+}
+
 const fn ceil(number: i64, divisor: i64) -> i64 {
     number / divisor + (number % divisor > 0) as i64
 }
@@ -72,12 +85,24 @@ mod tests {
     use crate::cli::replay::YEARS;
 
     fn bins(first: i64, last: i64) -> Bins {
-        Bins::over(first, last, None).unwrap()
+        Bins::over(first, last, None, 1).unwrap()
     }
 
     #[test]
     fn five_minutes_are_150_bars_of_two_seconds() {
         assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
+    }
+
+    #[test]
+    fn no_bar_is_shorter_than_the_resolution_unless_that_is_asked_for() {
+        let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
+        assert_eq!(
+            [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)],
+            [500_000, SECOND, 500_000]
+        );
+        assert_eq!(resolution([3 * SECOND, -SECOND, 0]), SECOND);
+        assert_eq!(resolution([3 * SECOND, 2_500_000]), 100_000);
+        assert_eq!([resolution([1_767_225_600_001_000]), resolution([7]), resolution([])], [1_000, 1, SECOND]);
     }
 
     #[test]
@@ -107,7 +132,7 @@ mod tests {
 
     #[test]
     fn too_many_bars_are_refused() {
-        let error = Bins::over(0, 300 * SECOND, Some(1000)).unwrap_err().to_string();
+        let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
         assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
     }
 }

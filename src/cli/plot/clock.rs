@@ -102,7 +102,7 @@ mod tests {
     use crate::cli::replay::YEARS;
 
     fn axis(clock: Clock, first: i64, last: i64) -> (String, Vec<String>) {
-        let axis = TimeAxis::new(clock, Bins::over(first, last, None).unwrap());
+        let axis = TimeAxis::new(clock, Bins::over(first, last, None, 1).unwrap());
         assert!(axis.marks.is_sorted(), "{:?}", axis.marks);
         assert!((2..=12).contains(&axis.marks.len()), "{:?}", axis.marks);
         (axis.title, axis.marks.into_iter().map(|(_, name)| name).collect())

@@ -15,7 +15,7 @@ mod strip;
 mod style;
 
 pub(super) use args::PlotArgs;
-pub(super) use bins::Bins;
+pub(super) use bins::{Bins, resolution};
 pub(super) use clock::Clock;
 pub(super) use panel::Panel;
 pub(super) use picture::Picture;

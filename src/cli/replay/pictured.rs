@@ -30,7 +30,7 @@ impl Pictured {
         only_key: Option<&str>,
     ) -> Result<Self, CliError> {
         let bins = match recording.span() {
-            Some((first, last)) => args.bins(first, last)?,
+            Some((first, last)) => args.bins(first, last, recording.resolution())?,
             None => Bins::default(),
         };
         let mut buckets = recording.buckets();

@@ -8,6 +8,7 @@ use crate::Call;
 use crate::call::Op;
 use crate::cli::error::CliError;
 use crate::cli::input;
+use crate::cli::plot::resolution;
 use crate::cli::replay::{Event, LogField, LogLine, Timed};
 
 pub(super) enum Recording {
@@ -77,6 +78,11 @@ impl Recording {
     pub(super) fn span(&self) -> Option<(i64, i64)> {
         let times = || (0..self.len()).map(|place| self.at(place));
         Some((times().min()?, times().max()?))
+    }
+
+    /// The resolution of its times: a second, or less.
+    pub(super) fn resolution(&self) -> i64 {
+        resolution((0..self.len()).map(|place| self.at(place)))
     }
 
     /// How often it is gone through: an access log once for each limit, on buckets of its own.

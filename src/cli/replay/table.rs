@@ -6,7 +6,9 @@ use crate::cli::columns::aligned;
 use crate::cli::limit_text::WIDEST_NAME;
 use crate::cli::replay::tally::{Row, Tally};
 use crate::cli::text::{grouped, percent, shown};
+use crate::limit::format_micros;
 
+const SECOND: i64 = 1_000_000;
 /// Rows shown.
 const TOP: usize = 20;
 const WIDEST_KEY: usize = 46;
@@ -72,8 +74,7 @@ fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
         lines.push(format!("{} impossible, not counted above: {code}: {}", grouped(*count), shown(message, 300)));
     }
     if let Some((first, last)) = tally.span {
-        let length = u64::try_from(last.saturating_sub(first)).unwrap_or_default() / 1_000_000;
-        let length = humantime::format_duration(std::time::Duration::from_secs(length));
+        let length = format_micros(last.saturating_sub(first) / SECOND * SECOND);
         lines.push(format!("from {} to {} UTC: {length}", time(first), time(last)));
     }
     lines

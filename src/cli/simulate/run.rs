@@ -24,7 +24,7 @@ pub(in crate::cli) async fn run(args: SimulateArgs, database: Database) -> Resul
     let file = args.plot.file()?;
     let named = args.limits()?;
     let traffic = args.traffic(&named)?;
-    let bins = args.plot.bins(0, traffic.length - 1)?;
+    let bins = args.plot.bins(0, traffic.length - 1, 1)?;
     let mut limits = Limits::new();
     for (name, limit) in &named {
         limits = limits.define(name, *limit).map_err(CliError::usage)?;

@@ -3,7 +3,7 @@
 use crate::cli::columns::aligned;
 use crate::cli::limit_text::describe;
 use crate::cli::simulate::run::Simulated;
-use crate::cli::text::{grouped, percent, seconds, tokens};
+use crate::cli::text::{grouped, percent, tokens, wait};
 
 pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
@@ -30,7 +30,7 @@ pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<
             grouped(outcome.denied),
             percent(outcome.admitted, outcome.offered),
             grouped(outcome.waiting()),
-            seconds(outcome.longest_wait.as_micros()),
+            wait(outcome.longest_wait),
             tokens(outcome.most_in_a_period(limit.period_micros())),
         ])
     };

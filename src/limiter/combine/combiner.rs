@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
@@ -21,6 +21,7 @@ use crate::sql::{Answer, Batch, Bucket, RateLimits};
 
 /// What all calls of a handle and its clones share.
 pub(crate) struct Combiner {
+    this: Weak<Self>,
     pub(in crate::limiter) pool: PgPool,
     pub(in crate::limiter) rate_limits: RateLimits,
     pub(in crate::limiter) retry: RetryPolicy,
@@ -43,8 +44,14 @@ pub(crate) struct Combiner {
 }
 
 impl Combiner {
-    pub(in crate::limiter) fn new(pool: PgPool, rate_limits: RateLimits, config: &LimiterConfig) -> Self {
+    pub(in crate::limiter) fn new(
+        this: Weak<Self>,
+        pool: PgPool,
+        rate_limits: RateLimits,
+        config: &LimiterConfig,
+    ) -> Self {
         Self {
+            this,
             pool,
             rate_limits,
             retry: config.retry.clone(),
@@ -189,6 +196,21 @@ impl Combiner {
     /// is ended so has not happened, and is tried again by the deadline.
     pub(super) fn statement_timeout(&self) -> Duration {
         (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
+    }
+
+    /// Closes all connections when the pool is closed, unless the sender is dropped before. So an application that has closed
+    /// its pool can drop its database.
+    pub(super) fn close_with_pool(&self) -> oneshot::Sender<()> {
+        let (connection, dropped) = oneshot::channel();
+        let (this, mut closed) = (self.this.clone(), self.pool.close_event());
+        tokio::spawn(async move {
+            if closed.do_until(dropped).await.is_err()
+                && let Some(this) = this.upgrade()
+            {
+                this.close().await;
+            }
+        });
+        connection
     }
 
     /// Lets nothing more in, answers all that waits, and closes the connections.

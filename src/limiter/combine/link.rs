@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
 
 use crate::error::{Cause, Engine, Phase};
 use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool, transact};
@@ -44,6 +45,8 @@ pub(super) struct Link {
     used: Instant,
     /// The runtime that its socket belongs to.
     runtime: runtime::Id,
+    /// A task on that runtime closes it with the pool.
+    _close_with_pool: oneshot::Sender<()>,
 }
 
 impl Link {
@@ -63,7 +66,12 @@ impl Link {
             }
             let mut connection = open(&combiner.pool.connect_options(), settings).await?;
             combiner.engine(&mut connection).await?;
-            Ok(Self { connection, used: Instant::now(), runtime: Handle::current().id() })
+            Ok(Self {
+                connection,
+                used: Instant::now(),
+                runtime: Handle::current().id(),
+                _close_with_pool: combiner.close_with_pool(),
+            })
         };
         before(deadline, ready).await.map_err(Failure::at(Phase::Connect))
     }

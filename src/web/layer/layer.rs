@@ -6,10 +6,11 @@ use tower_layer::Layer;
 
 use crate::call::LimitRef;
 use crate::error::{Error, InvalidCall};
+use crate::limit::Tokens;
 use crate::limiter::Limiter;
 use crate::web::keys::KeyExtractor;
 use crate::web::layer::RateLimitService;
-use crate::web::layer::rules::{Rule, Rules};
+use crate::web::layer::rules::{Cost, Rule, Rules};
 
 /// What becomes of a request for which there is no decision: the database cannot be reached, is not set up, or too many
 /// calls wait for it.
@@ -75,13 +76,14 @@ impl RateLimitLayer {
     ///
     /// # Errors
     /// See [`limit`](Self::limit).
-    pub fn limit_with_cost(
+    pub fn limit_with_cost<T: Into<Tokens>>(
         self,
         limit: impl Into<LimitRef>,
         key: impl KeyExtractor + 'static,
-        cost: impl Fn(&Parts) -> f64 + Send + Sync + 'static,
+        cost: impl Fn(&Parts) -> T + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        self.add(Rule { limit: limit.into(), key: Arc::new(key), cost: Some(Arc::new(cost)) })
+        let cost: Cost = Arc::new(move |request| cost(request).into());
+        self.add(Rule { limit: limit.into(), key: Arc::new(key), cost: Some(cost) })
     }
 
     fn add(self, rule: Rule) -> Result<Self, Error> {
@@ -95,8 +97,8 @@ impl RateLimitLayer {
     /// How many tokens a request costs (default: 1), of every limit without a cost of its own. 0 asks without taking. A
     /// request that costs more than a limit can ever grant is refused with 400; what is no number, or below 0, is a
     /// mistake of the program, with 500.
-    pub fn cost(self, cost: impl Fn(&Parts) -> f64 + Send + Sync + 'static) -> Self {
-        self.change(|rules| rules.cost = Some(Arc::new(cost)))
+    pub fn cost<T: Into<Tokens>>(self, cost: impl Fn(&Parts) -> T + Send + Sync + 'static) -> Self {
+        self.change(|rules| rules.cost = Some(Arc::new(move |request| cost(request).into())))
     }
 
     /// Which requests are not limited at all: a health check, an own monitor. Asked before anything else; if it is set
@@ -130,8 +132,9 @@ impl RateLimitLayer {
     /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
     ///
     /// **Nothing is limited unless the handler asks.** One that succeeds and has not asked is traced, as an event of level
-    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. What becomes of failures is the handler's choice, too:
-    /// [`on_failure`](Self::on_failure) has no say there. Two such layers around one handler are a mistake of the program, with
+    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. The
+    /// handler also chooses what to do about a failure within its transaction: [`on_failure`](Self::on_failure) holds only
+    /// for [`enforce`](crate::web::RequestLimits::enforce), which decides outside of it. Two such layers around one handler are a mistake of the program, with
     /// 500; one beside a layer that decides itself is none.
     pub fn in_handler(self) -> Self {
         self.change(|rules| rules.in_handler = true)

@@ -9,14 +9,14 @@ use http::{HeaderMap, Response};
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
-use crate::limit::Limit;
+use crate::limit::{Limit, Tokens};
 use crate::limiter::Limiter;
 use crate::web::answer::{Fields, Standing, error_response, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
 use crate::web::note;
 
-pub(super) type Cost = Arc<dyn Fn(&Parts) -> f64 + Send + Sync>;
+pub(super) type Cost = Arc<dyn Fn(&Parts) -> Tokens + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
 /// One limit of a route.
@@ -94,7 +94,8 @@ impl Rules {
         let limits = self.limits(&items);
         match self.limiter.limit(items).await {
             Ok(decision) => self.verdict(&limits, decision),
-            Err(error) => self.without_decision(&error),
+            Err(error) if self.lets_through(&error) => Verdict::Pass(Vec::new()),
+            Err(error) => Verdict::Refuse(error_response(&error)),
         }
     }
 
@@ -113,15 +114,16 @@ impl Rules {
         }
     }
 
-    fn without_decision(&self, error: &Error) -> Verdict {
+    /// Whether a request for which there is no decision is let through; if it is, that is traced.
+    pub(in crate::web) fn lets_through(&self, error: &Error) -> bool {
         let why = match (self.shadow, self.on_failure) {
             (true, _) => "shadow mode",
             // What is wrong with the request or the limits would be wrong with the database, too.
             (false, OnFailure::Open) if !matches!(error, Error::Invalid(_)) => "on_failure is Open",
-            (false, _) => return Verdict::Refuse(error_response(error)),
+            (false, _) => return false,
         };
         note::let_through(error, why);
-        Verdict::Pass(Vec::new())
+        true
     }
 
     /// The limits of these items, in their order. All are known: the layer has looked them up, or the call has been decided.

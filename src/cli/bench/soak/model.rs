@@ -105,7 +105,7 @@ impl Model {
     }
 
     fn balances(&self, operation: &str, balances: &Balances) -> Result<(), String> {
-        self.left(operation, balances.least())
+        self.left(operation, balances.remaining())
     }
 
     fn left(&self, operation: &str, left: f64) -> Result<(), String> {

@@ -137,7 +137,7 @@ async fn compare(
         if wrong.is_some() {
             return Ok(wrong);
         }
-        let left = site.audit().peek(site.item(WHAT, key)).await?.least();
+        let left = site.audit().peek(site.item(WHAT, key)).await?.remaining();
         let spent = capacity - left;
         if (before - spent).abs() <= 0.01 {
             return Ok(None);

@@ -1,0 +1,96 @@
+//! `#[sqlx::test]` closes its pool when the test has ended, and then drops its database, without FORCE: with a limiter that
+//! is still alive, as in a server that the test has started. Its steps, as in sqlx 0.9 (`sqlx-core/src/testing`,
+//! `sqlx-postgres/src/testing`); it takes its server from the environment of the process, which these tests cannot set.
+
+use std::time::Duration;
+
+use pg_limiter::sqlx::postgres::PgPoolOptions;
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
+use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits};
+
+use crate::support::Database;
+
+struct Test {
+    /// Where its database is made, and dropped.
+    database: Database,
+    name: String,
+    pool: PgPool,
+}
+
+impl Test {
+    async fn begin(nth: u32) -> Self {
+        let database = Database::empty().await;
+        let name = format!("{}_sqlx_test_{nth}", database.name);
+        database.execute(&format!("CREATE DATABASE {name}")).await;
+        let url = database.url.replace(&database.name, &name);
+        let options = PgPoolOptions::new().max_connections(5).idle_timeout(Some(Duration::from_secs(1)));
+        let pool = options.connect(&url).await.expect("connect");
+        pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+        Self { database, name, pool }
+    }
+
+    async fn end(self) -> Result<(), sqlx::Error> {
+        tokio::time::timeout(Duration::from_secs(10), self.pool.close()).await.expect("the pool is closed");
+        let mut master = PgConnection::connect(&self.database.url).await?;
+        sqlx::query(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {}", self.name))).execute(&mut master).await?;
+        master.close().await
+    }
+}
+
+fn limits() -> Limits {
+    let minute = Duration::from_secs(60);
+    Limits::new().define("a", Limit::token_bucket(1000, minute)).expect("a limit")
+}
+
+#[tokio::test]
+async fn the_connections_of_a_live_limiter_are_closed_with_its_pool() {
+    let mut configs = vec![LimiterConfig::default(); 2];
+    configs[1].connections = Connections::Pool;
+    for (nth, config) in (0..).zip(configs) {
+        let test = Test::begin(nth).await;
+        let limiter = Limiter::with_config(test.pool.clone(), limits(), config);
+        for key in 0..10 {
+            assert!(limiter.limit(("a", format!("k{key}"))).await.expect("a decision").is_allowed());
+        }
+        test.end().await.expect("its database is dropped");
+        assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Closed)));
+    }
+}
+
+/// A call that waits for a row has a connection beside the lanes; it gets its answer, and then that one is closed, too.
+#[tokio::test]
+async fn so_are_those_beside_the_lanes() {
+    let test = Test::begin(2).await;
+    let limiter = Limiter::new(test.pool.clone(), limits());
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+    let mut holder = test.pool.begin().await.expect("a transaction");
+    assert!(limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision").is_allowed());
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.limit(("a", "k")).await }
+    });
+    let backends = || async {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'";
+        sqlx::query_scalar::<_, i64>(sql).bind(&test.name).fetch_one(&test.database.pool).await.expect("the activity")
+    };
+    // Longer than a lane waits for a lock: then the call goes on beside it.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    while backends().await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    holder.commit().await.expect("commit");
+    assert!(waiting.await.expect("the task").expect("a decision").is_allowed());
+    test.end().await.expect("its database is dropped");
+    drop(limiter);
+}
+
+/// A handle on a pool that lives on leaves nothing behind when it goes.
+#[tokio::test]
+async fn a_dropped_limiter_closes_its_connections() {
+    let test = Test::begin(3).await;
+    for _ in 0..3 {
+        let limiter = Limiter::new(test.pool.clone(), limits());
+        assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+    }
+    test.end().await.expect("its database is dropped");
+}
