@@ -1,5 +1,5 @@
 -- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
--- SHA-256: 57a24119e02ec338ed0deeba52326d0d07664d6882f637abc0a87c48c3cf7539
+-- SHA-256: c9e836fadb745ce6d1da92a0a2c1e88c4cdc95529e5da0372e6c0b17749246a8
 
 -- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
@@ -38,6 +38,14 @@ BEGIN
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the period % has months or years, which have no fixed length', period
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
+  END IF;
+  IF extract(year FROM start) <> 0 OR extract(month FROM start) <> 0 THEN
+    RAISE EXCEPTION 'invalid_limit: the start % has months or years, which have no fixed length', start
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
   END IF;
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at

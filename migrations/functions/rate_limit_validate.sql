@@ -1,5 +1,5 @@
 -- rate_limit_validate(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: cc08b859cec7abb3ca83801471ac4b9066b7bf7923797484aa96855e038dd869
+-- SHA-256: 77491754d48ebab15e639ecb8d3ebcb96d208a8b86c6204df2b1a234f26a0b0b
 
 -- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
@@ -47,7 +47,7 @@ BEGIN
       reason := 'start and resolution do not apply to a token bucket';
     END IF;
   ELSE
-    reason := format('there is no kind "%s"', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
   END IF;
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason

@@ -3,7 +3,7 @@
 DO $history$
 DECLARE
   there CONSTANT text[] := ARRAY(
-    SELECT c.relname
+    SELECT c.relname::text
     FROM pg_catalog.pg_class AS c
     WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
       AND c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'S')

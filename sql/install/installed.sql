@@ -111,12 +111,6 @@ FROM functions AS f
 JOIN pg_catalog.pg_language AS l ON l.oid = f.prolang
 JOIN pg_catalog.pg_type AS y ON y.oid = f.prorettype
 UNION ALL
-SELECT 'owner', r.relname, pg_catalog.pg_get_userbyid(r.relowner)
-FROM relations AS r
-UNION ALL
-SELECT 'owner', f.signature, pg_catalog.pg_get_userbyid(f.proowner)
-FROM functions AS f
-UNION ALL
 SELECT
   'grant',
   g.object,

@@ -28,7 +28,7 @@ JOIN pg_catalog.pg_roles AS r ON r.oid = o.owner
 CROSS JOIN migrator AS m
 WHERE r.oid <> m.oid
   -- A superuser has the rights of every role, and trusts only other superusers.
-  AND NOT CASE WHEN m.rolsuper THEN r.rolsuper ELSE pg_catalog.pg_has_role(r.oid, 'USAGE') END
+  AND NOT CASE WHEN m.rolsuper THEN r.rolsuper ELSE pg_catalog.pg_has_role(m.oid, r.oid, 'USAGE') END
 UNION ALL
 SELECT pg_catalog.format('%s has the trigger %I', o.label, t.tgname)
 FROM objects AS o

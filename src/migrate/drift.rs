@@ -59,15 +59,6 @@ pub enum Drift {
         /// How it is.
         found: String,
     },
-    /// The objects do not all have one owner.
-    Owner {
-        /// The object.
-        object: String,
-        /// Its owner.
-        owner: String,
-        /// The owner of the table `rate_limits`.
-        expected: String,
-    },
     /// A privilege that no application needs: on a function, of PUBLIC; on a table, of a role that may write to it by hand.
     Grant {
         /// The object.
@@ -104,9 +95,6 @@ impl fmt::Display for Drift {
             Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
             Self::Missing { object } => write!(f, "the {object} is missing"),
             Self::Definition { object, expected, found } => write!(f, "the {object} is {found}; expected: {expected}"),
-            Self::Owner { object, owner, expected } => {
-                write!(f, "{object} belongs to the role {owner}; rate_limits belongs to {expected}")
-            }
             Self::Grant { object, grantee: role, privilege } => match role.as_str() {
                 "PUBLIC" => write!(f, "every role has {privilege} on {object}"),
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
@@ -216,7 +204,6 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
     if !is_newer {
         found.extend(tables(installed, is_older));
     }
-    found.extend(owners(installed));
     found.extend(grants(installed));
     found.extend(installed.untrusted.iter().cloned().map(Drift::Untrusted));
     found
@@ -240,18 +227,6 @@ fn tables(installed: &Installed, is_older: bool) -> Vec<Drift> {
         }
     }
     found
-}
-
-fn owners(installed: &Installed) -> Vec<Drift> {
-    let Some(expected) = installed.definition("owner", "rate_limits") else { return Vec::new() };
-    let others =
-        installed.definitions.iter().filter(|((what, _), owner)| what == "owner" && owner.as_str() != expected);
-    let drift = |((_, object), owner): (&(String, String), &String)| Drift::Owner {
-        object: object.clone(),
-        owner: owner.clone(),
-        expected: expected.to_owned(),
-    };
-    others.map(drift).collect()
 }
 
 fn grants(installed: &Installed) -> Vec<Drift> {

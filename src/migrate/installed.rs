@@ -9,6 +9,9 @@ use crate::sql::Schema;
 
 const INSTALLED: &str = include_str!("../../sql/install/installed.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
+/// In the place of `current_user`, for a look that migrates nothing.
+const OWNER: &str = "coalesce((SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class AS c \
+                     WHERE c.oid = pg_catalog.to_regclass($name$public.rate_limits$name$)), current_user)";
 pub(super) const HISTORY: &str = "rate_limits_migrations";
 pub(super) const OBJECTS: &str = "rate_limits_objects";
 
@@ -53,7 +56,7 @@ pub(super) struct Installed {
     pub(super) definitions: BTreeMap<(String, String), String>,
     /// Objects with `role: PRIVILEGE`.
     pub(super) grants: Vec<(String, String)>,
-    /// Why the schema is not safe to migrate.
+    /// Why the schema is not safe: as the owner of the table sees it, or the current role if there is no table yet.
     pub(super) untrusted: Vec<String>,
     pub(super) applied: Vec<Applied>,
     pub(super) records: BTreeMap<String, Record>,
@@ -62,7 +65,8 @@ pub(super) struct Installed {
 impl Installed {
     /// In simple queries: poolers may share out the two halves of a prepared one.
     pub(super) async fn read(conn: &mut PgConnection, schema: &Schema) -> Result<Self, sqlx::Error> {
-        let mut installed = Self { untrusted: untrusted(conn, schema).await?, ..Self::default() };
+        let untrusted = problems(conn, schema.render(&UNTRUSTED.replace("current_user", OWNER))).await?;
+        let mut installed = Self { untrusted, ..Self::default() };
         for row in sqlx::raw_sql(AssertSqlSafe(schema.render(INSTALLED))).fetch_all(&mut *conn).await? {
             let (what, which, definition): (String, String, String) =
                 (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -103,8 +107,13 @@ impl Installed {
     }
 }
 
+/// Why the schema is not safe to migrate for the current role.
 pub(super) async fn untrusted(conn: &mut PgConnection, schema: &Schema) -> Result<Vec<String>, sqlx::Error> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(schema.render(UNTRUSTED))).fetch_all(conn).await?;
+    problems(conn, schema.render(UNTRUSTED)).await
+}
+
+async fn problems(conn: &mut PgConnection, sql: String) -> Result<Vec<String>, sqlx::Error> {
+    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await?;
     rows.iter().map(|row| row.try_get(0)).collect()
 }
 

@@ -291,7 +291,7 @@ impl Migrator {
         if plan.is_empty() {
             return Ok((installed, plan));
         }
-        self.trust(installed.untrusted.clone())?;
+        self.trust(untrusted(conn, &self.schema).await?)?;
         if let Some(table) = occupied(&installed) {
             return Err(Failure::Occupied(table));
         }

@@ -140,7 +140,7 @@ async fn drift_of_tables_owners_and_privileges_is_reported() {
     let database = Database::migrated().await;
     let other = role(&database, "other");
     database.execute(&format!("CREATE ROLE {other}")).await;
-    let other_owner = format!("rate_limit_held(text[], text[]) belongs to the role {other}");
+    let other_owner = format!("the function rate_limit_held(text[],text[]) belongs to the role {other}");
     let cases: &[(String, &[&str])] = &[
         (
             "ALTER TABLE rate_limit_answers SET UNLOGGED".into(),

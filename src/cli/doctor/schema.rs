@@ -86,7 +86,7 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
     let of_functions = list(|one| one.is_mended_by_migrate() && !matches!(one, Drift::NotApplied { .. }));
     let of_tables =
         list(|one| matches!(one, Drift::Missing { .. } | Drift::Definition { .. } | Drift::OtherText { .. }));
-    let of_owners = list(|one| matches!(one, Drift::Owner { .. } | Drift::Untrusted(_)));
+    let of_owners = list(|one| matches!(one, Drift::Untrusted(_)));
     vec![
         (
             "functions",
