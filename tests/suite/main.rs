@@ -71,6 +71,8 @@ mod tool_queue;
 mod tool_simulate;
 #[cfg(feature = "cli")]
 mod tool_soak;
+#[cfg(feature = "cli")]
+mod tool_tls;
 mod transactions;
 mod until_ready;
 #[cfg(feature = "axum")]

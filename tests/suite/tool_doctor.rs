@@ -109,6 +109,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     let supported = version.as_str() >= "PostgreSQL 13";
     found
         .has("engine", if supported { "ok" } else { "warning" }, &[&version])
+        .has("encryption", "ok", &["not encrypted", "this machine"])
         .has("isolation", "ok", &[])
         .has("clock", "ok", &[" s "])
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
