@@ -1,4 +1,5 @@
 //! A server that requires TLS, as managed databases do: through the library with a pool, and through the tool.
+#![cfg_attr(not(feature = "rustls"), allow(dead_code, unused_imports))]
 
 use std::time::Duration;
 
