@@ -39,6 +39,8 @@ BEGIN
       enqueued_at bigint NOT NULL,
       started_at bigint,
       finished_at bigint,
+      waits integer NOT NULL DEFAULT 0,
+      waits_until bigint,
       CONSTRAINT rate_limit_jobs_pkey PRIMARY KEY (id)
     ) %s
     $ddl$,
@@ -56,6 +58,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_jobs_paid
   ON public.rate_limit_jobs (queue, state, paid_until) WHERE paid_until IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_leases
   ON public.rate_limit_jobs (queue, lease_until) WHERE state = 'running';
+CREATE INDEX IF NOT EXISTS rate_limit_jobs_dead
+  ON public.rate_limit_jobs (queue, finished_at) WHERE state = 'dead';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_finished
   ON public.rate_limit_jobs (queue, finished_at) WHERE state IN ('done', 'cancelled');
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_jobs_unique
@@ -97,6 +101,9 @@ COMMENT ON COLUMN public.rate_limit_jobs.paid_item IS 'The bucket it has taken t
 COMMENT ON COLUMN public.rate_limit_jobs.starts IS
   'How often it was started. The lease of one start is no good for another one.';
 COMMENT ON COLUMN public.rate_limit_jobs.failures IS 'How often it failed, or its lease ran out; dead at max_attempts.';
+COMMENT ON COLUMN public.rate_limit_jobs.waits IS 'How often its handler asked to wait (Finish::Wait).';
+COMMENT ON COLUMN public.rate_limit_jobs.waits_until IS
+  'Until when its group was held when its handler asked to wait last: held_until of the group, for those who may only read jobs.';
 COMMENT ON TABLE public.rate_limit_groups IS 'Groups of jobs that were ever claimed from.';
 COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Workers look at the group again at this time.';
 COMMENT ON COLUMN public.rate_limit_groups.held_until IS
@@ -211,10 +218,13 @@ DECLARE
   new_unique_ids text[];
   inserted integer := 0;
   item integer := 1;
-  found_id bigint;
   place integer;
+  found_id bigint;
   found_run_at bigint;
-  found_key text;
+  line_key text; -- the group whose line the job stands in
+  line_priority integer;
+  line_lag bigint;
+  line_held_until bigint;
   first_at bigint;
 BEGIN
   IF NOT coalesce(
@@ -363,13 +373,12 @@ BEGIN
       );
     END IF;
     IF job_outcomes[nth] = 'duplicate' THEN
-      SELECT j.id, j.run_at, j.key INTO found_id, found_run_at, found_key
+      SELECT j.id, j.run_at, j.key, j.priority INTO found_id, found_run_at, line_key, line_priority
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
       IF FOUND THEN
         job_ids[nth] := found_id;
-        job_run_ats[nth] := found_run_at
-          + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, found_key) ELSE 0 END;
+        job_run_ats[nth] := found_run_at;
       ELSE -- The first one of that id, in this same call, was not let in; nor is this one.
         place := array_position(job_unique_ids, job_unique_ids[nth]);
         job_outcomes[nth] := job_outcomes[place];
@@ -377,13 +386,34 @@ BEGIN
         CONTINUE;
       END IF;
     ELSIF job_outcomes[nth] = 'scheduled' THEN
-      job_run_ats[nth] := greatest(slots[nth], clock)
-        + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, job_keys[nth]) ELSE 0 END;
+      job_run_ats[nth] := greatest(slots[nth], clock);
+      line_key := job_keys[nth];
+      line_priority := job_priorities[nth];
       IF NOT only_estimate THEN
         first_at := least(first_at, slots[nth]);
       END IF;
     ELSE
       CONTINUE;
+    END IF;
+    IF is_behind THEN
+      SELECT g.lag, g.held_until INTO line_lag, line_held_until
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = queue_name AND g.key = line_key AND g.has_line;
+      IF line_held_until > 0 THEN
+        job_run_ats[nth] := public.rate_limit_in_line(
+          queue_name, line_key, job_ids[nth], job_run_ats[nth], line_priority, i.names, i.keys, i.counts, i.limits,
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+        FROM (
+          SELECT
+            array_agg(bucket_names[item_buckets[n]] ORDER BY n) AS names,
+            array_agg(bucket_keys[item_buckets[n]] ORDER BY n) AS keys,
+            array_agg(item_counts[n] ORDER BY n) AS counts,
+            array_agg(item_limits[n] ORDER BY n) AS limits
+          FROM generate_series(first_items[nth], first_items[nth] + job_sizes[nth] - 1) AS n
+        ) AS i;
+      ELSE
+        job_run_ats[nth] := job_run_ats[nth] + coalesce(line_lag, 0);
+      END IF;
     END IF;
     job_waits[nth] := greatest(job_run_ats[nth] - clock, 0);
   END LOOP;
@@ -393,7 +423,131 @@ BEGIN
 END
 $function$;
 
--- How far, in microseconds, the line of a group is behind the times that its jobs were given; 0 without a line.
+-- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
+-- `job_id` is NULL for a job that is not written yet.
+--
+-- If the limits hold up the line, the job is as late as the first job of the line was at the last claim. If a handler's
+-- Finish::Wait holds the group, the line starts at the end of that wait, and then as fast as the limits let jobs start: the
+-- buckets of what was started are checked at that time for the tokens of all jobs before this one. (Jobs of other groups that
+-- share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
+CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
+  queue_name text,
+  job_key text,
+  job_id bigint,
+  slot bigint,
+  job_priority integer,
+  names text[],
+  bucket_keys text[],
+  counts double precision[],
+  item_limits integer[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  most CONSTANT integer := 1000;
+  job_group record;
+  first_at bigint;
+  ahead integer;
+  totals double precision[];
+  ready_at bigint;
+  limit_names text[];
+  all_kinds text[] := limit_kinds;
+  all_rates double precision[] := limit_rates;
+  all_periods bigint[] := limit_periods;
+  all_capacities double precision[] := limit_capacities;
+  all_starts bigint[] := limit_starts;
+  asked_limits integer[];
+  nth_limit integer;
+  limit_kind text;
+  capacity double precision;
+  full_capacity double precision;
+  phase bigint;
+  waits bigint[];
+BEGIN
+  SELECT g.not_before, g.held_until, g.lag INTO job_group
+  FROM public.rate_limit_groups AS g
+  WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
+  IF NOT FOUND THEN
+    RETURN slot;
+  END IF;
+  WITH before AS (
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+    UNION ALL
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+  )
+  SELECT
+    (SELECT min(b.run_at) FROM before AS b),
+    (SELECT count(*) FROM before AS b),
+    ARRAY(
+      SELECT i.count + coalesce((
+        SELECT sum(u.count)
+        FROM before AS b
+        CROSS JOIN LATERAL unnest(b.limit_names, b.limit_keys, b.counts) AS u (name, key, count)
+        WHERE u.name = i.name AND u.key = i.key
+      ), 0)
+      FROM unnest(names, bucket_keys, counts) WITH ORDINALITY AS i (name, key, count, nth)
+      ORDER BY i.nth)
+  INTO first_at, ahead, totals;
+  IF ahead > most OR job_group.held_until <= least(first_at, slot) THEN
+    RETURN slot + job_group.lag;
+  END IF;
+  FOR i IN 1 .. cardinality(names) LOOP
+    limit_names[item_limits[i]] := names[i];
+    -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
+    -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
+    nth_limit := array_position(limit_names, names[i]);
+    limit_kind := limit_kinds[nth_limit];
+    capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
+    full_capacity := greatest(capacity, counts[i]);
+    phase := limit_starts[nth_limit];
+    IF limit_kind = 'fixed_window' THEN
+      full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
+      IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
+        phase := public.rate_limit_phase(names[i], bucket_keys[i]);
+      END IF;
+    END IF;
+    IF full_capacity > capacity OR phase IS DISTINCT FROM limit_starts[nth_limit] THEN
+      all_kinds := all_kinds || limit_kind;
+      all_rates := all_rates || limit_rates[nth_limit];
+      all_periods := all_periods || limit_periods[nth_limit];
+      all_capacities := all_capacities || full_capacity;
+      all_starts := all_starts || phase;
+      nth_limit := cardinality(all_kinds);
+    END IF;
+    asked_limits[i] := nth_limit;
+  END LOOP;
+  ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  SELECT d.call_waits INTO waits
+  FROM public.rate_limit_decide(
+    all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL,
+    ARRAY(SELECT n || '/started' FROM unnest(names) WITH ORDINALITY AS u (n, nth) ORDER BY u.nth), bucket_keys, NULL,
+    asked_limits, totals, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL, ARRAY[ready_at]
+  ) AS d;
+  RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
+END
+$function$;
+
+-- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -423,7 +577,7 @@ $function$;
 -- the one that it waits for longest: of the others it keeps nothing from anybody.
 --
 -- The claim is one statement that commits by itself, with an answer that is small enough for any buffer: a worker that is
--- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed).
+-- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed_jobs).
 --
 --   worker    of this name; it is asleep afterwards, for `sleep` microseconds, if it got fewer than `most`
 --   most      the most jobs to start
@@ -1109,7 +1263,29 @@ BEGIN
 END
 $function$;
 
--- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
+-- The jobs that a worker has claimed, without those that were started again since.
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[])
+RETURNS SETOF public.rate_limit_jobs
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+BEGIN
+  RETURN QUERY
+  SELECT j.*
+  FROM unnest((SELECT rate_limit_claimed_jobs.job_ids), rate_limit_claimed_jobs.job_starts) AS u (id, starts)
+  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
+  WHERE j.state = 'running';
+END
+$function$;
+
+-- The same for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
 RETURNS TABLE (
   job_id bigint,
@@ -1140,9 +1316,7 @@ BEGIN
   SELECT
     j.id, j.key, j.payload::text, j.unique_id, j.priority, j.run_at, j.enqueued_at, j.failures, j.max_attempts,
     j.limit_names, j.limit_keys, j.counts
-  FROM unnest((SELECT rate_limit_claimed.job_ids), rate_limit_claimed.job_starts) AS u (id, starts)
-  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
-  WHERE j.state = 'running';
+  FROM public.rate_limit_claimed_jobs(rate_limit_claimed.job_ids, rate_limit_claimed.job_starts) AS j;
 END
 $function$;
 
@@ -1199,9 +1373,10 @@ $function$;
 -- without a bound: what it took before is spent.
 --
 --   reason   failed: again after the delay, varied by up to a half of itself; lapsed: the lease has run out; given_up: dead at
---            once; held: the group waits for the delay, the job first in its line; released: the worker stops; unstarted:
---            it was claimed and nothing was done, so it stands in line with the reservation it has. (What it paid for its
---            start is lost: given back, it could be in a later window.) The last three are no failures
+--            once; held: the group waits for the delay, the job first in its line; held_too_often: the same, and it is a
+--            failure; released: the worker stops; unstarted: it was claimed and nothing was done, so it stands in line
+--            with the reservation it has. (What it paid for its start is lost: given back, it could be in a later window.)
+--            held, released and unstarted are no failures
 --   delay    in microseconds
 --   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
 CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
@@ -1228,6 +1403,7 @@ SET enable_sort = on
 SET jit = off
 AS $function$
 DECLARE
+  is_held CONSTANT boolean := reason IN ('held', 'held_too_often');
   job public.rate_limit_jobs;
   clock bigint;
   ready bigint;
@@ -1261,20 +1437,25 @@ BEGIN
         job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
       job.used_counts := NULL; -- That was of the reservation before.
       clock := public.rate_limit_clock();
-      IF reason = 'held' THEN
+      IF is_held THEN
         job.state := 'available';
-        INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
-        VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
-        ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
-        SET
-          not_before = greatest(g.not_before, excluded.not_before),
-          held_until = greatest(g.held_until, excluded.held_until),
-          has_line = true,
-          lag = greatest(g.not_before, excluded.not_before) - job.run_at;
       ELSE
         job.state := 'scheduled';
         job.run_at := greatest(ready, clock + (delay * CASE WHEN reason = 'failed' THEN 0.5 + random() ELSE 1 END)::bigint);
       END IF;
+    END IF;
+    IF is_held THEN -- The group waits, whatever becomes of the job. A line without jobs is found out by a claim.
+      clock := public.rate_limit_clock();
+      job.waits := job.waits + 1;
+      INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
+      VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
+      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      SET
+        not_before = greatest(g.not_before, excluded.not_before),
+        held_until = greatest(g.held_until, excluded.held_until),
+        has_line = true,
+        lag = greatest(g.not_before, excluded.not_before) - job.run_at
+      RETURNING g.held_until INTO job.waits_until;
     END IF;
     UPDATE public.rate_limit_jobs AS j
     SET
@@ -1284,12 +1465,14 @@ BEGIN
       last_error = job.last_error,
       finished_at = job.finished_at,
       used_counts = job.used_counts,
+      waits = job.waits,
+      waits_until = job.waits_until,
       worker = NULL,
       lease_until = NULL
     WHERE j.id = job.id;
     job_states[nth] := job.state;
     IF job.state <> 'dead' THEN
-      PERFORM public.rate_limit_ring(job.queue, CASE WHEN reason IN ('held', 'unstarted') THEN clock + delay ELSE job.run_at END);
+      PERFORM public.rate_limit_ring(job.queue, CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
     END IF;
   END LOOP;
 END
@@ -1771,7 +1954,7 @@ BEGIN
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
     job.not_before);
   UPDATE public.rate_limit_jobs AS j
-  SET state = 'scheduled', run_at = ready, failures = 0, used_counts = NULL, finished_at = NULL
+  SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL
   WHERE j.id = job_id;
   PERFORM public.rate_limit_ring(queue_name, ready);
   RETURN ready;
@@ -1830,10 +2013,124 @@ BEGIN
 END
 $function$;
 
+-- Removes jobs of a queue (of all queues, if it is NULL) that have been dead for so many microseconds: at most so many, the
+-- oldest first, without waiting for a lock. Returns how many it has removed.
+CREATE OR REPLACE FUNCTION public.rate_limit_dead_jobs_prune(queue_name text, dead_for bigint, most integer)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  clock CONSTANT bigint := public.rate_limit_clock();
+  pruned bigint;
+BEGIN
+  WITH dead AS (
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    WHERE j.state = 'dead' AND j.finished_at <= clock - dead_for AND (queue_name IS NULL OR j.queue = queue_name)
+    ORDER BY j.finished_at
+    LIMIT most
+    FOR UPDATE SKIP LOCKED
+  )
+  DELETE FROM public.rate_limit_jobs AS j
+  USING dead AS d
+  WHERE j.id = d.id;
+  GET DIAGNOSTICS pruned = ROW_COUNT;
+  RETURN pruned;
+END
+$function$;
+
+-- Removes those of the jobs that are dead and in this queue. Returns their ids.
+CREATE OR REPLACE FUNCTION public.rate_limit_jobs_discard(queue_name text, job_ids bigint[])
+RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+BEGIN
+  RETURN QUERY
+  WITH dead AS (
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (job_ids) AND j.queue = queue_name AND j.state = 'dead'
+    ORDER BY j.id
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limit_jobs AS j
+  USING dead AS d
+  WHERE j.id = d.id
+  RETURNING j.id;
+END
+$function$;
+
+-- Counts the jobs of a queue that are scheduled, available, running or dead, and measures how late the queue is: the time, in
+-- microseconds, since the first waiting job was due, or 0. The indexes that it reads contain these states only, so jobs that
+-- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late from the end of that wait on.
+CREATE OR REPLACE FUNCTION public.rate_limit_queue_gauges(
+  queue_name text,
+  OUT scheduled bigint,
+  OUT available bigint,
+  OUT running bigint,
+  OUT dead bigint,
+  OUT lag bigint
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  clock CONSTANT bigint := public.rate_limit_clock();
+BEGIN
+  SELECT
+    coalesce(sum(w.scheduled), 0), coalesce(sum(w.available), 0),
+    coalesce(max(clock - greatest(w.first_at, g.held_until)), 0)
+  INTO scheduled, available, lag
+  FROM (
+    SELECT
+      j.key, count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled,
+      count(*) FILTER (WHERE j.state = 'available') AS available, min(j.run_at) AS first_at
+    FROM public.rate_limit_jobs AS j
+    WHERE j.queue = queue_name AND j.state IN ('scheduled', 'available')
+    GROUP BY j.key
+  ) AS w
+  LEFT JOIN public.rate_limit_groups AS g ON g.queue = queue_name AND g.key = w.key;
+  lag := greatest(lag, 0);
+  SELECT count(*) INTO running
+  FROM public.rate_limit_jobs AS j
+  WHERE j.queue = queue_name AND j.state = 'running';
+  SELECT count(*) INTO dead
+  FROM public.rate_limit_jobs AS j
+  WHERE j.queue = queue_name AND j.state = 'dead';
+END
+$function$;
+
 -- As for the limits: nobody, until it is granted. The functions run as their owner.
 REVOKE ALL ON TABLE public.rate_limit_jobs, public.rate_limit_groups, public.rate_limit_workers FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_ring(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_lag(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_in_line(
+  text, text, bigint, bigint, integer, text[], text[], double precision[], integer[], text[], double precision[], bigint[],
+  double precision[], bigint[]
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_enqueue(
   text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[],
   text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[],
@@ -1850,6 +2147,7 @@ REVOKE ALL ON FUNCTION public.rate_limit_job_again(
 REVOKE ALL ON FUNCTION public.rate_limit_again(
   public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[]
 ) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_claimed_jobs(bigint[], integer[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_claimed(bigint[], integer[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_unpay(
   public.rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[]
@@ -1878,3 +2176,6 @@ REVOKE ALL ON FUNCTION public.rate_limit_job_requeue(
   text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[]
 ) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_jobs_prune(text, bigint, integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_dead_jobs_prune(text, bigint, integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_jobs_discard(text, bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_queue_gauges(text) FROM PUBLIC;

@@ -35,6 +35,8 @@ BEGIN
       enqueued_at bigint NOT NULL,
       started_at bigint,
       finished_at bigint,
+      waits integer NOT NULL DEFAULT 0,
+      waits_until bigint,
       CONSTRAINT rate_limit_jobs_pkey PRIMARY KEY (id)
     ) %s
     $ddl$,
@@ -52,6 +54,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_jobs_paid
   ON public.rate_limit_jobs (queue, state, paid_until) WHERE paid_until IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_leases
   ON public.rate_limit_jobs (queue, lease_until) WHERE state = 'running';
+CREATE INDEX IF NOT EXISTS rate_limit_jobs_dead
+  ON public.rate_limit_jobs (queue, finished_at) WHERE state = 'dead';
 CREATE INDEX IF NOT EXISTS rate_limit_jobs_finished
   ON public.rate_limit_jobs (queue, finished_at) WHERE state IN ('done', 'cancelled');
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_jobs_unique
@@ -93,6 +97,9 @@ COMMENT ON COLUMN public.rate_limit_jobs.paid_item IS 'The bucket it has taken t
 COMMENT ON COLUMN public.rate_limit_jobs.starts IS
   'How often it was started. The lease of one start is no good for another one.';
 COMMENT ON COLUMN public.rate_limit_jobs.failures IS 'How often it failed, or its lease ran out; dead at max_attempts.';
+COMMENT ON COLUMN public.rate_limit_jobs.waits IS 'How often its handler asked to wait (Finish::Wait).';
+COMMENT ON COLUMN public.rate_limit_jobs.waits_until IS
+  'Until when its group was held when its handler asked to wait last: held_until of the group, for those who may only read jobs.';
 COMMENT ON TABLE public.rate_limit_groups IS 'Groups of jobs that were ever claimed from.';
 COMMENT ON COLUMN public.rate_limit_groups.not_before IS 'Workers look at the group again at this time.';
 COMMENT ON COLUMN public.rate_limit_groups.held_until IS

@@ -1,8 +1,8 @@
-//! What to do about a connection that TLS keeps from being made.
+//! Advice for connections that fail because of TLS.
 
 use sqlx::Error;
 
-/// Of a server that lets nobody in this way.
+/// The server rejects this kind of connection.
 const INVALID_AUTHORIZATION: &str = "28000";
 
 /// A line of advice, if encryption is what is missing or wrong. `has_tls`: whether this tool was built with it.

@@ -37,6 +37,7 @@ mod queue_killed;
 mod queue_pace;
 mod queue_stopped;
 mod queue_tokens;
+mod queue_waits;
 mod remembered;
 mod reservations;
 mod retry_promise;

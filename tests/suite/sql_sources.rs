@@ -43,6 +43,7 @@ const MIGRATIONS: [(&str, &str, &[&str]); 3] = [
             "queue/settle",
             "queue/requeue",
             "queue/prune",
+            "queue/gauges",
             "queue/privileges",
         ],
     ),

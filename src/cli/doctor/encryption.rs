@@ -1,4 +1,4 @@
-//! In what way the connection is encrypted, and whether the server has shown who it is.
+//! How the connection is encrypted, and whether the server's certificate is checked.
 
 use std::net::IpAddr;
 
