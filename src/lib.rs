@@ -48,7 +48,8 @@
 //!
 //! # Features
 //! `toml` (default): [`Limits::from_toml`]. `embedded`: a private PostgreSQL for tests. `containers`: that one may be a
-//! container. `metrics`: counters and histograms ([`observability`]). `cli`: the tool. `tower`: limits for HTTP services.
+//! container. `metrics`: counters and histograms ([`observability`]). `cli`: the tool. `rustls`: TLS for the tool, which is
+//! installed with `cargo install pg-limiter --features cli,rustls`. `tower`: limits for HTTP services.
 //! `axum`: the same with what axum knows and answers.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

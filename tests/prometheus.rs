@@ -35,7 +35,12 @@ async fn a_scrape_tells_decisions_durations_batches_and_the_lag_of_jobs() {
     assert_eq!(value(&scrape, "pg_limiter_batch_calls_bucket{op=\"decide\",le=\"1\"}"), 11.0);
     let durations = "pg_limiter_call_duration_seconds_count{op=\"limit\",transaction=\"own\",outcome=\"allowed\"}";
     assert_eq!(value(&scrape, durations), 4.0);
+    // Its worker has stopped: the gauges show no old figure.
+    for series in ["jobs{queue=\"mails\",state=\"dead\"}", "overdue_seconds{queue=\"mails\"}"] {
+        assert!(value(&scrape, &format!("pg_limiter_queue_{series}")).is_nan(), "{scrape}");
+    }
     for line in [
+        "# TYPE pg_limiter_queue_jobs gauge",
         "# TYPE pg_limiter_decisions_total counter",
         "# HELP pg_limiter_decisions_total What was decided about tokens, for each limit of a call.",
         "# TYPE pg_limiter_call_duration_seconds histogram",

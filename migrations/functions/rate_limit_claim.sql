@@ -17,7 +17,7 @@
 -- the one that it waits for longest: of the others it keeps nothing from anybody.
 --
 -- The claim is one statement that commits by itself, with an answer that is small enough for any buffer: a worker that is
--- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed).
+-- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed_jobs).
 --
 --   worker    of this name; it is asleep afterwards, for `sleep` microseconds, if it got fewer than `most`
 --   most      the most jobs to start

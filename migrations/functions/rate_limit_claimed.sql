@@ -1,7 +1,7 @@
 -- rate_limit_claimed(bigint[], integer[])
--- SHA-256: bba40ec3a23735dec77079829c6f3bd428efe9e2ad4a1c1b1c4729c82d86434b
+-- SHA-256: 3a9b4aa30d2e69d60b24b683fab82eb26b01fabddca2926b543c1f3fd4d0cd52
 
--- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
+-- The same for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
 RETURNS TABLE (
   job_id bigint,
@@ -32,8 +32,6 @@ BEGIN
   SELECT
     j.id, j.key, j.payload::text, j.unique_id, j.priority, j.run_at, j.enqueued_at, j.failures, j.max_attempts,
     j.limit_names, j.limit_keys, j.counts
-  FROM unnest((SELECT rate_limit_claimed.job_ids), rate_limit_claimed.job_starts) AS u (id, starts)
-  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
-  WHERE j.state = 'running';
+  FROM public.rate_limit_claimed_jobs(rate_limit_claimed.job_ids, rate_limit_claimed.job_starts) AS j;
 END
 $function$;

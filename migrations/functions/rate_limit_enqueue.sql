@@ -1,5 +1,5 @@
 -- rate_limit_enqueue(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: 7a8d9b2626424b061759c9fcb1ec3bdef51d70ad43b70e93e542ef892250cda5
+-- SHA-256: 91794bc40c93d942c0285a771002272038e85a5ad86e52c094593591278a4dc8
 
 -- Takes the reservations of jobs, and writes the jobs: both or neither, in the caller's transaction.
 --
@@ -74,10 +74,13 @@ DECLARE
   new_unique_ids text[];
   inserted integer := 0;
   item integer := 1;
-  found_id bigint;
   place integer;
+  found_id bigint;
   found_run_at bigint;
-  found_key text;
+  line_key text; -- the group whose line the job stands in
+  line_priority integer;
+  line_lag bigint;
+  line_held_until bigint;
   first_at bigint;
 BEGIN
   IF NOT coalesce(
@@ -226,13 +229,12 @@ BEGIN
       );
     END IF;
     IF job_outcomes[nth] = 'duplicate' THEN
-      SELECT j.id, j.run_at, j.key INTO found_id, found_run_at, found_key
+      SELECT j.id, j.run_at, j.key, j.priority INTO found_id, found_run_at, line_key, line_priority
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
       IF FOUND THEN
         job_ids[nth] := found_id;
-        job_run_ats[nth] := found_run_at
-          + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, found_key) ELSE 0 END;
+        job_run_ats[nth] := found_run_at;
       ELSE -- The first one of that id, in this same call, was not let in; nor is this one.
         place := array_position(job_unique_ids, job_unique_ids[nth]);
         job_outcomes[nth] := job_outcomes[place];
@@ -240,13 +242,34 @@ BEGIN
         CONTINUE;
       END IF;
     ELSIF job_outcomes[nth] = 'scheduled' THEN
-      job_run_ats[nth] := greatest(slots[nth], clock)
-        + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, job_keys[nth]) ELSE 0 END;
+      job_run_ats[nth] := greatest(slots[nth], clock);
+      line_key := job_keys[nth];
+      line_priority := job_priorities[nth];
       IF NOT only_estimate THEN
         first_at := least(first_at, slots[nth]);
       END IF;
     ELSE
       CONTINUE;
+    END IF;
+    IF is_behind THEN
+      SELECT g.lag, g.held_until INTO line_lag, line_held_until
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = queue_name AND g.key = line_key AND g.has_line;
+      IF line_held_until > 0 THEN
+        job_run_ats[nth] := public.rate_limit_in_line(
+          queue_name, line_key, job_ids[nth], job_run_ats[nth], line_priority, i.names, i.keys, i.counts, i.limits,
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+        FROM (
+          SELECT
+            array_agg(bucket_names[item_buckets[n]] ORDER BY n) AS names,
+            array_agg(bucket_keys[item_buckets[n]] ORDER BY n) AS keys,
+            array_agg(item_counts[n] ORDER BY n) AS counts,
+            array_agg(item_limits[n] ORDER BY n) AS limits
+          FROM generate_series(first_items[nth], first_items[nth] + job_sizes[nth] - 1) AS n
+        ) AS i;
+      ELSE
+        job_run_ats[nth] := job_run_ats[nth] + coalesce(line_lag, 0);
+      END IF;
     END IF;
     job_waits[nth] := greatest(job_run_ats[nth] - clock, 0);
   END LOOP;

@@ -1,5 +1,5 @@
 -- rate_limit_job_requeue(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 2021d64176eda6b9a6b24a923cd67795f48c390fde00891ecf3ed5f3062c027d
+-- SHA-256: da22d75b965a9ffbcc4da5cec2067f45b9c32388640cb1427f34a1345e90ae7a
 
 -- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
 -- that will be; NULL if there is no such job, or it is neither.
@@ -43,7 +43,7 @@ BEGIN
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
     job.not_before);
   UPDATE public.rate_limit_jobs AS j
-  SET state = 'scheduled', run_at = ready, failures = 0, used_counts = NULL, finished_at = NULL
+  SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL
   WHERE j.id = job_id;
   PERFORM public.rate_limit_ring(queue_name, ready);
   RETURN ready;

@@ -14,7 +14,7 @@
 -- the one that it waits for longest: of the others it keeps nothing from anybody.
 --
 -- The claim is one statement that commits by itself, with an answer that is small enough for any buffer: a worker that is
--- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed).
+-- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed_jobs).
 --
 --   worker    of this name; it is asleep afterwards, for `sleep` microseconds, if it got fewer than `most`
 --   most      the most jobs to start
@@ -194,7 +194,29 @@ BEGIN
 END
 $function$;
 
--- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
+-- The jobs that a worker has claimed, without those that were started again since.
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[])
+RETURNS SETOF public.rate_limit_jobs
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+BEGIN
+  RETURN QUERY
+  SELECT j.*
+  FROM unnest((SELECT rate_limit_claimed_jobs.job_ids), rate_limit_claimed_jobs.job_starts) AS u (id, starts)
+  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
+  WHERE j.state = 'running';
+END
+$function$;
+
+-- The same for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
 RETURNS TABLE (
   job_id bigint,
@@ -225,9 +247,7 @@ BEGIN
   SELECT
     j.id, j.key, j.payload::text, j.unique_id, j.priority, j.run_at, j.enqueued_at, j.failures, j.max_attempts,
     j.limit_names, j.limit_keys, j.counts
-  FROM unnest((SELECT rate_limit_claimed.job_ids), rate_limit_claimed.job_starts) AS u (id, starts)
-  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
-  WHERE j.state = 'running';
+  FROM public.rate_limit_claimed_jobs(rate_limit_claimed.job_ids, rate_limit_claimed.job_starts) AS j;
 END
 $function$;
 

@@ -71,10 +71,13 @@ DECLARE
   new_unique_ids text[];
   inserted integer := 0;
   item integer := 1;
-  found_id bigint;
   place integer;
+  found_id bigint;
   found_run_at bigint;
-  found_key text;
+  line_key text; -- the group whose line the job stands in
+  line_priority integer;
+  line_lag bigint;
+  line_held_until bigint;
   first_at bigint;
 BEGIN
   IF NOT coalesce(
@@ -223,13 +226,12 @@ BEGIN
       );
     END IF;
     IF job_outcomes[nth] = 'duplicate' THEN
-      SELECT j.id, j.run_at, j.key INTO found_id, found_run_at, found_key
+      SELECT j.id, j.run_at, j.key, j.priority INTO found_id, found_run_at, line_key, line_priority
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
       IF FOUND THEN
         job_ids[nth] := found_id;
-        job_run_ats[nth] := found_run_at
-          + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, found_key) ELSE 0 END;
+        job_run_ats[nth] := found_run_at;
       ELSE -- The first one of that id, in this same call, was not let in; nor is this one.
         place := array_position(job_unique_ids, job_unique_ids[nth]);
         job_outcomes[nth] := job_outcomes[place];
@@ -237,13 +239,34 @@ BEGIN
         CONTINUE;
       END IF;
     ELSIF job_outcomes[nth] = 'scheduled' THEN
-      job_run_ats[nth] := greatest(slots[nth], clock)
-        + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, job_keys[nth]) ELSE 0 END;
+      job_run_ats[nth] := greatest(slots[nth], clock);
+      line_key := job_keys[nth];
+      line_priority := job_priorities[nth];
       IF NOT only_estimate THEN
         first_at := least(first_at, slots[nth]);
       END IF;
     ELSE
       CONTINUE;
+    END IF;
+    IF is_behind THEN
+      SELECT g.lag, g.held_until INTO line_lag, line_held_until
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = queue_name AND g.key = line_key AND g.has_line;
+      IF line_held_until > 0 THEN
+        job_run_ats[nth] := public.rate_limit_in_line(
+          queue_name, line_key, job_ids[nth], job_run_ats[nth], line_priority, i.names, i.keys, i.counts, i.limits,
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+        FROM (
+          SELECT
+            array_agg(bucket_names[item_buckets[n]] ORDER BY n) AS names,
+            array_agg(bucket_keys[item_buckets[n]] ORDER BY n) AS keys,
+            array_agg(item_counts[n] ORDER BY n) AS counts,
+            array_agg(item_limits[n] ORDER BY n) AS limits
+          FROM generate_series(first_items[nth], first_items[nth] + job_sizes[nth] - 1) AS n
+        ) AS i;
+      ELSE
+        job_run_ats[nth] := job_run_ats[nth] + coalesce(line_lag, 0);
+      END IF;
     END IF;
     job_waits[nth] := greatest(job_run_ats[nth] - clock, 0);
   END LOOP;
@@ -253,7 +276,111 @@ BEGIN
 END
 $function$;
 
--- How far, in microseconds, the line of a group is behind the times that its jobs were given; 0 without a line.
+-- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
+-- `job_id` is NULL for a job that is not written yet.
+--
+-- If the limits hold up the line, the job is as late as the first job of the line was at the last claim. If a handler's
+-- Finish::Wait holds the group, the line starts at the end of that wait, and then as fast as the limits let jobs start: the
+-- buckets of what was started are checked at that time for the tokens of all jobs before this one. (Jobs of other groups that
+-- share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
+CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
+  queue_name text,
+  job_key text,
+  job_id bigint,
+  slot bigint,
+  job_priority integer,
+  names text[],
+  bucket_keys text[],
+  counts double precision[],
+  item_limits integer[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  most CONSTANT integer := 1000;
+  job_group record;
+  first_at bigint;
+  ahead integer;
+  totals double precision[];
+  ready_at bigint;
+  limit_names text[];
+  all_kinds text[] := limit_kinds;
+  all_rates double precision[] := limit_rates;
+  all_periods bigint[] := limit_periods;
+  all_capacities double precision[] := limit_capacities;
+  all_starts bigint[] := limit_starts;
+  asked_limits integer[];
+  nth_limit integer;
+  limit_kind text;
+  capacity double precision;
+  full_capacity double precision;
+  phase bigint;
+  waits bigint[];
+BEGIN
+  SELECT g.not_before, g.held_until, g.lag INTO job_group
+  FROM public.rate_limit_groups AS g
+  WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
+  IF NOT FOUND THEN
+    RETURN slot;
+  END IF;
+  WITH before AS (
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+    UNION ALL
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+  )
+  SELECT
+    (SELECT min(b.run_at) FROM before AS b),
+    (SELECT count(*) FROM before AS b),
+    ARRAY(
+      SELECT i.count + coalesce((
+        SELECT sum(u.count)
+        FROM before AS b
+        CROSS JOIN LATERAL unnest(b.limit_names, b.limit_keys, b.counts) AS u (name, key, count)
+        WHERE u.name = i.name AND u.key = i.key
+      ), 0)
+      FROM unnest(names, bucket_keys, counts) WITH ORDINALITY AS i (name, key, count, nth)
+      ORDER BY i.nth)
+  INTO first_at, ahead, totals;
+  IF ahead > most OR job_group.held_until <= least(first_at, slot) THEN
+    RETURN slot + job_group.lag;
+  END IF;
+  FOR i IN 1 .. cardinality(names) LOOP
+    limit_names[item_limits[i]] := names[i];
+    --@include started_limit
+    asked_limits[i] := nth_limit;
+  END LOOP;
+  ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  SELECT d.call_waits INTO waits
+  FROM public.rate_limit_decide(
+    all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL,
+    ARRAY(SELECT n || '/started' FROM unnest(names) WITH ORDINALITY AS u (n, nth) ORDER BY u.nth), bucket_keys, NULL,
+    asked_limits, totals, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL, ARRAY[ready_at]
+  ) AS d;
+  RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
+END
+$function$;
+
+-- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE

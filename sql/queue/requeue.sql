@@ -40,7 +40,7 @@ BEGIN
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
     job.not_before);
   UPDATE public.rate_limit_jobs AS j
-  SET state = 'scheduled', run_at = ready, failures = 0, used_counts = NULL, finished_at = NULL
+  SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL
   WHERE j.id = job_id;
   PERFORM public.rate_limit_ring(queue_name, ready);
   RETURN ready;

@@ -69,10 +69,11 @@ pub(super) enum Command {
     /// Forget a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
-    /// Remove the rows of keys that are not in use: their buckets are full, with a row or without. For cron
+    /// Remove the rows of keys that are not in use: their buckets are full, with a row or without. For cron.
+    /// With --dead-older-than, also remove dead jobs of the queues
     #[command(after_help = EXIT_CODES)]
     Prune(PruneArgs),
-    /// Look at the rate-limited queues, run dead jobs again, cancel jobs
+    /// Look at the rate-limited queues, run dead jobs again or discard them, cancel jobs
     #[command(subcommand, after_help = EXIT_CODES)]
     Queue(QueueCommand),
     /// Look at a database and its limiter, without changing anything: what is well, what is not, and what to do

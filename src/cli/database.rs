@@ -8,7 +8,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use crate::Schema;
 use crate::cli::args::DatabaseArgs;
 use crate::cli::error::CliError;
-use crate::cli::output;
+use crate::cli::{output, tls};
 use crate::embedded::{Server, ServerConfig};
 use crate::migrate::Migrator;
 
@@ -107,7 +107,11 @@ pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnect
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
     match error {
         sqlx::Error::PoolTimedOut => CliError::failed(format!("the database did not answer within {PATIENCE:?}")),
-        error => CliError::failed(format!("cannot connect to the database: {error}")),
+        error => {
+            let advice = tls::advice(&error, cfg!(feature = "rustls"));
+            let advice = advice.map_or_else(String::new, |advice| format!("\n{advice}"));
+            CliError::failed(format!("cannot connect to the database: {error}{advice}"))
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod reset;
 mod run;
 mod simulate;
 mod text;
+mod tls;
 
 pub use replay::{Event, LogField, LogLine};
 pub use run::main;

@@ -31,7 +31,7 @@ const ALL: [Source; 4] = [
     Source { name: "rate_limits", breaking: false, sql: include_str!("../../migrations/0001_rate_limits.sql") },
     Source { name: "queue", breaking: false, sql: include_str!("../../migrations/0002_queue.sql") },
     Source { name: "answers", breaking: false, sql: include_str!("../../migrations/0003_answers.sql") },
-    Source { name: "queue_payments", breaking: false, sql: include_str!("../../migrations/0004_queue_payments.sql") },
+    Source { name: "queue_columns", breaking: false, sql: include_str!("../../migrations/0004_queue_columns.sql") },
 ];
 
 /// The migrations of the tables, oldest first, for this schema. They create tables in it, and do not create the schema itself.

@@ -122,3 +122,12 @@ pub(super) fn job_ended(queue: &Arc<str>, outcome: &'static str, took: Duration)
     metrics::histogram!(target: TARGET, metric::JOB_DURATION, "queue" => queue.clone(), "outcome" => outcome)
         .record(took);
 }
+
+/// A queue has so many jobs in these states, and its first job was due so many seconds ago.
+#[cfg(feature = "metrics")]
+pub(crate) fn queue_is(queue: &Arc<str>, jobs: [(&'static str, f64); 4], overdue: f64) {
+    for (state, jobs) in jobs {
+        metrics::gauge!(target: TARGET, metric::QUEUE_JOBS, "queue" => queue.clone(), "state" => state).set(jobs);
+    }
+    metrics::gauge!(target: TARGET, metric::QUEUE_OVERDUE, "queue" => queue.clone()).set(overdue);
+}

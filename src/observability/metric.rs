@@ -22,6 +22,10 @@ pub const ENQUEUED: &str = "pg_limiter_enqueued_total";
 pub const QUEUE_LAG: &str = "pg_limiter_queue_lag_seconds";
 /// Histogram, in seconds: how long jobs ran.
 pub const JOB_DURATION: &str = "pg_limiter_job_duration_seconds";
+/// Gauge: how many jobs a queue has in each state that it has still to do with.
+pub const QUEUE_JOBS: &str = "pg_limiter_queue_jobs";
+/// Gauge, in seconds: how long ago the first job that waits was due.
+pub const QUEUE_OVERDUE: &str = "pg_limiter_queue_overdue_seconds";
 
 /// Tells the recorder that is installed what each metric is. Without that they are recorded all the same, without a description
 /// and a unit. To be called once, after the recorder was installed.
@@ -46,4 +50,10 @@ pub fn describe() {
     for (name, unit, text) in histograms {
         metrics::describe_histogram!(name, unit, text);
     }
+    metrics::describe_gauge!(
+        QUEUE_JOBS,
+        Unit::Count,
+        "Jobs of a queue that are scheduled, available, running or dead."
+    );
+    metrics::describe_gauge!(QUEUE_OVERDUE, Unit::Seconds, "How long ago the first job that waits was due.");
 }

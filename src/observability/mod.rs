@@ -11,6 +11,8 @@ mod seen;
 pub use count::count_shadow_denial;
 
 pub(crate) use batch::{asking, deciding};
+#[cfg(feature = "metrics")]
+pub(crate) use count::queue_is;
 pub(crate) use count::{batch, enqueued, pruned, retried};
 pub(crate) use job::{SeenJob, handler_begins};
 pub(crate) use seen::{Answered, Seen};

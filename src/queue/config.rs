@@ -29,6 +29,7 @@ impl Default for QueueConfig {
 /// - `listen`: `true`
 /// - `backoff`: 1 s
 /// - `max_backoff`: 1 h
+/// - `max_waits`: `None`, no maximum
 /// - `patience`: 30 s
 /// - `keep_ended`: 1 day
 #[derive(Clone, Debug)]
@@ -50,10 +51,14 @@ pub struct WorkerConfig {
     pub backoff: Duration,
     /// The longest such pause.
     pub max_backoff: Duration,
+    /// How often a job may end in [`Finish::Wait`](crate::queue::Finish::Wait). From then on each `Wait` counts as a failure,
+    /// so that the job is dead after `max_attempts` more; the group waits all the same. `None`: any number.
+    pub max_waits: Option<u32>,
     /// When the worker is to stop, how long it waits for jobs that run. The others it gives back.
     pub patience: Duration,
     /// How long jobs that are done or cancelled are kept, for [`Queue::job`](crate::queue::Queue::job), for settling, and
-    /// for their unique ids. Dead ones are kept until they are requeued.
+    /// for their unique ids. Dead ones are kept until they are requeued or removed: [`Queue::discard`](crate::queue::Queue::discard),
+    /// [`Queue::prune_dead`](crate::queue::Queue::prune_dead).
     pub keep_ended: Duration,
 }
 
@@ -66,6 +71,7 @@ impl Default for WorkerConfig {
             listen: true,
             backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3600),
+            max_waits: None,
             patience: Duration::from_secs(30),
             keep_ended: Duration::from_secs(86_400),
         }

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::call::Hidden;
 use crate::queue::time;
@@ -29,6 +29,8 @@ pub struct GroupCounts {
     pub oldest: Option<Duration>,
     /// For how long the first job that waits is due: more than moments if there are too few workers, or none.
     pub overdue: Option<Duration>,
+    /// Until when no job of the group starts, because a handler returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    pub waiting_until: Option<SystemTime>,
 }
 
 impl fmt::Debug for GroupCounts {
@@ -44,6 +46,7 @@ impl fmt::Debug for GroupCounts {
             .field("cancelled", &self.cancelled)
             .field("oldest", &self.oldest)
             .field("overdue", &self.overdue)
+            .field("waiting_until", &self.waiting_until)
             .finish()
     }
 }
@@ -61,6 +64,7 @@ impl From<GroupRow> for GroupCounts {
             cancelled,
             oldest: since(row.oldest),
             overdue: since(row.next_at.filter(|at| *at <= row.clock)),
+            waiting_until: row.waits_until.map(time::from_micros),
             queue: row.queue,
             group: row.key,
         }

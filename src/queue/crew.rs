@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tracing::warn;
 
 use crate::error::Error;
@@ -42,9 +42,10 @@ pub(super) struct Crew<'w, H> {
     leases: Arc<Leases>,
     /// Claimed, and to be started at these times, in this order.
     at_hand: VecDeque<(Instant, ClaimedJob)>,
-    running: JoinSet<(Ended, String)>,
+    /// Each returns the group, too, if that is held now.
+    running: JoinSet<(Ended, Option<String>)>,
     /// Those of them that have ended, and are not counted yet.
-    ended: Vec<(Ended, String)>,
+    ended: Vec<(Ended, Option<String>)>,
     taking_over: JoinSet<()>,
     /// When to claim.
     look_at: Instant,
@@ -53,12 +54,12 @@ pub(super) struct Crew<'w, H> {
     to_claim: Mean,
     to_run: Mean,
     report: WorkerReport,
-    helpers: [AbortHandle; 2],
+    helpers: Vec<JoinHandle<()>>,
 }
 
 impl<H> Drop for Crew<'_, H> {
     fn drop(&mut self) {
-        self.helpers.iter().for_each(AbortHandle::abort);
+        self.helpers.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -67,8 +68,14 @@ impl<'w, H: Handler> Crew<'w, H> {
         let leases = Arc::new(Leases::default());
         let Worker { queue, config, .. } = worker;
         let (site, lease, kept) = (queue.site.clone(), config.lease, Arc::clone(&leases));
-        let keeper = tokio::spawn(async move { kept.keep(&site, lease).await }).abort_handle();
-        let pruner = tokio::spawn(prune(queue.clone(), config.keep_ended)).abort_handle();
+        let keeper = tokio::spawn(async move { kept.keep(&site, lease).await });
+        let pruner = tokio::spawn(prune(queue.clone(), config.keep_ended));
+        let helpers = vec![
+            keeper,
+            pruner,
+            #[cfg(feature = "metrics")]
+            tokio::spawn(crate::queue::gauges::watch(queue.clone())),
+        ];
         Self {
             worker,
             limits: KnownLimits::all(queue.limiter().limits()),
@@ -82,7 +89,7 @@ impl<'w, H: Handler> Crew<'w, H> {
             to_claim: Mean::new(LEAST_AHEAD),
             to_run: Mean::new(SLOW),
             report: WorkerReport::default(),
-            helpers: [keeper, pruner],
+            helpers,
         }
     }
 
@@ -148,12 +155,12 @@ impl<'w, H: Handler> Crew<'w, H> {
         while let Some(ended) = self.running.try_join_next() {
             self.ended.push(of_task(ended));
         }
-        for (ended, group) in std::mem::take(&mut self.ended) {
+        for (ended, held_group) in std::mem::take(&mut self.ended) {
             self.report.count(ended);
             if ended != Ended::Done {
                 self.look_now(); // It may be due again before anything else.
             }
-            if ended == Ended::Waits {
+            if let Some(group) = held_group {
                 self.give_back(|job| job.key == group).await;
             }
         }
@@ -258,10 +265,10 @@ impl<'w, H: Handler> Crew<'w, H> {
         let running = run(name, site, config.clone(), Arc::clone(handler), job, kept);
         let handle = self.running.spawn(async move {
             let began = Instant::now();
-            let how = running.await;
+            let (ended, holds_group) = running.await;
             to_run.add(began.elapsed());
             leases.remove(id, starts);
-            (how, group)
+            (ended, holds_group.then_some(group))
         });
         self.leases.runs(id, starts, handle);
     }
@@ -303,11 +310,15 @@ impl<'w, H: Handler> Crew<'w, H> {
         self.report.lost += self.running.len() as u64;
         self.running.shutdown().await;
         self.again(abandoned, Again::Released).await;
+        for helper in &mut self.helpers {
+            helper.abort();
+            let _ = helper.await; // It has let go of what it had: gauges show no old figure.
+        }
         self.report
     }
 }
 
 /// One that was aborted was lost.
-fn of_task(ended: Result<(Ended, String), JoinError>) -> (Ended, String) {
-    ended.unwrap_or((Ended::Lost, String::new()))
+fn of_task(ended: Result<(Ended, Option<String>), JoinError>) -> (Ended, Option<String>) {
+    ended.unwrap_or((Ended::Lost, None))
 }

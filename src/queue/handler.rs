@@ -20,8 +20,10 @@ pub enum Finish {
     /// It is done: the transaction commits.
     Done,
     /// The third party said to wait (429 with Retry-After). The transaction is rolled back, nothing of the group starts before
-    /// that time has passed, and this job is the first one then. It does not count as a failure. What has started already is
-    /// not called back, nor what other workers hold ready for the next milliseconds.
+    /// that time has passed, and this job is the first one then. It does not count as a failure, so that
+    /// [`RunningJob::attempt`] stays as it is; [`RunningJob::waits`] counts it. After
+    /// [`WorkerConfig::max_waits`](crate::queue::WorkerConfig::max_waits) of them each one counts as a failure, too. Jobs that
+    /// have started already are not stopped, nor those that other workers hold ready for the next milliseconds.
     Wait(Duration),
     /// It cannot be done, now or later: the transaction is rolled back and the job is dead, for this reason.
     GiveUp(String),
@@ -44,8 +46,11 @@ pub struct RunningJob {
     pub run_at: SystemTime,
     /// When it was enqueued.
     pub enqueued_at: SystemTime,
-    /// Which attempt this is, from 1 on. (One that waited for a third party is made again.)
+    /// Which attempt this is, from 1 on: the number of failures, and 1. An attempt that ended in [`Finish::Wait`] is made
+    /// again under the same number.
     pub attempt: u32,
+    /// How often its handler has returned [`Finish::Wait`].
+    pub waits: u32,
     /// At how many failures it is dead.
     pub max_attempts: u32,
     /// What it reserved, and what was settled of it.
@@ -60,6 +65,7 @@ impl fmt::Debug for RunningJob {
             .field("group", &Hidden(&self.group))
             .field("run_at", &self.run_at)
             .field("attempt", &self.attempt)
+            .field("waits", &self.waits)
             .field("max_attempts", &self.max_attempts)
             .field("items", &self.items)
             .finish_non_exhaustive()
@@ -76,6 +82,7 @@ impl RunningJob {
             run_at: time::from_micros(job.run_at),
             enqueued_at: time::from_micros(job.enqueued_at),
             attempt: job.failures.unsigned_abs() + 1,
+            waits: job.waits.unsigned_abs(),
             max_attempts: job.max_attempts.unsigned_abs(),
             items: JobItem::all(job.limit_names.clone(), job.limit_keys.clone(), &job.counts, &[]),
             payload: job.payload.clone(),

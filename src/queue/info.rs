@@ -139,6 +139,11 @@ pub struct JobInfo {
     pub started_at: Option<SystemTime>,
     /// When it was done, cancelled, or dead.
     pub finished_at: Option<SystemTime>,
+    /// How often its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    pub waits: u32,
+    /// Until when no job of its group starts, because a handler returned [`Finish::Wait`](crate::queue::Finish::Wait). `None`
+    /// for a job that has started, and for one whose own time is later.
+    pub waiting_until: Option<SystemTime>,
 }
 
 impl fmt::Debug for JobInfo {
@@ -152,6 +157,8 @@ impl fmt::Debug for JobInfo {
             .field("items", &self.items)
             .field("failures", &self.failures)
             .field("max_attempts", &self.max_attempts)
+            .field("waits", &self.waits)
+            .field("waiting_until", &self.waiting_until)
             .finish_non_exhaustive()
     }
 }
@@ -177,6 +184,8 @@ impl From<JobRow> for JobInfo {
             enqueued_at: time::from_micros(row.enqueued_at),
             started_at: row.started_at.map(time::from_micros),
             finished_at: row.finished_at.map(time::from_micros),
+            waits: row.waits.unsigned_abs(),
+            waiting_until: row.waits_until.map(time::from_micros),
         }
     }
 }

@@ -52,6 +52,8 @@ mod crew;
 mod enqueue;
 mod enqueued;
 mod gathered;
+#[cfg(feature = "metrics")]
+mod gauges;
 mod handler;
 mod info;
 mod job;

@@ -138,6 +138,11 @@ impl QueueTool {
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
+    /// Removes jobs of all queues that have been dead for so long.
+    pub(crate) async fn prune_dead(&self, dead_for: std::time::Duration) -> Result<u64, Error> {
+        crate::queue::queue::prune_dead_of(&self.0, None, dead_for).await
+    }
+
     pub(crate) async fn dead(&self, queue: &str) -> Result<Vec<i64>, Error> {
         self.0.own(queue, |conn, sql, queue| Box::pin(dead_ids(conn, sql, queue))).await
     }

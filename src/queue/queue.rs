@@ -16,7 +16,9 @@ use crate::queue::{
     Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, QueueWithin, Worker, WorkerConfig,
     time,
 };
-use crate::sql::queue::{EnqueueAnswer, JobFilter, KnownLimits, cancel, group_rows, job_rows, prune, requeue, settle};
+use crate::sql::queue::{
+    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
+};
 
 /// The longest name of a queue, in bytes.
 const LONGEST_NAME: usize = 255;
@@ -221,6 +223,23 @@ impl Queue {
         Ok(run.await?.map(time::from_micros))
     }
 
+    /// Removes those of these jobs that are dead, and returns how many it has removed. The others stay as they are: a job that
+    /// has not started can be cancelled, and one that has ended is pruned. The tokens of a dead job were spent.
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe; it may happen all the same.
+    ///
+    /// # In a transaction
+    /// In one of its own.
+    pub async fn discard(&self, ids: &[i64]) -> Result<u64, Error> {
+        let arguments = (&*self.name, ids);
+        let run = self.site.own(arguments, |conn, sql, (name, ids)| Box::pin(discard(conn, sql, name, ids)));
+        Ok(run.await?.len() as u64)
+    }
+
     /// The job of this id, if there is one. Takes the right to SELECT from `rate_limit_jobs`.
     ///
     /// # Errors
@@ -299,6 +318,20 @@ impl Queue {
         }
     }
 
+    /// Removes jobs that have been dead for so long, and returns how many. Workers do not: a dead job waits for a decision.
+    ///
+    /// # Errors
+    /// See [`Queue`]. What was removed before an error stays removed.
+    ///
+    /// # Cancel safety
+    /// Safe: what was removed stays removed.
+    ///
+    /// # In a transaction
+    /// In short ones of its own.
+    pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
+        prune_dead_of(&self.site, Some(&self.name), dead_for).await
+    }
+
     pub(super) fn check(&self, job: Job) -> Result<ReadyJob, Error> {
         job.check(self.site.limiter.rate_limits(), &self.config)
     }
@@ -319,6 +352,22 @@ impl Queue {
     async fn send(&self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
         let enqueueing = Enqueueing::new(&self.name, &jobs.iter().collect::<Vec<_>>(), only_estimate);
         self.site.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await
+    }
+}
+
+/// Removes jobs of a queue, or of all queues, that have been dead for so long.
+pub(super) async fn prune_dead_of(site: &Site, queue: Option<&str>, dead_for: Duration) -> Result<u64, Error> {
+    let arguments = (queue, time::capped(dead_for));
+    let mut pruned = 0;
+    loop {
+        let run = site.own(arguments, |conn, sql, (queue, dead_for)| {
+            Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
+        });
+        let step = run.await?;
+        pruned += step.unsigned_abs();
+        if step < i64::from(PRUNED_AT_ONCE) {
+            return Ok(pruned);
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs a job of the queue, and says so to the database.
+/// Runs a job of the queue, and says so to the database. Returns whether its group is held now, too.
 pub(super) async fn run<H: Handler>(
     queue: Arc<str>,
     site: Site,
@@ -70,11 +70,11 @@ pub(super) async fn run<H: Handler>(
     handler: Arc<H>,
     job: ClaimedJob,
     leases: Arc<Leases>,
-) -> Ended {
+) -> (Ended, bool) {
     let mut seen = SeenJob::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
-    let ended = run_in(&seen.span(), queue, site, config, handler, job, leases).await;
+    let (ended, holds_group) = run_in(&seen.span(), queue, site, config, handler, job, leases).await;
     seen.ended(ended.as_str());
-    ended
+    (ended, holds_group)
 }
 
 async fn run_in<H: Handler>(
@@ -85,14 +85,14 @@ async fn run_in<H: Handler>(
     handler: Arc<H>,
     job: ClaimedJob,
     leases: Arc<Leases>,
-) -> Ended {
+) -> (Ended, bool) {
     let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
     // In a task of its own, so that a panic ends nothing else.
     let attempt = attempt(queue, site.clone(), handler, job.clone(), limits.clone(), leases);
     let attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let stop = match attempt.await {
-        Ok(Ok(())) => return Ended::Done,
+        Ok(Ok(())) => return (Ended::Done, false),
         Ok(Err(stop)) => stop,
         Err(error) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
         Err(_) => Stop::NotBegun("the runtime is ending".to_owned()),
@@ -100,16 +100,21 @@ async fn run_in<H: Handler>(
     let (reason, delay, error, ended) = match stop {
         Stop::Lost => {
             warn!(job = job.id, "the job was lost to another worker; its transaction was rolled back");
-            return Ended::Lost;
+            return (Ended::Lost, false);
         }
         Stop::Failed(error) => (Again::Failed, backoff(&config, job.failures), error, Ended::Failed),
         Stop::GivenUp(reason) => (Again::GivenUp, Duration::ZERO, reason, Ended::Dead),
+        Stop::Waits(wait) if config.max_waits.is_some_and(|most| job.waits.unsigned_abs() >= most) => {
+            let error = format!("it waited {} times before, as often as WorkerConfig::max_waits allows", job.waits);
+            (Again::HeldTooOften, wait, error, Ended::Failed)
+        }
         Stop::Waits(wait) => (Again::Held, wait, String::new(), Ended::Waits),
         Stop::NotBegun(error) => (Again::Unstarted, Duration::ZERO, error, Ended::NotBegun),
     };
     // What the handler said stands in the job's row: these are its words, and may tell of whom it is.
     debug!(job = job.id, ?reason, "a job was not done");
-    match let_go(&site, &job, reason, delay, error, limits).await {
+    let holds_group = matches!(reason, Again::Held | Again::HeldTooOften);
+    let ended = match let_go(&site, &job, reason, delay, error, limits).await {
         Ok(Some(state)) if state == "dead" => Ended::Dead,
         Ok(Some(_)) => ended,
         Ok(None) => Ended::Lost,
@@ -117,7 +122,8 @@ async fn run_in<H: Handler>(
             warn!(job = job.id, %error, "cannot say that a job was not done; it comes back when its lease runs out");
             Ended::Lost
         }
-    }
+    };
+    (ended, holds_group && ended != Ended::Lost)
 }
 
 /// The state that the job is in after it; `None` if it was lost.

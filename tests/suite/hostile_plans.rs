@@ -75,12 +75,14 @@ async fn rows_read(conn: &mut PgConnection) -> i64 {
 const TAKES_LIMITS: &str =
     "ARRAY['bucket'], ARRAY['token_bucket'], ARRAY[1000.0]::float8[], ARRAY[3600000000], NULL, NULL";
 
-fn queue_statements() -> [(i64, String); 7] {
+fn queue_statements() -> [(i64, String); 9] {
     [
         (600, format!("SELECT * FROM rate_limit_claim('q', 'w', 16, 0, 60000000, 60000000, {TAKES_LIMITS})")),
         (400, "SELECT * FROM rate_limit_jobs_lapsed('q', 16)".into()),
         (250, "SELECT rate_limit_jobs_prune('q', 0, 16)".into()),
         (250, "SELECT rate_limit_jobs_prune('q', 3600000000, 16)".into()),
+        (100, "SELECT rate_limit_dead_jobs_prune('q', 0, 16)".into()),
+        (100, "SELECT * FROM rate_limit_jobs_discard('q', ARRAY[1, 2, 3])".into()),
         (100, "SELECT rate_limit_prune_answers(16)".into()),
         (100, "SELECT * FROM rate_limit_prune(16, 'bucket', 'k5', 0)".into()),
         (100, "SELECT rate_limit_reset('bucket', 'k77')".into()),

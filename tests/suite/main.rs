@@ -39,6 +39,7 @@ mod queue_killed;
 mod queue_pace;
 mod queue_stopped;
 mod queue_tokens;
+mod queue_waits;
 mod remembered;
 mod reservations;
 mod retry_promise;
@@ -75,6 +76,8 @@ mod tool_queue;
 mod tool_simulate;
 #[cfg(feature = "cli")]
 mod tool_soak;
+#[cfg(feature = "cli")]
+mod tool_tls;
 mod transactions;
 #[cfg(feature = "cli")]
 mod trust;

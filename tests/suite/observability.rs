@@ -305,7 +305,7 @@ mod metrics {
             .iter()
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 10);
+        assert_eq!(promised.len(), 12);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
@@ -328,6 +328,7 @@ mod metrics {
         let mut ops = words(&table("Spans", "| span ")[0][3]);
         ops.extend(["enqueue", "transaction"].map(ToOwned::to_owned));
         assert_eq!(values("pg_limiter_call_duration_seconds", "op"), ops);
+        assert_eq!(values("pg_limiter_queue_jobs", "state"), closed["`state`"]);
         assert!(values("pg_limiter_job_duration_seconds", "outcome").is_subset(&closed["`outcome` of jobs"]));
         assert!(values("pg_limiter_retries_total", "cause").is_subset(&closed["`cause`"]));
         assert_eq!(values("pg_limiter_errors_total", "kind").len(), 2);
@@ -395,6 +396,78 @@ mod metrics {
         assert_eq!(done, 3);
         let enqueued = total(&series, "pg_limiter_enqueued_total", &[("queue", "late"), ("outcome", "scheduled")]);
         assert_eq!(enqueued, 3);
+    }
+
+    /// The gauges with these names, by queue and state; NaN as `None`.
+    fn gauges(series: &[Series], queue: &str) -> BTreeMap<String, Option<f64>> {
+        let of_queue = series.iter().filter(|series| series.labels.get("queue").is_some_and(|label| label == queue));
+        of_queue
+            .filter_map(|series| match &series.value {
+                DebugValue::Gauge(value) => {
+                    let state = series.labels.get("state").unwrap_or(&series.name).clone();
+                    Some((state, Some(value.0).filter(|value| !value.is_nan())))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn gauges_show_the_jobs_of_a_queue_while_a_worker_reads_them() {
+        const OVERDUE: &str = "pg_limiter_queue_overdue_seconds";
+        let recorder = DebuggingRecorder::new();
+        let _recorded = ::metrics::set_default_local_recorder(&recorder);
+        let database = Database::migrated().await;
+        let queue = Queue::new(&gate::limiter(&database.app, limits(), |_| {}), "gauged").expect("a queue");
+        let states = ["scheduled", "available", "available", "running", "dead", "dead", "dead", "done", "cancelled"];
+        for (nth, state) in states.into_iter().enumerate() {
+            let group = if nth < 2 { "late" } else { "held" };
+            let _ = queue.enqueue(Job::new(("jobs", group), &1).expect("a job")).await.expect("an answer");
+            let sql = format!(
+                "UPDATE rate_limit_jobs SET state = '{state}', run_at = run_at - 90000000 * {}, finished_at = enqueued_at, \
+                   lease_until = enqueued_at + 3600000000 WHERE id = {}",
+                if group == "late" { 1 } else { 10 },
+                nth + 1
+            );
+            database.execute(&sql).await;
+        }
+        // A wait that a handler asked for does not count as late.
+        database
+            .execute("INSERT INTO rate_limit_groups (queue, key, held_until) SELECT 'gauged', 'held', rate_limit_clock() + 3600000000")
+            .await;
+        // Workers that know none of the limits leave the jobs alone.
+        let unknown = Limits::new().define("unknown", Limit::token_bucket(1, CENTURY)).expect("limits");
+        let idle = Queue::new(&gate::limiter(&database.app, unknown, |_| {}), "gauged").expect("a queue");
+        let stop = Arc::new(tokio::sync::Notify::new());
+        let workers = [(); 2].map(|()| {
+            let worker =
+                idle.worker(quick(), handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))).expect("a worker");
+            let stop = Arc::clone(&stop);
+            tokio::spawn(async move { worker.run(async move { stop.notified().await }).await })
+        });
+        let read = async || loop {
+            let seen = gauges(&snapshot(&recorder.snapshotter()), "gauged");
+            if seen.get(OVERDUE).is_some_and(Option::is_some) {
+                break seen;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        let mut seen = tokio::time::timeout(Duration::from_secs(60), read()).await.expect("gauges");
+        let overdue = seen.remove(OVERDUE).flatten().expect("a time");
+        assert!((90.0..600.0).contains(&overdue), "{overdue}");
+        let expected = [("scheduled", 1.0), ("available", 2.0), ("running", 1.0), ("dead", 3.0)];
+        assert_eq!(seen, expected.map(|(state, jobs)| (state.to_owned(), Some(jobs))).into());
+
+        // Without a worker they are unknown, and do not stay at what they were.
+        for _ in &workers {
+            stop.notify_one();
+            tokio::task::yield_now().await;
+        }
+        for worker in workers {
+            worker.await.expect("a task").expect("a report");
+        }
+        let seen = gauges(&snapshot(&recorder.snapshotter()), "gauged");
+        assert!(seen.len() == 5 && seen.values().all(Option::is_none), "{seen:?}");
     }
 
     #[cfg(feature = "tower")]

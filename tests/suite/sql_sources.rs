@@ -17,7 +17,7 @@ use pg_limiter::sqlx::{self, PgPool};
 use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
-const SOURCES: [&str; 25] = [
+const SOURCES: [&str; 26] = [
     "rate_limit_rows",
     "clock",
     "phase",
@@ -41,6 +41,7 @@ const SOURCES: [&str; 25] = [
     "queue/settle",
     "queue/requeue",
     "queue/prune",
+    "queue/gauges",
     "answers/decide_once",
     "answers/prune",
 ];
@@ -50,7 +51,7 @@ const FROZEN: [&str; 4] = [
     "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
     "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
     "19fb17704da90c54c986986e0c9ba69b170932600324d55147f42c5d403d566b",
-    "2cd15376ac19e0da7cfd8171ba17537ca9f12b06fd67488b7027f77c9c52bc49",
+    "b927e873ca4a48a234fd7ffa79cc61a799f98daef517d44975161467cd083e5f",
 ];
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";

@@ -109,12 +109,13 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     let supported = version.as_str() >= "PostgreSQL 13";
     found
         .has("engine", if supported { "ok" } else { "warning" }, &[&version])
+        .has("encryption", "ok", &["not encrypted", "this machine"])
         .has("isolation", "ok", &[])
         .has("clock", "ok", &[" s "])
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 4, the newest"])
-        .has("functions", "ok", &["all 33"])
+        .has("functions", "ok", &["all 37"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -135,7 +136,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 33 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 37 functions are those of this release\n"),
         "{}",
         text.stdout
     );

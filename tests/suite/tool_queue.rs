@@ -99,10 +99,14 @@ async fn groups_are_listed_with_their_jobs_counted() {
     let global = scheduled(&site.queue("r").enqueue(global).await.expect("an answer")).id;
     site.change(global, "enqueued_at = enqueued_at - 264600000000").await;
 
-    let head = "QUEUE  GROUP          SCHEDULED  AVAILABLE  RUNNING  DONE  DEAD  CANCELLED  OLDEST  OVERDUE";
-    let a = "q      a                      1          2        3     4     5          6   3d 1h    1d 2h";
-    let b = "q      b\\u{1b}[31m\\n          0          0        0     0     1          0       -        -";
-    let r = "r      -                      1          0        0     0     0          0   3d 1h        -";
+    let head =
+        "QUEUE  GROUP          SCHEDULED  AVAILABLE  RUNNING  DONE  DEAD  CANCELLED  OLDEST  OVERDUE  WAITING UNTIL";
+    let a =
+        "q      a                      1          2        3     4     5          6   3d 1h    1d 2h              -";
+    let b =
+        "q      b\\u{1b}[31m\\n          0          0        0     0     1          0       -        -              -";
+    let r =
+        "r      -                      1          0        0     0     0          0   3d 1h        -              -";
     site.tool("ls").says(0, &[head, a, b, r].join("\n"));
     site.tool("ls q").says(0, &[head, a, b].join("\n"));
     let one = site.tool("ls --limit 1");
@@ -118,7 +122,7 @@ async fn groups_are_listed_with_their_jobs_counted() {
     }
     let expected = json!({
         "queue": "q", "group": "a", "scheduled": 1, "available": 2, "running": 3, "done": 4, "dead": 5, "cancelled": 6,
-        "oldest_ms": null, "overdue_ms": null,
+        "oldest_ms": null, "overdue_ms": null, "waiting_until": null,
     });
     assert_eq!(a, expected);
     assert_eq!((&all[1]["group"], &all[1]["oldest_ms"]), (&"b\u{1b}[31m\n".into(), &Value::Null));
@@ -192,7 +196,7 @@ async fn a_job_is_shown_with_everything() {
         .enumerate()
         .map(|(nth, column)| format!("{column} = {NEW_YEAR} + {nth} * 1000000"))
         .collect();
-    let rest = "state = 'dead', worker = 'host-1', failures = 3, last_error = E'no\\tluck', used_counts = '{0.5,NULL}'";
+    let rest = "state = 'dead', worker = 'host-1', failures = 3, waits = 2, last_error = E'no\\tluck', used_counts = '{0.5,NULL}'";
     site.change(id, &format!("{}, {rest}", times.join(", "))).await;
 
     let expected = [
@@ -207,6 +211,7 @@ async fn a_job_is_shown_with_everything() {
         "finished at  2026-01-01T00:00:03.123Z",
         "worker       host-1",
         "failures     3 of at most 3",
+        "waits        2",
         "last error   no\\tluck",
         "unique id    once",
         "reserved     1.5 slow for o\\u{1b}rg, used 0.5",
@@ -220,7 +225,7 @@ async fn a_job_is_shown_with_everything() {
         "id": 1, "queue": "q", "group": "o\u{1b}rg", "state": "dead", "priority": -7,
         "run_at": "2026-01-01T00:00:00.123456Z", "enqueued_at": "2026-01-01T00:00:01.123456Z",
         "started_at": "2026-01-01T00:00:02.123456Z", "finished_at": "2026-01-01T00:00:03.123456Z",
-        "worker": "host-1", "failures": 3, "max_attempts": 3, "last_error": "no\tluck", "unique_id": "once",
+        "worker": "host-1", "failures": 3, "max_attempts": 3, "waits": 2, "waiting_until": null, "last_error": "no\tluck", "unique_id": "once",
         "reserved": [
             {"limit": "slow", "key": "o\u{1b}rg", "count": 1.5, "used": 0.5},
             {"limit": "fast", "key": "", "count": 1, "used": null},
@@ -341,6 +346,84 @@ async fn cancelled_jobs_give_their_tokens_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn dead_jobs_are_discarded_and_others_are_not() {
+    let site = Site::new().await;
+    for (queue, state) in
+        [("q", "dead"), ("q", "running"), ("r", "dead"), ("q", "dead"), ("q", "dead"), ("q", "cancelled")]
+    {
+        let id = site.enqueue(queue, "fast", "g").await;
+        site.change(id, &format!("state = '{state}', finished_at = enqueued_at")).await;
+    }
+    let discarded = site.tool("discard 1 2 99 --queue q 3");
+    discarded.says(2, "job 1 is discarded");
+    for words in
+        ["job 2 is running; only dead jobs can be discarded", "there is no job 99", "job 3 is in the queue \"r\""]
+    {
+        assert!(discarded.stderr.contains(words), "{}", discarded.stderr);
+    }
+    assert_eq!(discarded.stderr.lines().count(), 3, "{}", discarded.stderr);
+    let told = lines(&site.tool("discard 4 2 --json"));
+    assert_eq!(told[0], json!({"ok": true, "id": 4, "was": "dead"}));
+    assert_eq!((&told[1]["ok"], &told[1]["state"]), (&false.into(), &"running".into()));
+    site.tool("discard --queue q").says(0, "1 dead job discarded");
+    site.tool("discard --queue q").says(0, "no dead jobs in the queue \"q\"");
+    site.tool("discard --queue q --json").says(0, "{\"ok\": true, \"jobs\": 0}");
+    site.tool("discard --queue none").refuses(2, &["there is no queue \"none\", but \"q\", \"r\""]);
+    let left = site.tool("ls --jobs --json");
+    assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [2, 3, 6]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_removes_jobs_that_have_been_dead_for_long() {
+    let site = Site::new().await;
+    for (queue, days) in [("q", 29), ("q", 31), ("r", 31), ("r", 40)] {
+        let id = site.enqueue(queue, "slow", "g").await;
+        site.change(id, &format!("state = 'dead', finished_at = enqueued_at - {days} * 86400000000")).await;
+    }
+    let done = site.enqueue("q", "slow", "g").await;
+    site.change(done, &format!("state = 'done', finished_at = {NEW_YEAR}")).await;
+    let prune = |args: &str| run(Some(&site.database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    prune("prune").says(0, "done, 0 rows removed");
+    prune("prune --dead-older-than 35d").says(0, "done, 0 rows and 1 dead job removed");
+    prune("prune --dead-older-than 30d --json").says(0, r#"{"ok": true, "rows": 0, "dead_jobs": 2}"#);
+    let mistake = prune("prune --dead-older-than soon");
+    assert!(mistake.code == Some(2) && mistake.stderr.contains("--dead-older-than"), "{}", mistake.stderr);
+    let left = site.tool("ls --jobs --json");
+    assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [1, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn until_when_a_job_waits_is_shown() {
+    let site = Site::new().await;
+    for _ in 0..2 {
+        site.enqueue("q", "fast", "g").await;
+    }
+    // 2100-01-01 00:00:00.123456 UTC.
+    site.change(1, "state = 'available', waits = 3, waits_until = 4102444800123456").await;
+    let until = "waiting until 2100-01-01T00:00:00.123Z";
+    for (id, state) in [(1, "available"), (2, "scheduled")] {
+        let listed = site.tool("ls --jobs");
+        let line = listed.stdout.lines().nth(id).expect("a line").to_owned();
+        assert!(line.contains(&format!("{state}, {until}")), "{line}");
+        let shown = site.tool(&format!("show {id}"));
+        assert!(shown.stdout.contains(&format!("state        {state}, {until}\n")), "{}", shown.stdout);
+        let shown = lines(&site.tool(&format!("show {id} --json")));
+        assert_eq!(
+            (&shown[0]["state"], &shown[0]["waiting_until"]),
+            (&state.into(), &"2100-01-01T00:00:00.123456Z".into())
+        );
+    }
+    assert!(site.tool("show 1").stdout.contains("waits        3\n"));
+    let groups = site.tool("ls");
+    assert!(
+        groups.stdout.lines().nth(1).expect("a group").ends_with("  2100-01-01T00:00:00.123Z"),
+        "{}",
+        groups.stdout
+    );
+    assert_eq!(lines(&site.tool("ls --json"))[0]["waiting_until"], "2100-01-01T00:00:00.123456Z");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_limits_of_a_job_nothing_is_done_to_it() {
     let site = Site::new().await;
     let dead = site.enqueue("q", "slow", "g").await;
@@ -395,6 +478,7 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         ("show one", "one"),
         ("requeue 1", "--limits <FILE>"),
         ("cancel 1", "--limits <FILE>"),
+        ("discard", "<ID>"),
         ("requeue --limits x", "<ID>"),
         ("cancel --limits x", "<ID>"),
         ("requeue 1 --dead q --limits x", "--dead"),
@@ -408,13 +492,15 @@ async fn mistakes_and_failures_have_their_exit_codes() {
     assert_eq!(run(None, &["queue"], "").code, Some(2));
     let none = Database::empty().await;
     let limits = site.limits.as_str();
-    let all: [&[&str]; 6] = [
+    let all: [&[&str]; 8] = [
         &["ls"],
         &["ls", "--jobs"],
         &["show", "1"],
         &["requeue", "1", "--limits", limits],
         &["requeue", "--dead", "q", "--limits", limits],
         &["cancel", "1", "--limits", limits],
+        &["discard", "1"],
+        &["discard", "--queue", "q"],
     ];
     let role = format!("queue_{}", std::process::id());
     site.database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;

@@ -39,6 +39,7 @@ const QUEUE: Group = Group {
         ("rate_limit_enqueue", None),
         ("rate_limit_claim", None),
         ("rate_limit_claimed", None),
+        ("rate_limit_claimed_jobs", None),
         ("rate_limit_job_done", None),
         ("rate_limit_job_again", None),
         ("rate_limit_job_extend", None),
@@ -47,6 +48,9 @@ const QUEUE: Group = Group {
         ("rate_limit_job_settle", None),
         ("rate_limit_job_requeue", None),
         ("rate_limit_jobs_prune", None),
+        ("rate_limit_dead_jobs_prune", None),
+        ("rate_limit_jobs_discard", None),
+        ("rate_limit_queue_gauges", None),
     ],
 };
 

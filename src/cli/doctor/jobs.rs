@@ -80,7 +80,8 @@ fn judge(jobs: &Jobs) -> Finding {
     if jobs.dead > 0 {
         finding = finding.and(
             Finding::warning("dead jobs stay until somebody decides")
-                .advise("pg-limiter queue ls --state dead, then pg-limiter queue requeue or cancel."),
+                .advise("pg-limiter queue ls --state dead lists them. Run them again (pg-limiter queue requeue) or remove them")
+                .advise("(pg-limiter queue discard, or pg-limiter prune --dead-older-than 30d from time to time)."),
         );
     }
     if jobs.long_ended >= MANY_ENDED {

@@ -4,6 +4,7 @@ mod args;
 mod clock;
 mod connections;
 mod durability;
+mod encryption;
 mod engine;
 mod finding;
 mod grants;

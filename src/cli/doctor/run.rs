@@ -15,7 +15,7 @@ use crate::cli::doctor::settings::Settings;
 use crate::cli::doctor::table::Table;
 use crate::cli::doctor::tserver::Address;
 use crate::cli::doctor::{
-    clock, connections, durability, grants, idle_rows, isolation, jobs, pooler, transactions, tserver_flags,
+    clock, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, transactions, tserver_flags,
 };
 use crate::cli::error::CliError;
 use crate::cli::output;
@@ -71,6 +71,7 @@ async fn examine(
     let engine = engine::engine(session).await?;
     let yugabyte = engine.is_yugabyte();
     report.add("engine", engine.judge());
+    report.add_made("encryption", encryption::check(session, options).await)?;
     report.add_made("isolation", isolation::check(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
     report.add_made("clock", clock::check(session).await)?;

@@ -6,6 +6,7 @@ use crate::cli::args::EXIT_CODES;
 use crate::cli::database::Database;
 use crate::cli::error::CliError;
 use crate::cli::queue::cancel::{self, CancelArgs};
+use crate::cli::queue::discard::{self, DiscardArgs};
 use crate::cli::queue::ls::{self, LsArgs};
 use crate::cli::queue::requeue::{self, RequeueArgs};
 use crate::cli::queue::show::{self, ShowArgs};
@@ -24,6 +25,9 @@ pub(in crate::cli) enum QueueCommand {
     /// Cancel jobs that have not started, and give their tokens back
     #[command(after_help = EXIT_CODES)]
     Cancel(CancelArgs),
+    /// Remove dead jobs
+    #[command(after_help = EXIT_CODES)]
+    Discard(DiscardArgs),
 }
 
 pub(in crate::cli) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode, CliError> {
@@ -32,5 +36,6 @@ pub(in crate::cli) async fn run(command: QueueCommand, database: Database) -> Re
         QueueCommand::Show(args) => show::run(args, database).await,
         QueueCommand::Requeue(args) => requeue::run(args, database).await,
         QueueCommand::Cancel(args) => cancel::run(args, database).await,
+        QueueCommand::Discard(args) => discard::run(args, database).await,
     }
 }

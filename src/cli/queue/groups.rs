@@ -1,15 +1,27 @@
 //! The jobs of each group, counted.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::cli::columns::aligned;
 use crate::cli::json;
 use crate::cli::queue::jobs::name;
+use crate::cli::queue::time;
 use crate::cli::text::{age, grouped, milliseconds};
 use crate::queue::GroupCounts;
 
-const HEADINGS: [&str; 10] =
-    ["QUEUE", "GROUP", "SCHEDULED", "AVAILABLE", "RUNNING", "DONE", "DEAD", "CANCELLED", "OLDEST", "OVERDUE"];
+const HEADINGS: [&str; 11] = [
+    "QUEUE",
+    "GROUP",
+    "SCHEDULED",
+    "AVAILABLE",
+    "RUNNING",
+    "DONE",
+    "DEAD",
+    "CANCELLED",
+    "OLDEST",
+    "OVERDUE",
+    "WAITING UNTIL",
+];
 
 /// No lines at all if there are no groups.
 pub(super) fn table(groups: &[GroupCounts]) -> Vec<String> {
@@ -34,6 +46,7 @@ fn row(group: &GroupCounts) -> Vec<String> {
         grouped(group.cancelled),
         length(group.oldest),
         length(group.overdue),
+        group.waiting_until.map_or_else(|| "-".to_owned(), time::human),
     ]
 }
 
@@ -50,5 +63,6 @@ pub(super) fn json(group: &GroupCounts) -> String {
         ("cancelled", group.cancelled.to_string()),
         ("oldest_ms", length(group.oldest)),
         ("overdue_ms", length(group.overdue)),
+        ("waiting_until", json::optional(group.waiting_until.map(|at: SystemTime| json::string(&time::exact(at))))),
     ])
 }

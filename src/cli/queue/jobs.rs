@@ -28,11 +28,16 @@ fn row(job: &JobInfo) -> Vec<String> {
         job.id.to_string(),
         name(&job.queue),
         name(&job.group),
-        job.state.to_string(),
+        state(job),
         time::human(job.run_at),
         format!("{}/{}", job.failures, job.max_attempts),
         job.last_error.as_deref().map_or_else(String::new, |error| shown(&escaped(error), WIDEST_ERROR)),
     ]
+}
+
+fn state(job: &JobInfo) -> String {
+    let until = job.waiting_until.map(|until| format!(", waiting until {}", time::human(until)));
+    format!("{}{}", job.state, until.unwrap_or_default())
 }
 
 /// A queue or a group in a table.
@@ -51,7 +56,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
         ("id", job.id.to_string()),
         ("queue", text(Some(&job.queue))),
         ("group", text(Some(&job.group))),
-        ("state", job.state.to_string()),
+        ("state", state(job)),
         ("priority", job.priority.to_string()),
         ("run at", at(Some(job.run_at))),
         ("enqueued at", at(Some(job.enqueued_at))),
@@ -59,6 +64,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
         ("finished at", at(job.finished_at)),
         ("worker", text(job.worker.as_deref())),
         ("failures", format!("{} of at most {}", job.failures, job.max_attempts)),
+        ("waits", job.waits.to_string()),
         ("last error", text(job.last_error.as_deref())),
         ("unique id", text(job.unique_id.as_deref())),
     ];
@@ -104,6 +110,8 @@ pub(super) fn json(job: &JobInfo) -> String {
         ("worker", text(job.worker.as_deref())),
         ("failures", job.failures.to_string()),
         ("max_attempts", job.max_attempts.to_string()),
+        ("waits", job.waits.to_string()),
+        ("waiting_until", at(job.waiting_until)),
         ("last_error", text(job.last_error.as_deref())),
         ("unique_id", text(job.unique_id.as_deref())),
         ("reserved", json::array(job.items.iter().map(item))),

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod command;
+mod discard;
 mod each;
 mod groups;
 mod jobs;

@@ -55,6 +55,7 @@ pub(crate) struct ClaimedJob {
     pub(crate) enqueued_at: i64,
     pub(crate) starts: i32,
     pub(crate) failures: i32,
+    pub(crate) waits: i32,
     pub(crate) max_attempts: i32,
     pub(crate) limit_names: Vec<String>,
     pub(crate) limit_keys: Vec<String>,
@@ -124,23 +125,24 @@ pub(crate) async fn read(
     let (ids, starts): (Vec<i64>, Vec<i32>) = claimed.starts.iter().map(|start| (start.id, start.starts)).unzip();
     let rows = statements.claimed.query().bind(ids).bind(starts).fetch_all(conn).await?;
     let mut rows =
-        rows.iter().map(|row| Ok((row.try_get("job_id")?, row))).collect::<Result<HashMap<i64, _>, sqlx::Error>>()?;
+        rows.iter().map(|row| Ok((row.try_get("id")?, row))).collect::<Result<HashMap<i64, _>, sqlx::Error>>()?;
     for start in &claimed.starts {
         let Some(row) = rows.remove(&start.id) else { continue }; // It is somebody else's already.
         claimed.jobs.push(ClaimedJob {
             id: start.id,
-            key: row.try_get("job_key")?,
-            payload: row.try_get("job_payload")?,
-            unique_id: row.try_get("job_unique_id")?,
-            priority: row.try_get("job_priority")?,
-            run_at: row.try_get("job_run_at")?,
-            enqueued_at: row.try_get("job_enqueued_at")?,
+            key: row.try_get("key")?,
+            payload: row.try_get("payload")?,
+            unique_id: row.try_get("unique_id")?,
+            priority: row.try_get("priority")?,
+            run_at: row.try_get("run_at")?,
+            enqueued_at: row.try_get("enqueued_at")?,
             starts: start.starts,
-            failures: row.try_get("job_failures")?,
-            max_attempts: row.try_get("job_max_attempts")?,
-            limit_names: row.try_get("job_limit_names")?,
-            limit_keys: row.try_get("job_limit_keys")?,
-            counts: row.try_get("job_counts")?,
+            waits: row.try_get("waits")?,
+            failures: row.try_get("failures")?,
+            max_attempts: row.try_get("max_attempts")?,
+            limit_names: row.try_get("limit_names")?,
+            limit_keys: row.try_get("limit_keys")?,
+            counts: row.try_get("counts")?,
             start_in: start.start_in,
             clock: start.clock,
             arrived: start.arrived,

@@ -11,6 +11,7 @@ pub(crate) enum Again {
     Lapsed,
     GivenUp,
     Held,
+    HeldTooOften,
     Released,
     Unstarted,
 }
@@ -22,6 +23,7 @@ impl Again {
             Self::Lapsed => "lapsed",
             Self::GivenUp => "given_up",
             Self::Held => "held",
+            Self::HeldTooOften => "held_too_often",
             Self::Released => "released",
             Self::Unstarted => "unstarted",
         }
@@ -122,4 +124,25 @@ pub(crate) async fn prune(
     most: i32,
 ) -> Result<i64, sqlx::Error> {
     statements.prune.scalar().bind(queue).bind(ended_for).bind(most).fetch_one(conn).await
+}
+
+/// How many jobs are gone: those of a queue, or of all queues, that have been dead for so many microseconds.
+pub(crate) async fn prune_dead(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: Option<&str>,
+    dead_for: i64,
+    most: i32,
+) -> Result<i64, sqlx::Error> {
+    statements.prune_dead.scalar().bind(queue).bind(dead_for).bind(most).fetch_one(conn).await
+}
+
+/// The ids of those that were dead, and are gone.
+pub(crate) async fn discard(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    ids: &[i64],
+) -> Result<Vec<i64>, sqlx::Error> {
+    statements.discard.scalar().bind(queue).bind(ids).fetch_all(conn).await
 }

@@ -13,6 +13,7 @@ pub(crate) struct GroupRow {
     pub(crate) clock: i64,
     pub(crate) oldest: Option<i64>,
     pub(crate) next_at: Option<i64>,
+    pub(crate) waits_until: Option<i64>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct JobRow {
     pub(crate) enqueued_at: i64,
     pub(crate) started_at: Option<i64>,
     pub(crate) finished_at: Option<i64>,
+    pub(crate) waits: i32,
+    pub(crate) waits_until: Option<i64>,
 }
 
 /// Which jobs; `None` is any.
@@ -67,6 +70,7 @@ pub(crate) async fn group_rows(
             clock: row.try_get("clock")?,
             oldest: row.try_get("oldest")?,
             next_at: row.try_get("next_at")?,
+            waits_until: row.try_get("waits_until")?,
         })
     };
     rows.iter().map(group).collect()
@@ -110,6 +114,8 @@ pub(crate) async fn job_rows(
             enqueued_at: row.try_get("enqueued_at")?,
             started_at: row.try_get("started_at")?,
             finished_at: row.try_get("finished_at")?,
+            waits: row.try_get("waits")?,
+            waits_until: row.try_get("waits_until")?,
         })
     };
     rows.iter().map(job).collect()
@@ -123,4 +129,32 @@ pub(crate) async fn dead_ids(
     queue: &str,
 ) -> Result<Vec<i64>, sqlx::Error> {
     statements.dead.scalar().bind(queue).fetch_all(conn).await
+}
+
+/// The jobs of a queue by state, and how late it is.
+#[cfg(feature = "metrics")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gauges {
+    pub(crate) scheduled: i64,
+    pub(crate) available: i64,
+    pub(crate) running: i64,
+    pub(crate) dead: i64,
+    /// In microseconds.
+    pub(crate) lag: i64,
+}
+
+#[cfg(feature = "metrics")]
+pub(crate) async fn gauges(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+) -> Result<Gauges, sqlx::Error> {
+    let row = statements.gauges.query().bind(queue).fetch_one(conn).await?;
+    Ok(Gauges {
+        scheduled: row.try_get("scheduled")?,
+        available: row.try_get("available")?,
+        running: row.try_get("running")?,
+        dead: row.try_get("dead")?,
+        lag: row.try_get("lag")?,
+    })
 }

@@ -1,5 +1,12 @@
 use crate::sql::{Names, Schema, Sql};
 
+/// Now, in microseconds since the Unix epoch.
+const CLOCK: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint";
+
+/// The columns that a worker needs to run a job.
+const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, failures, max_attempts, \
+                       limit_names, limit_keys, counts, waits";
+
 /// SQL of the queue for one schema; what varies is a quoted identifier.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueStatements {
@@ -15,6 +22,10 @@ pub(crate) struct QueueStatements {
     pub(super) settle: Sql,
     pub(super) requeue: Sql,
     pub(super) prune: Sql,
+    pub(super) prune_dead: Sql,
+    pub(super) discard: Sql,
+    #[cfg(feature = "metrics")]
+    pub(super) gauges: Sql,
     pub(super) groups: Sql,
     pub(super) jobs: Sql,
     #[cfg(feature = "cli")]
@@ -37,19 +48,25 @@ impl QueueStatements {
                pg_catalog.count(*) FILTER (WHERE state = 'done') AS done, \
                pg_catalog.count(*) FILTER (WHERE state = 'dead') AS dead, \
                pg_catalog.count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
-               (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint AS clock, \
+               {CLOCK} AS clock, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
-               pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at \
+               pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
+               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {CLOCK}) AS waits_until \
              FROM {quoted}.rate_limit_jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
         );
+        // A group is held until the latest time in its jobs.
         let jobs = format!(
-            "SELECT id, queue, key, state, priority, run_at, payload::text AS payload, unique_id, limit_names, \
-               limit_keys, counts, used_counts, max_attempts, failures, last_error, worker, \
-               enqueued_at, started_at, finished_at \
-             FROM {quoted}.rate_limit_jobs \
-             WHERE queue = coalesce($1, queue) AND key = coalesce($2, key) AND state = coalesce($3, state) \
-               AND id = coalesce($4, id) \
-             ORDER BY run_at, id LIMIT $5"
+            "WITH held AS ( \
+               SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.rate_limit_jobs \
+               WHERE waits_until > {CLOCK} GROUP BY queue, key) \
+             SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
+               j.limit_names, j.limit_keys, j.counts, j.used_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
+               j.enqueued_at, j.started_at, j.finished_at, j.waits, \
+               CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until \
+             FROM {quoted}.rate_limit_jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
+             WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) AND j.state = coalesce($3, j.state) \
+               AND j.id = coalesce($4, j.id) \
+             ORDER BY j.run_at, j.id LIMIT $5"
         );
         Self {
             enqueue: call(
@@ -57,12 +74,8 @@ impl QueueStatements {
                 "rate_limit_enqueue",
                 23,
             ),
-            claim: call(
-                "*, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint AS clock",
-                "rate_limit_claim",
-                12,
-            ),
-            claimed: call("*", "rate_limit_claimed", 2),
+            claim: call(&format!("*, {CLOCK} AS clock"), "rate_limit_claim", 12),
+            claimed: call(CLAIMED, "rate_limit_claimed_jobs", 2),
             again: call("job_states", "rate_limit_job_again", 12),
             done: call("*", "rate_limit_job_done", 8),
             extend: call("*", "rate_limit_job_extend", 3),
@@ -71,6 +84,10 @@ impl QueueStatements {
             settle: call("*", "rate_limit_job_settle", 12),
             requeue: call("*", "rate_limit_job_requeue", 9),
             prune: call("*", "rate_limit_jobs_prune", 3),
+            prune_dead: call("*", "rate_limit_dead_jobs_prune", 3),
+            discard: call("*", "rate_limit_jobs_discard", 2),
+            #[cfg(feature = "metrics")]
+            gauges: call("*", "rate_limit_queue_gauges", 1),
             groups: text(groups),
             jobs: text(jobs),
             #[cfg(feature = "cli")]

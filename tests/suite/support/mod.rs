@@ -15,6 +15,7 @@ pub mod reached;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
+pub mod tls;
 #[cfg(feature = "axum")]
 pub mod web;
 pub mod yugabyte;

@@ -1,0 +1,126 @@
+-- rate_limit_in_line(text, text, bigint, bigint, integer, text[], text[], double precision[], integer[], text[], double precision[], bigint[], double precision[], bigint[])
+-- SHA-256: 965f0ff4d3074f4c25d7a5efe04579a58e971f76ebf0b082b496c9e755bab50a
+
+-- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
+-- `job_id` is NULL for a job that is not written yet.
+--
+-- If the limits hold up the line, the job is as late as the first job of the line was at the last claim. If a handler's
+-- Finish::Wait holds the group, the line starts at the end of that wait, and then as fast as the limits let jobs start: the
+-- buckets of what was started are checked at that time for the tokens of all jobs before this one. (Jobs of other groups that
+-- share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
+CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
+  queue_name text,
+  job_key text,
+  job_id bigint,
+  slot bigint,
+  job_priority integer,
+  names text[],
+  bucket_keys text[],
+  counts double precision[],
+  item_limits integer[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  most CONSTANT integer := 1000;
+  job_group record;
+  first_at bigint;
+  ahead integer;
+  totals double precision[];
+  ready_at bigint;
+  limit_names text[];
+  all_kinds text[] := limit_kinds;
+  all_rates double precision[] := limit_rates;
+  all_periods bigint[] := limit_periods;
+  all_capacities double precision[] := limit_capacities;
+  all_starts bigint[] := limit_starts;
+  asked_limits integer[];
+  nth_limit integer;
+  limit_kind text;
+  capacity double precision;
+  full_capacity double precision;
+  phase bigint;
+  waits bigint[];
+BEGIN
+  SELECT g.not_before, g.held_until, g.lag INTO job_group
+  FROM public.rate_limit_groups AS g
+  WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
+  IF NOT FOUND THEN
+    RETURN slot;
+  END IF;
+  WITH before AS (
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+    UNION ALL
+    (
+      SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.priority >= job_priority
+        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most + 1
+    )
+  )
+  SELECT
+    (SELECT min(b.run_at) FROM before AS b),
+    (SELECT count(*) FROM before AS b),
+    ARRAY(
+      SELECT i.count + coalesce((
+        SELECT sum(u.count)
+        FROM before AS b
+        CROSS JOIN LATERAL unnest(b.limit_names, b.limit_keys, b.counts) AS u (name, key, count)
+        WHERE u.name = i.name AND u.key = i.key
+      ), 0)
+      FROM unnest(names, bucket_keys, counts) WITH ORDINALITY AS i (name, key, count, nth)
+      ORDER BY i.nth)
+  INTO first_at, ahead, totals;
+  IF ahead > most OR job_group.held_until <= least(first_at, slot) THEN
+    RETURN slot + job_group.lag;
+  END IF;
+  FOR i IN 1 .. cardinality(names) LOOP
+    limit_names[item_limits[i]] := names[i];
+    -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
+    -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
+    nth_limit := array_position(limit_names, names[i]);
+    limit_kind := limit_kinds[nth_limit];
+    capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
+    full_capacity := greatest(capacity, counts[i]);
+    phase := limit_starts[nth_limit];
+    IF limit_kind = 'fixed_window' THEN
+      full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
+      IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
+        phase := public.rate_limit_phase(names[i], bucket_keys[i]);
+      END IF;
+    END IF;
+    IF full_capacity > capacity OR phase IS DISTINCT FROM limit_starts[nth_limit] THEN
+      all_kinds := all_kinds || limit_kind;
+      all_rates := all_rates || limit_rates[nth_limit];
+      all_periods := all_periods || limit_periods[nth_limit];
+      all_capacities := all_capacities || full_capacity;
+      all_starts := all_starts || phase;
+      nth_limit := cardinality(all_kinds);
+    END IF;
+    asked_limits[i] := nth_limit;
+  END LOOP;
+  ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  SELECT d.call_waits INTO waits
+  FROM public.rate_limit_decide(
+    all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL,
+    ARRAY(SELECT n || '/started' FROM unnest(names) WITH ORDINALITY AS u (n, nth) ORDER BY u.nth), bucket_keys, NULL,
+    asked_limits, totals, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL, ARRAY[ready_at]
+  ) AS d;
+  RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
+END
+$function$;

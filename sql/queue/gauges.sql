@@ -1,0 +1,44 @@
+-- Counts the jobs of a queue that are scheduled, available, running or dead, and measures how late the queue is: the time, in
+-- microseconds, since the first waiting job was due, or 0. The indexes that it reads contain these states only, so jobs that
+-- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late from the end of that wait on.
+CREATE OR REPLACE FUNCTION public.rate_limit_queue_gauges(
+  queue_name text,
+  OUT scheduled bigint,
+  OUT available bigint,
+  OUT running bigint,
+  OUT dead bigint,
+  OUT lag bigint
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  clock CONSTANT bigint := public.rate_limit_clock();
+BEGIN
+  SELECT
+    coalesce(sum(w.scheduled), 0), coalesce(sum(w.available), 0),
+    coalesce(max(clock - greatest(w.first_at, g.held_until)), 0)
+  INTO scheduled, available, lag
+  FROM (
+    SELECT
+      j.key, count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled,
+      count(*) FILTER (WHERE j.state = 'available') AS available, min(j.run_at) AS first_at
+    FROM public.rate_limit_jobs AS j
+    WHERE j.queue = queue_name AND j.state IN ('scheduled', 'available')
+    GROUP BY j.key
+  ) AS w
+  LEFT JOIN public.rate_limit_groups AS g ON g.queue = queue_name AND g.key = w.key;
+  lag := greatest(lag, 0);
+  SELECT count(*) INTO running
+  FROM public.rate_limit_jobs AS j
+  WHERE j.queue = queue_name AND j.state = 'running';
+  SELECT count(*) INTO dead
+  FROM public.rate_limit_jobs AS j
+  WHERE j.queue = queue_name AND j.state = 'dead';
+END
+$function$;

@@ -1,0 +1,227 @@
+//! `Finish::Wait`: it is counted, shown and bounded, and the times that are promised meanwhile are true.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pg_limiter::queue::{Finish, Handler, Job, JobState, Queue, RunningJob, handler_fn};
+use pg_limiter::sqlx::PgConnection;
+use pg_limiter::{Item, Limit, Limits};
+
+use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::queue_contended::claim;
+use crate::support::starts::{record, recorded};
+use crate::support::{Database, sqlx};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn number(database: &Database, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect(sql)
+}
+
+fn micros(time: SystemTime) -> i64 {
+    i64::try_from(time.duration_since(UNIX_EPOCH).expect("after 1970").as_micros()).expect("soon")
+}
+
+async fn enqueue(queue: &Queue, job: Job) -> i64 {
+    scheduled(&queue.enqueue(job).await.expect("an answer")).id
+}
+
+/// Asks to wait so long in its first starts.
+fn waits_at_first(wait: Duration, times: u32) -> impl Handler {
+    handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+        let waits = job.group == "held" && job.payload_json() == "\"waits\"" && job.waits < times;
+        Box::pin(async move { Ok(if waits { Finish::Wait(wait) } else { Finish::Done }) })
+    })
+}
+
+/// The first job of the group `held` has returned `Wait` for an hour, a second one is behind it, and the worker has stopped.
+async fn held_for_an_hour(queue: &Queue) {
+    for _ in 0..2 {
+        enqueue(queue, Job::new(("tenth", "held"), &"waits").expect("a job")).await;
+    }
+    let mut config = quick();
+    config.concurrency = 1;
+    let worker = queue.worker(config, waits_at_first(HOUR, u32::MAX)).expect("a worker");
+    let watched = queue.clone();
+    worker.run(async move { until_in_state(&watched, JobState::Available, 1).await }).await.expect("a report");
+}
+
+/// A job in 10 s.
+async fn tenths(database: &Database) -> Queue {
+    let limits = Limits::new().define("tenth", Limit::token_bucket(1, SECOND * 10).capacity(1)).expect("limits");
+    queue_with(database, limits).await
+}
+
+#[tokio::test]
+async fn estimates_count_from_the_end_of_a_wait() {
+    let database = Database::migrated().await;
+    let queue = tenths(&database).await;
+    held_for_an_hour(&queue).await;
+    // 28 s later, by which the reservations have been paid off.
+    let passed = "UPDATE rate_limit_jobs SET run_at = run_at - 28000000; UPDATE rate_limits SET ts = ts - 28000000";
+    database.execute(passed).await;
+    let held_until = number(&database, "SELECT held_until FROM rate_limit_groups WHERE key = 'held'").await;
+    let job = || Job::new(("tenth", "held"), &1).expect("a job");
+
+    // The two jobs before it take the tokens of 10 s each.
+    let estimate = queue.estimate(job()).await.expect("an estimate");
+    assert_eq!(micros(estimate.run_at.expect("a time")) - held_until, 20_000_000);
+    for nth in 2..4 {
+        let ticket = scheduled(&queue.enqueue(job().unique_id(format!("{nth}"))).await.expect("an answer"));
+        assert_eq!(micros(ticket.run_at) - held_until, nth * 10_000_000, "{nth}");
+    }
+    // Also to a second one of its id.
+    let again = queue.enqueue(job().unique_id("2")).await.expect("an answer").enforce().expect("a duplicate");
+    assert_eq!(micros(again.run_at) - held_until, 20_000_000);
+    // One of a higher priority is the first, and one with a later time of its own keeps that.
+    let first = queue.estimate(job().priority(1)).await.expect("an estimate");
+    assert_eq!(micros(first.run_at.expect("a time")), held_until);
+    let at = SystemTime::now() + HOUR * 2;
+    let later = queue.estimate(job().run_at(at)).await.expect("an estimate").run_at.expect("a time");
+    assert!(micros(later).abs_diff(micros(at)) <= 1, "{later:?} {at:?}");
+    // The other groups are not held.
+    let other = queue.estimate(Job::new(("tenth", "other"), &1).expect("a job")).await.expect("an estimate");
+    assert_eq!(other.wait, Duration::ZERO);
+}
+
+#[tokio::test]
+async fn after_repeated_waits_no_job_starts_before_its_promised_time_and_none_is_promised_too_late() {
+    let database = Database::migrated().await;
+    record(&database.pool).await;
+    let limits = Limits::new().define("l", Limit::token_bucket(5, SECOND).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let job = |payload: &str, group: &str| Job::new(Item::global("l"), &payload).expect("a job").group(group);
+    enqueue(&queue, job("waits", "held")).await;
+    let (asking, pool) = (queue.clone(), database.pool.clone());
+    let promised = tokio::spawn(async move {
+        let waited = "SELECT EXISTS (SELECT FROM rate_limit_jobs WHERE waits = 4 AND state = 'available')";
+        while !sqlx::query_scalar::<bool>(waited).fetch_one(&pool).await.expect("whether it waits") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut tickets = Vec::new();
+        for group in ["held", "held", "other", "other"] {
+            let enqueued = asking.enqueue(job("goes", group)).await.expect("an answer");
+            tickets.push(scheduled(&enqueued));
+        }
+        tickets
+    });
+    work_until_done(&queue, quick(), waits_at_first(Duration::from_millis(700), 4), 5).await;
+    let starts = recorded(&database.pool).await;
+    for ticket in promised.await.expect("a task") {
+        let start = starts.iter().find(|start| start.job == ticket.id).expect("a start");
+        // How much later than promised it starts depends on how busy the machine is.
+        assert!(start.at >= micros(ticket.run_at) - 1000, "{} us early: {start:?}", micros(ticket.run_at) - start.at);
+    }
+}
+
+#[tokio::test]
+async fn waits_are_counted_and_shown_and_are_no_failures() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+        noted.lock().expect("the list").push((job.attempt, job.waits));
+        let wait = job.waits < 2;
+        Box::pin(async move { Ok(if wait { Finish::Wait(Duration::from_millis(10)) } else { Finish::Done }) })
+    });
+    let id = enqueue(&queue, Job::new(("fast", "g"), &1).expect("a job")).await;
+    let report = work_until_done(&queue, quick(), handler, 1).await;
+    assert_eq!((report.waited, report.failed, report.done), (2, 0, 1));
+    assert_eq!(*seen.lock().expect("the list"), [(1, 0), (1, 1), (1, 2)]);
+    let job = queue.job(id).await.expect("an answer").expect("a job");
+    assert_eq!((job.waits, job.failures, job.waiting_until), (2, 0, None));
+
+    let queue = tenths(&database).await;
+    held_for_an_hour(&queue).await;
+    enqueue(&queue, Job::new(("tenth", "other"), &1).expect("a job")).await;
+    let later = Job::new(("tenth", "held"), &1).expect("a job").run_at(SystemTime::now() + HOUR * 2);
+    enqueue(&queue, later).await;
+    let held_until = number(&database, "SELECT held_until FROM rate_limit_groups WHERE key = 'held'").await;
+    let shown = async || {
+        let jobs = queue.jobs(None, 10).await.expect("jobs");
+        let mut shown: Vec<_> = jobs.iter().map(|job| (job.id, job.waits, job.waiting_until.map(micros))).collect();
+        shown.sort_unstable();
+        shown
+    };
+    let until = Some(held_until);
+    assert_eq!(shown().await, [(1, 2, None), (2, 1, until), (3, 0, until), (4, 0, None), (5, 0, None)]);
+    let groups = queue.counts().await.expect("counts");
+    let groups: Vec<_> = groups.iter().map(|one| (&*one.group, one.waiting_until.map(micros))).collect();
+    assert_eq!(groups, [("g", None), ("held", until), ("other", None)]);
+    database.execute("UPDATE rate_limit_jobs SET waits_until = waits_until - 3601000000").await;
+    assert!(shown().await.iter().all(|(.., until)| until.is_none()));
+    // With all its attempts once more, and all its waits.
+    database.execute("UPDATE rate_limit_jobs SET state = 'dead' WHERE id = 2").await;
+    queue.requeue(2).await.expect("an answer").expect("a time");
+    assert_eq!(shown().await[1], (2, 0, None));
+}
+
+#[tokio::test]
+async fn beyond_the_maximum_a_wait_is_a_failure_and_the_group_waits_all_the_same() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let id = enqueue(&queue, Job::new(("fast", "held"), &"waits").expect("a job").max_attempts(2)).await;
+    let mut config = quick();
+    config.max_waits = Some(2);
+    let worker = queue.worker(config, waits_at_first(Duration::from_millis(20), u32::MAX)).expect("a worker");
+    let watched = queue.clone();
+    let running = worker.run(async move { until_in_state(&watched, JobState::Dead, 1).await });
+    let report = tokio::time::timeout(SECOND * 120, running).await.expect("in time").expect("a report");
+    assert_eq!((report.waited, report.failed, report.dead, report.done), (2, 1, 1, 0));
+    let job = queue.job(id).await.expect("an answer").expect("a job");
+    assert_eq!((job.state, job.waits, job.failures), (JobState::Dead, 4, 2));
+    let error = job.last_error.expect("an error");
+    assert!(error.contains("waited 3 times") && error.contains("max_waits"), "{error}");
+    let held = "SELECT count(*) FROM rate_limit_groups AS g JOIN rate_limit_jobs AS j USING (queue, key) \
+                WHERE g.held_until = j.waits_until AND j.finished_at <= g.held_until";
+    assert_eq!(number(&database, held).await, 1);
+    // A claim removes the line, which has no job, and jobs of the group start again.
+    enqueue(&queue, Job::new(("fast", "held"), &"goes").expect("a job")).await;
+    work_until_done(&queue, quick(), waits_at_first(HOUR, 0), 1).await;
+}
+
+#[tokio::test]
+async fn dead_jobs_are_discarded_and_no_others() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let mut ids = Vec::new();
+    for (nth, state) in JobState::ALL.iter().chain([&JobState::Dead; 3]).enumerate() {
+        let id = enqueue(&queue, Job::new(("fast", "g"), &1).expect("a job")).await;
+        let sql = format!(
+            "UPDATE rate_limit_jobs SET state = '{state}', finished_at = rate_limit_clock() - {nth} * 3600000000 WHERE id = {id}"
+        );
+        database.execute(&sql).await;
+        ids.push(id);
+    }
+    let left = async || {
+        let mut left: Vec<i64> = queue.jobs(None, 10).await.expect("jobs").iter().map(|job| job.id).collect();
+        left.sort_unstable();
+        left
+    };
+    let elsewhere = Queue::new(queue.limiter(), "other").expect("a queue");
+    assert_eq!(elsewhere.discard(&ids).await.expect("an answer"), 0);
+    assert_eq!(queue.discard(&[]).await.expect("an answer"), 0);
+    assert_eq!(queue.discard(&ids[..6]).await.expect("an answer"), 1);
+    assert_eq!(left().await, [1, 2, 3, 4, 6, 7, 8, 9]);
+    // Those that have been dead for 6, 7 and 8 hours.
+    assert_eq!(elsewhere.prune_dead(Duration::ZERO).await.expect("an answer"), 0);
+    assert_eq!(queue.prune_dead(HOUR * 9).await.expect("an answer"), 0);
+    assert_eq!(queue.prune_dead(HOUR * 7).await.expect("an answer"), 2);
+    assert_eq!(left().await, [1, 2, 3, 4, 6, 7]);
+    assert_eq!(queue.prune_dead(Duration::ZERO).await.expect("an answer"), 1);
+    assert_eq!(left().await, [1, 2, 3, 4, 6]);
+}
+
+#[tokio::test]
+async fn workers_of_earlier_releases_read_their_jobs_as_before() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let id = enqueue(&queue, Job::new(("fast", "g"), &"payload").expect("a job")).await;
+    assert_eq!(claim(&database.pool, 10, 0, ("fast", 1e6, SECOND, 1e6)).await.len(), 1);
+    let sql = "SELECT count(*) FROM rate_limit_claimed(ARRAY[1], ARRAY[1]) AS c JOIN rate_limit_claimed_jobs(ARRAY[1], ARRAY[1]) \
+               AS j ON c.job_id = j.id AND c.job_payload = j.payload::text AND c.job_counts = j.counts";
+    assert_eq!((id, number(&database, sql).await), (1, 1));
+    assert_eq!(number(&database, "SELECT count(*) FROM rate_limit_claimed(ARRAY[1], ARRAY[2])").await, 0);
+}
