@@ -77,6 +77,210 @@ AS $function$
     bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint
 $function$;
 
+-- The balance of a token bucket at `now`, if the capacity did not bound it. A clock that is behind the row takes nothing
+-- away. Like the functions beside it, the planner replaces a call by its expression, so that a statement stays short: the
+-- server logs the text of a statement that fails.
+CREATE OR REPLACE FUNCTION public.rate_limit_flow(
+  value double precision,
+  ts bigint,
+  now bigint,
+  rate double precision,
+  period double precision
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT value + greatest(now - ts, 0)::double precision * rate / period
+$function$;
+
+-- When a token bucket that holds `value` at `ts` is full again.
+CREATE OR REPLACE FUNCTION public.rate_limit_full_at(
+  value double precision,
+  ts bigint,
+  rate double precision,
+  period double precision,
+  capacity double precision
+)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT ts + pg_catalog.ceil((capacity - value) * period / rate)::bigint
+$function$;
+
+-- The row of a token bucket once `amount` is taken. It reads the clock itself, once, so that an UPDATE that has waited for a row
+-- takes the tokens after the wait; `earlier` is read before, and bounds it if the clock steps back. (STABLE, because the planner
+-- replaces no call of a VOLATILE function in FROM.)
+CREATE OR REPLACE FUNCTION public.rate_limit_taken(
+  value double precision,
+  ts bigint,
+  earlier bigint,
+  amount double precision,
+  rate double precision,
+  period double precision,
+  capacity double precision
+)
+RETURNS TABLE (value_after double precision, ts_after bigint, idle_at bigint)
+LANGUAGE sql STABLE
+AS $function$
+  SELECT t.value, t.ts, public.rate_limit_full_at(t.value, t.ts, rate, period, capacity)
+  FROM (SELECT greatest(public.rate_limit_clock(), earlier) AS now OFFSET 0) AS c
+  CROSS JOIN LATERAL (
+    SELECT
+      least(public.rate_limit_flow(rate_limit_taken.value, rate_limit_taken.ts, c.now, rate, period), capacity) - amount AS value,
+      greatest(c.now, rate_limit_taken.ts) AS ts
+  ) AS t
+$function$;
+
+-- The balance that a call is told after `amount` was taken: the row's, or of a sharded bucket an estimate by the two rows drawn.
+CREATE OR REPLACE FUNCTION public.rate_limit_left_over(
+  value double precision,
+  tolerance double precision,
+  shards integer,
+  amount double precision,
+  pair_balance double precision
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT CASE
+    WHEN shards > 1 THEN greatest(pair_balance * shards / 2 - amount, value)
+    WHEN pg_catalog.abs(value) <= tolerance THEN 0
+    ELSE value
+  END
+$function$;
+
+-- For how many microseconds a call waits that took `amount` tokens of a token bucket and left `value` at a time that is `ahead`
+-- of the clock; NULL if it does not have to wait.
+CREATE OR REPLACE FUNCTION public.rate_limit_reserved_wait(
+  value double precision,
+  ahead bigint,
+  amount double precision,
+  rate double precision,
+  period double precision,
+  capacity double precision
+)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT CASE
+    WHEN value < - (1e-9 + 1e-14 * capacity)
+    THEN least(
+      pg_catalog.ceil(
+        - value * period / rate
+        - least(0.001, (1e-9 + 1e-14 * greatest(capacity, pg_catalog.abs(value + amount))) / 2 * period / rate)),
+      1e18
+    )::bigint + greatest(ahead, 0)
+  END
+$function$;
+
+-- What rate_limit_decide is asked, with the limits: one row a bucket, in the global order, for calls of one item each.
+-- `is_plain`: the UPDATE may decide it; it is a valid limit of a token bucket, and comes before (before_name, before_key).
+CREATE OR REPLACE FUNCTION public.rate_limit_asked(
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_max_reserved double precision[],
+  limit_shards integer[],
+  bucket_names text[],
+  bucket_keys text[],
+  item_limits integer[],
+  item_counts double precision[],
+  call_reserves boolean[],
+  call_times integer[],
+  chosen_shards integer[],
+  before_name text,
+  before_key text
+)
+RETURNS TABLE (
+  nth integer,
+  name text,
+  key text,
+  shards integer,
+  shard integer,
+  times integer,
+  amount double precision,
+  rate double precision,
+  period double precision,
+  capacity double precision,
+  reserves boolean,
+  tolerance double precision,
+  needed double precision,
+  is_plain boolean
+)
+LANGUAGE sql STABLE
+AS $function$
+  SELECT
+    a.nth,
+    a.name,
+    a.key,
+    a.shards,
+    a.shard,
+    a.times,
+    a.amount,
+    a.rate,
+    a.period,
+    a.capacity,
+    a.reserves,
+    a.tolerance,
+    a.needed,
+    kind = 'token_bucket' AND times >= 1
+    AND (before_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (before_name, before_key)) AND
+    rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
+    AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
+    AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
+    AS is_plain
+  FROM (
+    SELECT
+      l.*,
+      -- Not a constant, which would be looked up on its own.
+      CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
+      1e-9 + 1e-14 * l.capacity AS tolerance,
+      CASE
+        WHEN l.reserves
+        THEN
+          -- As far down as it may go, and as the time until it is full again can be told.
+          greatest(
+            amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
+            capacity + amount - 1e18 * rate / period)
+        ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
+      END AS needed
+    FROM (
+      SELECT
+        i.nth::integer AS nth,
+        i.name,
+        i.key,
+        limit_kinds[i.nth_limit] AS kind,
+        limit_rates[i.nth_limit] / i.shards AS rate,
+        limit_periods[i.nth_limit]::double precision AS period,
+        coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
+        i.shards,
+        i.times,
+        i.count * i.times AS amount,
+        i.reserves,
+        CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
+      FROM (
+        SELECT
+          u.nth,
+          u.name,
+          u.key,
+          n.nth_limit,
+          CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
+          CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
+          CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
+          coalesce(u.reserves, false) AS reserves
+        -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+        FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
+          WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
+        CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
+        OFFSET 0 -- Nothing is to be worked out twice.
+      ) AS i
+      OFFSET 0
+    ) AS l
+  ) AS a
+  ORDER BY a.name COLLATE "C", a.key COLLATE "C"
+$function$;
+
 -- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   kind text,
@@ -232,8 +436,9 @@ DECLARE
   settled_waits bigint[];
   is_settled boolean[];
   is_done boolean; -- all of them are
-  settled_at bigint;
-  item_calls integer[]; -- the call that an item is part of
+  settled_at bigint; -- the first of their times
+  short_items integer[]; -- items of buckets that have too little
+  left_out integer[] := '{}'; -- items that the UPDATE leaves alone
   first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
   first_short_key text;
   first_left_name text;
@@ -390,66 +595,11 @@ BEGIN
             -- One of the `shards` rows, and how much further another one is.
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
-          FROM (
-            -- The plain calls with their limits, in the global order.
-            SELECT
-              a.*,
-              kind = 'token_bucket' AND times >= 1
-              AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-              rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-              AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-              AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-              AS is_plain
-            FROM (
-              SELECT
-                l.*,
-                -- Not a constant, which would be looked up on its own.
-                CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-                1e-9 + 1e-14 * l.capacity AS tolerance,
-                CASE
-                  WHEN l.reserves
-                  THEN
-                    -- As far down as it may go, and as the time until it is full again can be told.
-                    greatest(
-                      amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                      capacity + amount - 1e18 * rate / period)
-                  ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-                END AS needed
-              FROM (
-                SELECT
-                  i.nth::integer AS nth,
-                  i.name,
-                  i.key,
-                  limit_kinds[i.nth_limit] AS kind,
-                  limit_rates[i.nth_limit] / i.shards AS rate,
-                  limit_periods[i.nth_limit] AS period,
-                  coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                  i.shards,
-                  i.times,
-                  i.count * i.times AS amount,
-                  i.reserves,
-                  CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-                FROM (
-                  SELECT
-                    u.nth,
-                    u.name,
-                    u.key,
-                    n.nth_limit,
-                    CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                    CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                    CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                    coalesce(u.reserves, false) AS reserves
-                  -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                  FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                    WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                  CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                  OFFSET 0 -- Nothing is to be worked out twice.
-                ) AS i
-                OFFSET 0
-              ) AS l
-            ) AS a
-            ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-          ) AS a
+          FROM
+            public.rate_limit_asked(
+              limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+              item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+            AS a
           OFFSET 0
         ) AS a
         LEFT JOIN LATERAL (
@@ -461,8 +611,7 @@ BEGIN
               bucket.shard,
               bucket.in_use,
               least(
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
+                public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
                 , capacity) AS balance
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
@@ -488,9 +637,10 @@ BEGIN
         array_agg(l.capacity) FILTER (WHERE l.is_new),
         array_agg(l.amount) FILTER (WHERE l.is_new),
         array_agg(l.refill) FILTER (WHERE l.is_new),
+        array_agg(l.nth) FILTER (WHERE NOT l.has_enough),
         (array_agg(l.name) FILTER (WHERE l.is_left))[1],
         (array_agg(l.key) FILTER (WHERE l.is_left))[1]
-      INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
+      INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, short_items, first_left_name, first_left_key
       FROM (
         SELECT
           a.nth,
@@ -500,6 +650,9 @@ BEGIN
           a.amount,
           CASE WHEN a.is_plain THEN ceil(a.amount * a.period / a.rate)::bigint END AS refill,
           r.found IS NULL AS is_new,
+          coalesce(
+            a.is_plain AND a.shard IS NOT NULL AND r.shards = a.shards AND r.earlier_counts IS NULL AND r.flow >= a.needed, false
+          ) AS has_enough,
           coalesce(a.is_plain AND a.shards = 1 AND call_sizes IS NULL AND a.amount <= a.capacity + a.tolerance, false) AS fits,
           r.found AND NOT coalesce(
             CASE
@@ -510,76 +663,20 @@ BEGIN
               ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
             END,
             false) AS is_left
-        FROM (
-          -- The plain calls with their limits, in the global order.
-          SELECT
-            a.*,
-            kind = 'token_bucket' AND times >= 1
-            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-            AS is_plain
-          FROM (
-            SELECT
-              l.*,
-              -- Not a constant, which would be looked up on its own.
-              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-              1e-9 + 1e-14 * l.capacity AS tolerance,
-              CASE
-                WHEN l.reserves
-                THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
-                  greatest(
-                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                    capacity + amount - 1e18 * rate / period)
-                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-              END AS needed
-            FROM (
-              SELECT
-                i.nth::integer AS nth,
-                i.name,
-                i.key,
-                limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] / i.shards AS rate,
-                limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                i.shards,
-                i.times,
-                i.count * i.times AS amount,
-                i.reserves,
-                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-              FROM (
-                SELECT
-                  u.nth,
-                  u.name,
-                  u.key,
-                  n.nth_limit,
-                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                  coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
-              ) AS i
-              OFFSET 0
-            ) AS l
-          ) AS a
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS a
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
         LEFT JOIN LATERAL (
           SELECT
             true AS found,
             bucket.shards,
             bucket.earlier_counts,
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             AS flow
           FROM public.rate_limits AS bucket
-          WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
+          WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = coalesce(a.shard, 0)
           LIMIT 1
         ) AS r ON true
         ORDER BY a.name COLLATE "C", a.key COLLATE "C"
@@ -591,263 +688,71 @@ BEGIN
         first_short_key := first_left_key;
       END IF;
     END IF;
-    IF has_new THEN
-      NULL; -- Their rows are put there before any other is taken.
-    ELSIF call_sizes IS NULL THEN
-      FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
-        INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
-        VALUES (
-          bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
-          now + new_refills[i])
-        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-        IF FOUND THEN
-          was_put := was_put || new_buckets[i];
-          put_values := put_values || (new_capacities[i] - new_amounts[i]);
-        END IF;
-      END LOOP;
-      WITH asked AS (
-        -- The plain calls with their limits, in the global order.
-        SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
-        FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
-            CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-        -- The balances after that.
-        RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
-      )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
-    ELSIF call_times IS NULL AND NOT locks_first THEN
-      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
-      FOR nth IN 1 .. calls LOOP
-        FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
-          last_item := last_item + 1;
-          item_calls[last_item] := nth;
+    IF has_new OR (call_sizes IS NOT NULL AND (call_times IS NOT NULL OR locks_first)) THEN
+      NULL; -- New rows are put there before any other is taken. Of a group all is taken or none, by one snapshot.
+    ELSE
+      IF call_sizes IS NULL THEN
+        FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
+          INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
+          VALUES (
+            bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
+            now + new_refills[i])
+          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+          IF FOUND THEN
+            was_put := was_put || new_buckets[i];
+            left_out := was_put;
+            put_values := put_values || (new_capacities[i] - new_amounts[i]);
+          END IF;
         END LOOP;
-      END LOOP;
-      WITH asked AS (
-        -- The plain calls with their limits, in the global order.
-        SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
-        FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
-            CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
+      ELSE
+        FOR nth IN 1 .. calls LOOP
+          first_item := last_item + 1;
+          last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+          refused := false;
+          FOR i IN first_item .. last_item LOOP
+            refused := refused OR coalesce(
+              i = ANY (short_items)
+              OR (bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C") >= (first_short_name, first_short_key),
+              false);
+          END LOOP;
+          IF refused THEN
+            FOR i IN first_item .. last_item LOOP
+              left_out := left_out || i;
+            END LOOP;
+          END IF;
+        END LOOP;
+      END IF;
+      -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep
+      -- to that when the table has grown.
+      WITH u AS (
         UPDATE public.rate_limits AS bucket
         SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-          AND item_calls[asked.nth] <> ALL (ARRAY(
-            SELECT item_calls[a.nth]
-            FROM asked AS a
-            LEFT JOIN LATERAL (
-              SELECT true AS has_enough
-              FROM public.rate_limits AS bucket
-              WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-                AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
-                AND
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
-                >= needed
-              LIMIT 1
-            ) AS b ON true
-            WHERE b.has_enough IS NULL
-          ))
-        -- The balances after that.
+          (value, ts, idle_at) = (
+            SELECT t.* FROM public.rate_limit_taken(bucket.value, bucket.ts, now, amount, rate, period, capacity) AS t)
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
+        WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+          AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND is_plain AND nth <> ALL (left_out)
+          AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
         RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
+          nth,
+          public.rate_limit_left_over(bucket.value, tolerance, a.shards, amount, pair_balances[nth]) AS left_over,
+          public.rate_limit_reserved_wait(bucket.value, bucket.ts - public.rate_limit_clock(), amount, rate, period, capacity) AS wait,
+          bucket.ts
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
+      SELECT array_agg(nth), array_agg(left_over), array_agg(wait), min(ts)
+      INTO settled, settled_values, settled_waits, settled_at
+      FROM u;
     END IF;
     IF was_put IS NOT NULL THEN
       settled := settled || was_put;
       settled_values := settled_values || put_values;
       settled_waits := settled_waits || array_fill(NULL::bigint, ARRAY[cardinality(was_put)]);
+      settled_at := least(settled_at, now);
     END IF;
-    settled_at := now;
     FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
       is_settled[settled[i]] := true;
     END LOOP;
@@ -1377,9 +1282,7 @@ BEGIN
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                inflow :=
-                  greatest(now - bucket.ts, 0)::double precision * rate / period
-                ;
+                inflow := greatest(now - bucket.ts, 0)::double precision * rate / period;
                 bucket.value := least(bucket.value + inflow, capacity);
                 bucket.ts := now;
                 balance := bucket.value;
@@ -1885,9 +1788,7 @@ BEGIN
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                inflow :=
-                  greatest(now - bucket.ts, 0)::double precision * rate / period
-                ;
+                inflow := greatest(now - bucket.ts, 0)::double precision * rate / period;
                 bucket.value := least(bucket.value + inflow, capacity);
                 bucket.ts := now;
                 balance := bucket.value;
@@ -2049,108 +1950,39 @@ BEGIN
     last_item := 0;
   END LOOP;
   -- The settled calls are answered now.
-  -- Whatever the statement has waited for since the UPDATE, these calls were decided as of a moment before the wait. They are
+  -- Some were decided as of a moment before a wait: for a transaction that left its row as it was, or for another row. They are
   -- brought to the time after it, or tokens that flowed in meanwhile could be taken twice: by them, and by the next caller.
   IF settled IS NOT NULL THEN
-    IF public.rate_limit_clock() - settled_at > 1000 + 50 * buckets THEN
-      now := public.rate_limit_clock();
+    now := public.rate_limit_clock();
+    clock := now - 1000 - 50 * buckets;
+    IF settled_at < clock THEN
       WITH updated AS (
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             , capacity - amount),
           ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount)) * period / rate)::bigint
-        FROM (
-          -- The plain calls with their limits, in the global order.
-          SELECT
-            a.*,
-            kind = 'token_bucket' AND times >= 1
-            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-            AS is_plain
-          FROM (
-            SELECT
-              l.*,
-              -- Not a constant, which would be looked up on its own.
-              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-              1e-9 + 1e-14 * l.capacity AS tolerance,
-              CASE
-                WHEN l.reserves
-                THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
-                  greatest(
-                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                    capacity + amount - 1e18 * rate / period)
-                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-              END AS needed
-            FROM (
-              SELECT
-                i.nth::integer AS nth,
-                i.name,
-                i.key,
-                limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] / i.shards AS rate,
-                limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                i.shards,
-                i.times,
-                i.count * i.times AS amount,
-                i.reserves,
-                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-              FROM (
-                SELECT
-                  u.nth,
-                  u.name,
-                  u.key,
-                  n.nth_limit,
-                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                  coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
-              ) AS i
-              OFFSET 0
-            ) AS l
-          ) AS a
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS asked
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND asked.nth = ANY (settled)
-        -- The balances after that.
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity - amount),
+            greatest(now, bucket.ts), rate, period, capacity)
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
+        WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+          AND nth = ANY (settled) AND bucket.ts < clock
         RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
+          nth,
+          public.rate_limit_left_over(bucket.value, tolerance, a.shards, amount, pair_balances[nth]) AS left_over,
+          public.rate_limit_reserved_wait(bucket.value, bucket.ts - public.rate_limit_clock(), amount, rate, period, capacity) AS wait,
+          bucket.ts
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      SELECT settled || array_agg(u.nth), settled_values || array_agg(u.left_over), settled_waits || array_agg(u.wait)
+      INTO settled, settled_values, settled_waits
       FROM updated AS u;
     END IF;
     FOR i IN 1 .. cardinality(settled) LOOP
@@ -2193,7 +2025,8 @@ SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
-  now bigint := public.rate_limit_clock();
+  began CONSTANT bigint := public.rate_limit_clock();
+  now bigint := began;
   -- Of the row.
   rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
@@ -2249,8 +2082,7 @@ BEGIN
               bucket.shard,
               bucket.in_use,
               least(
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
+                public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
                 , capacity) AS balance
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
@@ -2283,73 +2115,62 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    UPDATE public.rate_limits AS bucket
-    SET
-      value = least(
-        bucket.value +
-        greatest(now - bucket.ts, 0)::double precision * rate / period
-        , capacity) - amount,
-      ts = greatest(now, bucket.ts),
-      idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-        bucket.value +
-        greatest(now - bucket.ts, 0)::double precision * rate / period
-        , capacity)) * period / rate)::bigint
-    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
-      AND
-      bucket.value +
-      greatest(now - bucket.ts, 0)::double precision * rate / period
-      >= needed
-    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
-    IF FOUND THEN
-      -- Somebody had the row: see rate_limit_decide.
+    FOR attempt IN 1 .. 3 LOOP
+      UPDATE public.rate_limits AS bucket
+      SET
+        value = least(
+          public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+          , capacity) - amount,
+        ts = greatest(now, bucket.ts),
+        idle_at = public.rate_limit_full_at(
+          least(
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+            , capacity) - amount,
+          greatest(now, bucket.ts), rate, period, capacity)
+      WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+        AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+        AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
+        AND public.rate_limit_clock() - now <= 1000
+      RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       waited := public.rate_limit_clock() - now;
+      EXIT WHEN left_at IS NOT NULL OR waited <= 1000;
+      now := now + waited; -- Now the row is locked.
+    END LOOP;
+    IF left_at IS NOT NULL THEN
+      -- Another transaction had locked the row and left it as it was: see rate_limit_decide.
       IF waited > 1000 THEN
         now := now + waited;
+        waited := 0;
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             , capacity - amount),
           ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount)) * period / rate)::bigint
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity - amount),
+            greatest(now, bucket.ts), rate, period, capacity)
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
         RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       END IF;
       RETURN ARRAY[
         times,
-        CASE
-          WHEN left_over < - tolerance
-          THEN
-            least(
-              ceil(
-                - left_over * period / rate
-                - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-              1e18
-            )::bigint + (left_at - now)
-        END,
-        CASE
-          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
-          WHEN abs(left_over) <= tolerance THEN 0
-          ELSE left_over
-        END,
-        waited
+        public.rate_limit_reserved_wait(left_over, left_at - now, amount, rate, period, capacity),
+        public.rate_limit_left_over(left_over, tolerance, shards, amount, of_both),
+        now + waited - began
       ];
     END IF;
     holds_row := locks_first AND chosen IS NOT NULL;
   END IF;
-  SELECT d.*
-  INTO decided
-  FROM public.rate_limit_decide(
+  -- An assignment, because the server logs the text of a SELECT that fails.
+  decided := public.rate_limit_decide(
     ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
     ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
     ARRAY[times], NULL, holds_row
-  ) AS d;
+  );
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
@@ -2414,6 +2235,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $function$
+DECLARE
+  decided record;
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
     RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
@@ -2442,13 +2265,8 @@ BEGIN
     resolution,
     shards
   );
-  -- NULL stands for what is usual, and is quicker.
-  SELECT
-    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
-    d.call_waits[1] * interval '1 microsecond',
-    d.item_values[1]
-  INTO ok, retry_after, value
-  FROM public.rate_limit_decide(
+  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  decided := public.rate_limit_decide(
     ARRAY[kind],
     ARRAY[rate],
     ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
@@ -2467,7 +2285,10 @@ BEGIN
     NULL,
     NULL,
     CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
-  ) AS d;
+  );
+  ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
+  retry_after := decided.call_waits[1] * interval '1 microsecond';
+  value := decided.item_values[1];
 END
 $function$;
 
@@ -2761,6 +2582,21 @@ $function$;
 REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_phase(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_flow(double precision, bigint, bigint, double precision, double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_full_at(double precision, bigint, double precision, double precision, double precision)
+  FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_taken(
+  double precision, bigint, bigint, double precision, double precision, double precision, double precision
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_left_over(double precision, double precision, integer, double precision, double precision)
+  FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reserved_wait(
+  double precision, bigint, double precision, double precision, double precision, double precision
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_asked(
+  text[], double precision[], bigint[], double precision[], double precision[], integer[], text[], text[], integer[],
+  double precision[], boolean[], integer[], integer[], text, text
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;

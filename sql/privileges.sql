@@ -3,6 +3,21 @@
 REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_phase(text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_flow(double precision, bigint, bigint, double precision, double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_full_at(double precision, bigint, double precision, double precision, double precision)
+  FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_taken(
+  double precision, bigint, bigint, double precision, double precision, double precision, double precision
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_left_over(double precision, double precision, integer, double precision, double precision)
+  FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_reserved_wait(
+  double precision, bigint, double precision, double precision, double precision, double precision
+) FROM PUBLIC;
+REVOKE ALL ON FUNCTION public.rate_limit_asked(
+  text[], double precision[], bigint[], double precision[], double precision[], integer[], text[], text[], integer[],
+  double precision[], boolean[], integer[], integer[], text, text
+) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_validate(
   text, double precision, bigint, double precision, double precision, bigint, integer, integer
 ) FROM PUBLIC;

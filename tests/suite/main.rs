@@ -49,6 +49,7 @@ mod shards_under_load;
 mod skew;
 mod sliding_period;
 mod sql_sources;
+mod statistics;
 mod support;
 mod surface;
 #[cfg(feature = "cli")]

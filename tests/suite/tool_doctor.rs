@@ -114,7 +114,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 3, the newest"])
-        .has("functions", "ok", &["all 32"])
+        .has("functions", "ok", &["all 38"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -134,7 +134,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     // The same for people.
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
-    assert!(text.stdout.contains("\nok       functions          all 32 functions are there\n"), "{}", text.stdout);
+    assert!(text.stdout.contains("\nok       functions          all 38 functions are there\n"), "{}", text.stdout);
     assert!(text.stdout.contains("\nnote     time-outs          none is set\n         A client"), "{}", text.stdout);
     assert!(text.stdout.contains("\n\n0 problems, ") && text.stdout.ends_with(" notes\n"), "{}", text.stdout);
     assert!(!text.stdout.contains('\u{1b}'), "no colours but on a terminal");
