@@ -67,6 +67,7 @@ LANGUAGE sql VOLATILE
 AS $function$
   SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_clock IS 'Returns the clock in microseconds since the Unix epoch; inlined.';
 
 -- Where the grid of a fixed window without a start begins: somewhere, but the same for a bucket in every process.
 CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text)
@@ -76,6 +77,7 @@ AS $function$
   SELECT ('x' || pg_catalog.substr(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
     bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_phase IS 'Returns where the windows of a fixed window without a start begin.';
 
 -- The balance of a token bucket at `now`, if the capacity did not bound it. A clock that is behind the row takes nothing
 -- away. Like the functions beside it, the planner replaces a call by its expression, so that a statement stays short: the
@@ -92,6 +94,8 @@ LANGUAGE sql IMMUTABLE
 AS $function$
   SELECT value + greatest(now - ts, 0)::double precision * rate / period
 $function$;
+COMMENT ON FUNCTION public.rate_limit_flow IS
+  'Returns the balance of a token bucket at a time, not bounded by its capacity; inlined.';
 
 -- When a token bucket that holds `value` at `ts` is full again.
 CREATE OR REPLACE FUNCTION public.rate_limit_full_at(
@@ -106,6 +110,7 @@ LANGUAGE sql IMMUTABLE
 AS $function$
   SELECT ts + pg_catalog.ceil((capacity - value) * period / rate)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_full_at IS 'Returns the time at which a token bucket is full; inlined.';
 
 -- The row of a token bucket once `amount` is taken. It reads the clock itself, once, so that an UPDATE that has waited for a row
 -- takes the tokens after the wait; `earlier` is read before, and bounds it if the clock steps back. (STABLE, because the planner
@@ -130,6 +135,7 @@ AS $function$
       greatest(c.now, rate_limit_taken.ts) AS ts
   ) AS t
 $function$;
+COMMENT ON FUNCTION public.rate_limit_taken IS 'Returns the row of a token bucket after tokens are taken; inlined.';
 
 -- The balance that a call is told after `amount` was taken: the row's, or of a sharded bucket an estimate by the two rows drawn.
 CREATE OR REPLACE FUNCTION public.rate_limit_left_over(
@@ -148,6 +154,7 @@ AS $function$
     ELSE value
   END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_left_over IS 'Returns the balance to report after tokens were taken; inlined.';
 
 -- For how many microseconds a call waits that took `amount` tokens of a token bucket and left `value` at a time that is `ahead`
 -- of the clock; NULL if it does not have to wait.
@@ -172,6 +179,8 @@ AS $function$
     )::bigint + greatest(ahead, 0)
   END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reserved_wait IS
+  'Returns the wait of a call that reserved tokens, in microseconds; inlined.';
 
 -- What rate_limit_decide is asked, with the limits: one row a bucket, in the global order, for calls of one item each.
 -- `is_plain`: the UPDATE may decide it; it is a valid limit of a token bucket, and comes before (before_name, before_key).
@@ -280,6 +289,8 @@ AS $function$
   ) AS a
   ORDER BY a.name COLLATE "C", a.key COLLATE "C"
 $function$;
+COMMENT ON FUNCTION public.rate_limit_asked IS
+  'Returns the calls of a batch with their limits, in the order in which rows are locked; inlined.';
 
 -- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
@@ -335,6 +346,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_validate IS 'Raises an error if the options of a limit are not valid.';
 
 -- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
 -- replayed, from psql.
@@ -1997,6 +2009,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide IS 'Decides a batch of calls on any number of buckets; called by the client.';
 
 -- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
 -- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
@@ -2174,6 +2187,8 @@ BEGIN
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_take IS
+  'Decides calls on one token bucket with a single UPDATE; called by the client.';
 
 -- Which of these buckets have a row that another transaction has locked; NULL for a bucket without a row. It waits for
 -- nothing. A batch that has waited too long for a lock asks, so that the calls on locked rows wait apart from the others.
@@ -2210,6 +2225,8 @@ BEGIN
   RETURN held;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_held IS
+  'Returns which of these buckets have a row that another transaction has locked; called by the client.';
 
 -- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
@@ -2291,6 +2308,8 @@ BEGIN
   value := decided.item_values[1];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_single IS
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';
 
 -- Takes `count` tokens, or says when they could be had. A denial writes nothing. `value` is what is left; where there are
 -- more than two shards, an estimate, unless the call was refused.
@@ -2321,6 +2340,8 @@ AS $function$
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
     resolution, shards, at) AS s
 $function$;
+COMMENT ON FUNCTION public.rate_limit IS
+  'Takes tokens from one bucket, or returns the time after which the call would be allowed.';
 
 -- Decides like rate_limit and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check(
@@ -2349,6 +2370,7 @@ AS $function$
   FROM public.rate_limit_single('check', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
     resolution, shards, at) AS s
 $function$;
+COMMENT ON FUNCTION public.rate_limit_check IS 'Decides like rate_limit, and writes nothing.';
 
 -- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
 -- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
@@ -2389,6 +2411,8 @@ BEGIN
   RETURN decision.retry_after;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_enforce IS
+  'Takes tokens from one bucket, or raises RL429 with the retry time in DETAIL.';
 
 -- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
@@ -2423,6 +2447,8 @@ BEGIN
   RETURN gone;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text, text) IS
+  'Deletes the rows of one key of a limit, so that its bucket is full again.';
 
 -- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
 -- COMMITTED, since a SERIALIZABLE scan would lock the table.
@@ -2474,6 +2500,8 @@ BEGIN
   RETURN gone + left_over;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text) IS
+  'Deletes the rows of all keys of a limit, so that their buckets are full again.';
 
 -- Removes rows that equal no row, those whose idle_at has passed: of the next `step` rows in the order of the primary
 -- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
@@ -2576,6 +2604,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_prune IS 'Deletes rows that mean the same as no row, one step at a time.';
 
 -- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
 -- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.

@@ -137,6 +137,7 @@ BEGIN
   );
 END
 $ring$;
+COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep longer than until this time.';
 
 -- Takes the reservations of jobs, and writes the jobs: both or neither, in the caller's transaction.
 --
@@ -392,6 +393,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs down with their times.';
 
 -- How far, in microseconds, the line of a group is behind the times that its jobs were given; 0 without a line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
@@ -406,6 +408,8 @@ BEGIN
   ), 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_lag IS
+  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';
 
 -- Starts due jobs of a queue: never before their run_at, and never more of a group than its limits allow by the time at
 -- which they start. Runs in a READ COMMITTED transaction of its own.
@@ -1108,6 +1112,8 @@ BEGIN
   RETURN NEXT;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claim IS
+  'Starts jobs that are due, as far as their limits allow it; called by workers.';
 
 -- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
@@ -1145,6 +1151,7 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed IS 'Returns what a worker needs to run the jobs that it has claimed.';
 
 -- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
 -- something was taken since, there is nothing to take back: others may have used it.
@@ -1194,6 +1201,7 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
 
 -- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
 -- without a bound: what it took before is spent.
@@ -1294,6 +1302,8 @@ BEGIN
   END LOOP;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_again IS
+  'Ends an attempt at jobs that have not succeeded: they run again or are dead.';
 
 -- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
 -- out.
@@ -1327,6 +1337,7 @@ BEGIN
   RETURN public.rate_limit_clock() + coalesce(waits[1], 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_again IS 'Reserves the tokens of a job again and returns when they are there.';
 
 -- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
 -- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
@@ -1371,6 +1382,7 @@ BEGIN
   RETURN true;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_done IS 'Marks a job as done, unless another start has followed.';
 
 -- Corrects the buckets of what was started: charges what is above 0, gives back what is below. Limits that are not known are
 -- left out. `counts` is what the jobs ask for, which tells the capacity that they are started under; `ats` stands for the clock.
@@ -1456,6 +1468,8 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct_started IS
+  'Charges or credits the buckets that starts of jobs are counted in.';
 
 -- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
@@ -1484,6 +1498,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct IS 'Charges or credits the bucket that a job reserved from.';
 
 -- Extends the leases of jobs, and says which of them are still under way. A row that somebody has locked is not waited for:
 -- as long as its handler's transaction has it, nobody else takes it over.
@@ -1516,6 +1531,8 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_extend IS
+  'Extends the leases of running jobs, and returns which are still running.';
 
 -- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
@@ -1535,6 +1552,7 @@ AS $function$
   LIMIT most
   FOR UPDATE SKIP LOCKED
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';
 
 -- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
 -- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
@@ -1661,6 +1679,7 @@ BEGIN
   RETURN job.state;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_cancel IS 'Cancels a job that has not started, and gives its tokens back.';
 
 -- Corrects what a job reserved from one bucket to what it really used, up or down, once. Answers 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
@@ -1728,6 +1747,7 @@ BEGIN
   RETURN 'settled';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_settle IS 'Corrects what a job reserved from one bucket to what it used.';
 
 -- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
 -- that will be; NULL if there is no such job, or it is neither.
@@ -1777,6 +1797,7 @@ BEGIN
   RETURN ready;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_requeue IS 'Reserves tokens for a dead or cancelled job, so that it runs again.';
 
 -- Removes jobs of a queue that ended so many microseconds ago (done or cancelled; the dead stay), groups that nothing waits in, and
 -- workers that have gone: at most so many of each, waiting for nobody. Answers how many jobs are gone.
@@ -1829,6 +1850,7 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_prune IS 'Deletes old jobs that ended, empty groups and workers that are gone.';
 
 -- As for the limits: nobody, until it is granted. The functions run as their owner.
 REVOKE ALL ON TABLE public.rate_limit_jobs, public.rate_limit_groups, public.rate_limit_workers FROM PUBLIC;

@@ -126,6 +126,8 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide_once IS
+  'Decides a call like rate_limit_decide, and returns the first answer again for the same idempotency key.';
 
 -- Removes answers that have expired: at most so many, waiting for nobody. Returns how many are gone.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000)
@@ -160,6 +162,7 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_prune_answers IS 'Deletes answers to idempotency keys that have expired.';
 
 -- As for the limits: nobody, until it is granted. The functions run as their owner.
 REVOKE ALL ON TABLE public.rate_limit_answers FROM PUBLIC;

@@ -101,3 +101,5 @@ AS $function$
   ) AS a
   ORDER BY a.name COLLATE "C", a.key COLLATE "C"
 $function$;
+COMMENT ON FUNCTION public.rate_limit_asked IS
+  'Returns the calls of a batch with their limits, in the order in which rows are locked; inlined.';

@@ -268,6 +268,7 @@ BEGIN
   --@include settled_now
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide IS 'Decides a batch of calls on any number of buckets; called by the client.';
 
 --@ part put_away: the bucket in hand goes back to the others
 IF touched THEN

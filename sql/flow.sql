@@ -13,3 +13,5 @@ LANGUAGE sql IMMUTABLE
 AS $function$
   SELECT value + greatest(now - ts, 0)::double precision * rate / period
 $function$;
+COMMENT ON FUNCTION public.rate_limit_flow IS
+  'Returns the balance of a token bucket at a time, not bounded by its capacity; inlined.';

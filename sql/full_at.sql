@@ -11,3 +11,4 @@ LANGUAGE sql IMMUTABLE
 AS $function$
   SELECT ts + pg_catalog.ceil((capacity - value) * period / rate)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_full_at IS 'Returns the time at which a token bucket is full; inlined.';

@@ -15,3 +15,4 @@ AS $function$
     ELSE value
   END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_left_over IS 'Returns the balance to report after tokens were taken; inlined.';

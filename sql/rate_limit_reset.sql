@@ -31,6 +31,8 @@ BEGIN
   RETURN gone;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text, text) IS
+  'Deletes the rows of one key of a limit, so that its bucket is full again.';
 
 -- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
 -- COMMITTED, since a SERIALIZABLE scan would lock the table.
@@ -82,3 +84,5 @@ BEGIN
   RETURN gone + left_over;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text) IS
+  'Deletes the rows of all keys of a limit, so that their buckets are full again.';

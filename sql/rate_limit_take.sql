@@ -120,6 +120,8 @@ BEGIN
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_take IS
+  'Decides calls on one token bucket with a single UPDATE; called by the client.';
 
 --@ part draw_and_choose
 SELECT p.*

@@ -21,3 +21,5 @@ AS $function$
     )::bigint + greatest(ahead, 0)
   END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reserved_wait IS
+  'Returns the wait of a call that reserved tokens, in microseconds; inlined.';

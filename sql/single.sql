@@ -78,3 +78,5 @@ BEGIN
   value := decided.item_values[1];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_single IS
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';

@@ -21,3 +21,4 @@ AS $function$
       greatest(c.now, rate_limit_taken.ts) AS ts
   ) AS t
 $function$;
+COMMENT ON FUNCTION public.rate_limit_taken IS 'Returns the row of a token bucket after tokens are taken; inlined.';

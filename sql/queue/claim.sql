@@ -193,6 +193,8 @@ BEGIN
   RETURN NEXT;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claim IS
+  'Starts jobs that are due, as far as their limits allow it; called by workers.';
 
 -- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
@@ -230,6 +232,7 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed IS 'Returns what a worker needs to run the jobs that it has claimed.';
 
 -- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
 -- something was taken since, there is nothing to take back: others may have used it.
@@ -279,6 +282,7 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
 
 --@ part give_back: takes back what jobs have paid ahead that were cancelled since; that is a claim of its own
 -- (A cancellation does not do so itself: it may be part of a transaction that stays open, and nobody is to wait for that.)

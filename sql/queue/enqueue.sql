@@ -252,6 +252,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs down with their times.';
 
 -- How far, in microseconds, the line of a group is behind the times that its jobs were given; 0 without a line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
@@ -266,3 +267,5 @@ BEGIN
   ), 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_lag IS
+  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';

@@ -133,3 +133,4 @@ BEGIN
   );
 END
 $ring$;
+COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep longer than until this time.';

@@ -311,3 +311,17 @@ async fn no_expression_is_called_as_a_function() {
         assert!(left.is_empty(), "{level}: not replaced by their expressions: {left:?}");
     }
 }
+
+#[tokio::test]
+async fn every_function_has_a_comment() {
+    let database = Database::migrated().await;
+    let sql = "SELECT oid::regprocedure::text, coalesce(obj_description(oid, 'pg_proc'), '') FROM pg_proc
+         WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' ORDER BY 1";
+    let functions: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the functions");
+    assert!(functions.len() > 30, "{functions:?}");
+    let without: Vec<_> = functions.iter().filter(|(_, comment)| comment.is_empty()).collect();
+    assert!(without.is_empty(), "{without:?}");
+    let unplain = |comment: &str| !comment.ends_with('.') || comment.matches(". ").count() > 0 || comment.len() > 120;
+    let not_one_sentence: Vec<_> = functions.iter().filter(|(_, comment)| unplain(comment)).collect();
+    assert!(not_one_sentence.is_empty(), "{not_one_sentence:?}");
+}
