@@ -372,6 +372,25 @@ async fn a_table_that_is_not_tended_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn under_a_hot_row_a_transaction_is_old_after_30_seconds() {
+    let database = Database::migrated().await;
+    let mut forgetful = PgConnection::connect(&database.url).await.expect("connect");
+    let mut tx = forgetful.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    sqlx::query("SELECT FROM rate_limits").execute(&mut *tx).await.expect("a snapshot");
+    let began = std::time::Instant::now();
+    let mut hot = PgConnection::connect(&database.url).await.expect("connect");
+    for _ in 0..1_500 {
+        let take = "SELECT rate_limit_take('a', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
+        sqlx::query(take).execute(&mut hot).await.expect("a token");
+    }
+    hot.close().await.expect("close"); // Then the server has its statistics.
+    tokio::time::sleep(Duration::from_secs(31).saturating_sub(began.elapsed())).await;
+    examine(&database.url).has("old transactions", "warning", &["for 3", "pile up"]);
+    tx.rollback().await.expect("rollback");
+    examine(&database.url).has("old transactions", "ok", &["30s"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_is_left_open_is_told() {
     let database = Database::migrated().await;
     let role = Role::new(&database).await;
