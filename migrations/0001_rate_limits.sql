@@ -137,7 +137,7 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_taken IS 'Returns the row of a token bucket after tokens are taken; inlined.';
 
--- The balance that a call is told after `amount` was taken: the row's, or of a sharded bucket an estimate by the two rows drawn.
+-- The balance to report after `amount` was taken: the row's, or for a sharded bucket an estimate by the two rows drawn.
 CREATE OR REPLACE FUNCTION public.rate_limit_left_over(
   value double precision,
   tolerance double precision,
@@ -182,7 +182,7 @@ $function$;
 COMMENT ON FUNCTION public.rate_limit_reserved_wait IS
   'Returns the wait of a call that reserved tokens, in microseconds; inlined.';
 
--- What rate_limit_decide is asked, with the limits: one row a bucket, in the global order, for calls of one item each.
+-- The items of a batch with their limits: one row a bucket, in the global order of rows.
 -- `is_plain`: the UPDATE may decide it; it is a valid limit of a token bucket, and comes before (before_name, before_key).
 CREATE OR REPLACE FUNCTION public.rate_limit_asked(
   limit_kinds text[],
@@ -701,7 +701,7 @@ BEGIN
       END IF;
     END IF;
     IF has_new OR (call_sizes IS NOT NULL AND (call_times IS NOT NULL OR locks_first)) THEN
-      NULL; -- New rows are put there before any other is taken. Of a group all is taken or none, by one snapshot.
+      NULL; -- New rows are put there before any other is taken. A group is taken as a whole or not at all, by one snapshot.
     ELSE
       IF call_sizes IS NULL THEN
         FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP

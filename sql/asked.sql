@@ -1,4 +1,4 @@
--- What rate_limit_decide is asked, with the limits: one row a bucket, in the global order, for calls of one item each.
+-- The items of a batch with their limits: one row a bucket, in the global order of rows.
 -- `is_plain`: the UPDATE may decide it; it is a valid limit of a token bucket, and comes before (before_name, before_key).
 CREATE OR REPLACE FUNCTION public.rate_limit_asked(
   limit_kinds text[],

@@ -1,4 +1,4 @@
--- The balance that a call is told after `amount` was taken: the row's, or of a sharded bucket an estimate by the two rows drawn.
+-- The balance to report after `amount` was taken: the row's, or for a sharded bucket an estimate by the two rows drawn.
 CREATE OR REPLACE FUNCTION public.rate_limit_left_over(
   value double precision,
   tolerance double precision,

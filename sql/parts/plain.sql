@@ -12,7 +12,7 @@ THEN
     --@include look_first
   END IF;
   IF has_new OR (call_sizes IS NOT NULL AND (call_times IS NOT NULL OR locks_first)) THEN
-    NULL; -- New rows are put there before any other is taken. Of a group all is taken or none, by one snapshot.
+    NULL; -- New rows are put there before any other is taken. A group is taken as a whole or not at all, by one snapshot.
   ELSE
     IF call_sizes IS NULL THEN
       --@include put_new

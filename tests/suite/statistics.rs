@@ -1,4 +1,4 @@
-//! What the limiter leaves in the server's statistics and in its log: few distinct statements, one write for a decision, short
+//! The limiter leaves little in the server's statistics and in its log: few distinct statements, one write for a decision, short
 //! entries.
 
 use std::collections::HashSet;
@@ -257,7 +257,7 @@ impl Failing {
         rival.commit().await.expect("commit");
         let failed = tx.execute(AssertSqlSafe(sql.to_owned())).await.map(|_| ());
         let code = failed.as_ref().err().and_then(|error| error.as_database_error()?.code()).unwrap_or_default();
-        // Of a sharded bucket another row may be drawn.
+        // A call on a sharded bucket may draw another row.
         assert!(code == "40001" || sql.contains("sharded"), "{sql}: {failed:?}");
         tx.rollback().await.expect("rollback");
     }
