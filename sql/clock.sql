@@ -7,3 +7,4 @@ LANGUAGE sql VOLATILE
 AS $function$
   SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_clock IS 'Returns the clock in microseconds since the Unix epoch; inlined.';

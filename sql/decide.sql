@@ -98,8 +98,9 @@ DECLARE
   settled_waits bigint[];
   is_settled boolean[];
   is_done boolean; -- all of them are
-  settled_at bigint;
-  item_calls integer[]; -- the call that an item is part of
+  settled_at bigint; -- the first of their times
+  short_items integer[]; -- items of buckets that have too little
+  left_out integer[] := '{}'; -- items that the UPDATE leaves alone
   first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
   first_short_key text;
   first_left_name text;
@@ -276,6 +277,7 @@ BEGIN
   --@include settled_now
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide IS 'Decides a batch of calls on any number of buckets; called by the client.';
 
 --@ part put_away: the bucket in hand goes back to the others
 IF touched THEN

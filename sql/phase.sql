@@ -6,3 +6,4 @@ AS $function$
   SELECT ('x' || pg_catalog.substr(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
     bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint
 $function$;
+COMMENT ON FUNCTION public.rate_limit_phase IS 'Returns where the windows of a fixed window without a start begin.';

@@ -27,3 +27,5 @@ AS $function$
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
     resolution, shards, at) AS s
 $function$;
+COMMENT ON FUNCTION public.rate_limit IS
+  'Takes tokens from one bucket, or returns the time after which the call would be allowed.';

@@ -25,3 +25,4 @@ AS $function$
   FROM public.rate_limit_single('check', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,
     resolution, shards, at) AS s
 $function$;
+COMMENT ON FUNCTION public.rate_limit_check IS 'Decides like rate_limit, and writes nothing.';

@@ -99,3 +99,4 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_prune IS 'Deletes rows that mean the same as no row, one step at a time.';

@@ -31,3 +31,5 @@ BEGIN
   RETURN gone;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text, text) IS
+  'Deletes the rows of one key of a limit, so that its bucket is full again.';

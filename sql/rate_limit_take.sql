@@ -25,7 +25,8 @@ SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
-  now bigint := public.rate_limit_clock();
+  began CONSTANT bigint := public.rate_limit_clock();
+  now bigint := began;
   -- Of the row.
   rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
@@ -76,18 +77,24 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    UPDATE public.rate_limits AS bucket
-    SET
-      --@include token_bucket.taken
-    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
-      --@include token_bucket.enough
-    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
-    IF FOUND THEN
-      -- Somebody had the row: see rate_limit_decide.
+    FOR attempt IN 1 .. 3 LOOP
+      UPDATE public.rate_limits AS bucket
+      SET
+        --@include token_bucket.taken
+      WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+        AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+        --@include token_bucket.enough
+        --@include token_bucket.no_wait
+      RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       waited := public.rate_limit_clock() - now;
+      EXIT WHEN left_at IS NOT NULL OR waited <= 1000;
+      now := now + waited; -- Now the row is locked.
+    END LOOP;
+    IF left_at IS NOT NULL THEN
+      -- Another transaction had locked the row and left it as it was: see rate_limit_decide.
       IF waited > 1000 THEN
         now := now + waited;
+        waited := 0;
         UPDATE public.rate_limits AS bucket
         SET
           --@include token_bucket.kept_waiting
@@ -96,32 +103,25 @@ BEGIN
       END IF;
       RETURN ARRAY[
         times,
-        CASE
-          WHEN left_over < - tolerance
-          THEN
-            --@include token_bucket.reserved_wait
-        END,
-        CASE
-          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
-          WHEN abs(left_over) <= tolerance THEN 0
-          ELSE left_over
-        END,
-        waited
+        public.rate_limit_reserved_wait(left_over, left_at - now, amount, rate, period, capacity),
+        public.rate_limit_left_over(left_over, tolerance, shards, amount, of_both),
+        now + waited - began
       ];
     END IF;
     holds_row := locks_first AND chosen IS NOT NULL;
   END IF;
-  SELECT d.*
-  INTO decided
-  FROM public.rate_limit_decide(
+  -- An assignment, because the server logs the text of a SELECT that fails.
+  decided := public.rate_limit_decide(
     ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
     ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
     ARRAY[times], NULL, holds_row
-  ) AS d;
+  );
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_take IS
+  'Decides calls on one token bucket with a single UPDATE; called by the client.';
 
 --@ part draw_and_choose
 SELECT p.*

@@ -22,6 +22,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $function$
+DECLARE
+  decided record;
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
     RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
@@ -58,13 +60,8 @@ BEGIN
     resolution,
     shards
   );
-  -- NULL stands for what is usual, and is quicker.
-  SELECT
-    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
-    d.call_waits[1] * interval '1 microsecond',
-    d.item_values[1]
-  INTO ok, retry_after, value
-  FROM public.rate_limit_decide(
+  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  decided := public.rate_limit_decide(
     ARRAY[kind],
     ARRAY[rate],
     ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
@@ -83,6 +80,11 @@ BEGIN
     NULL,
     NULL,
     CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
-  ) AS d;
+  );
+  ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
+  retry_after := decided.call_waits[1] * interval '1 microsecond';
+  value := decided.item_values[1];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_single IS
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';

@@ -16,6 +16,7 @@ mod keys;
 mod limiters;
 mod load;
 mod names;
+mod old_snapshot;
 mod options;
 mod peer;
 mod postgres;
@@ -60,6 +61,9 @@ async fn main() -> Result<ExitCode, Failure> {
     }
     if stage.options.wants(names::TABLE_SIZE) {
         table_size::measure(&stage, &mut results).await;
+    }
+    if stage.options.wants(names::OLD_SNAPSHOT) {
+        old_snapshot::measure(&stage, &mut results).await;
     }
     stage.clear().await?;
     if stage.options.json {

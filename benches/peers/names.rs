@@ -12,15 +12,18 @@ pub(crate) const SHARDS: &str = "shards";
 pub(crate) const FIRST_TOUCH: &str = "first_touch";
 pub(crate) const ROWS: &str = "rows";
 pub(crate) const TABLE_SIZE: &str = "table_size";
+pub(crate) const OLD_SNAPSHOT: &str = "old_snapshot";
 
-pub(crate) const WORKS: [&str; 12] =
-    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, SHARDS, FIRST_TOUCH, ROWS, TABLE_SIZE];
+pub(crate) const WORKS: [&str; 13] =
+    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, SHARDS, FIRST_TOUCH, ROWS, TABLE_SIZE, OLD_SNAPSHOT];
 
 pub(crate) const UPDATE: &str = "update";
 pub(crate) const SEED: &str = "seed";
 pub(crate) const OWN: &str = "pg-limiter";
 pub(crate) const READ_COMMITTED: &str = "pg-limiter, READ COMMITTED";
 pub(crate) const WITHIN: &str = "pg-limiter, caller's transaction";
+pub(crate) const OWN_UNDER_OLD_SNAPSHOT: &str = "pg-limiter, old snapshot";
+pub(crate) const WITHIN_UNDER_OLD_SNAPSHOT: &str = "pg-limiter, caller's transaction, old snapshot";
 pub(crate) const REDIS: &str = "redis, in memory";
 pub(crate) const REDIS_DURABLE: &str = "redis, appendfsync always";
 

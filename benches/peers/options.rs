@@ -10,7 +10,7 @@ cargo bench --bench peers -- [options]
   --rounds N      how often everything is measured (default 5)
   --seconds S     how long each measurement takes (default 2)
   --only A,B      only these works: lone, hot, uniform, zipf, four, denied, sliding, processes, shards,
-                  first_touch, rows, table_size
+                  first_touch, rows, table_size, old_snapshot
   --quick         see that it works: 1 round of 0.3 s, small tables; its figures say little
   --json          one JSON object on standard output
 REDIS_URL names a Redis to measure instead of starting some: it counts as the one in memory.";

@@ -5,7 +5,7 @@ use crate::names::*;
 use crate::options::Options;
 use crate::processes;
 use crate::results::{Figures, Results};
-use crate::{first_touch, sliding};
+use crate::{first_touch, old_snapshot, sliding};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
@@ -74,6 +74,9 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     let retries = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.retries);
     let slid = |peer| Id::of(SLIDING, peer, sliding::CALLERS[1]);
     let touched = |peer| Id::of(FIRST_TOUCH, peer, first_touch::CALLERS);
+    let kept = |[before, under]: [Id; 2]| speed(under, before);
+    let (kept_within, kept_combined) = (kept(old_snapshot::WITHIN_IDS), kept(old_snapshot::COMBINED_IDS));
+    let kept_least = kept_within.into_iter().chain(kept_combined).reduce(f64::min);
     // A quick run makes fewer decisions than the name says.
     let pages = results.table_pages.filter(|_| !options.quick).map(|pages| pages as f64);
     let remembered = results.median(&Id::of(DENIED, REMEMBERED, 1), |figures| figures.per_second);
@@ -103,6 +106,9 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("rows_1e7_vs_1e4_p50", p50(Id::of(ROWS, MANY_ROWS, 1), Id::of(ROWS, FEW_ROWS, 1)), At::Most, 1.2),
         Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),
         Target::new("table_pages_after_1e6", pages, At::Most, 64.0),
+        Target::new("old_snapshot", kept_least.filter(|_| !options.quick), At::Least, 0.5),
+        Target::told("old_snapshot_within", kept_within),
+        Target::told("old_snapshot_combined", kept_combined),
         Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
     ]
 }

@@ -33,3 +33,4 @@ BEGIN
   RETURN public.rate_limit_clock() + coalesce(waits[1], 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_again IS 'Reserves the tokens of a job again and returns when they are there.';

@@ -702,3 +702,5 @@ BEGIN
   RETURN NEXT;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claim IS
+  'Starts jobs that are due, as far as their limits allow it; called by workers.';

@@ -35,3 +35,4 @@ BEGIN
   FROM public.rate_limit_claimed_jobs(rate_limit_claimed.job_ids, rate_limit_claimed.job_starts) AS j;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed IS 'Returns what a worker needs to run the jobs that it has claimed.';

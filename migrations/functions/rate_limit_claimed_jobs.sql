@@ -22,3 +22,4 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'The rows of jobs that were just claimed.';

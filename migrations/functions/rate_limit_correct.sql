@@ -28,3 +28,4 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct IS 'Charges or credits the bucket that a job reserved from.';

@@ -85,3 +85,5 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct_started IS
+  'Charges or credits the buckets that starts of jobs are counted in.';

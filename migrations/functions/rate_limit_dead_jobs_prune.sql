@@ -35,3 +35,4 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_dead_jobs_prune IS 'Deletes jobs that have been dead for some time.';

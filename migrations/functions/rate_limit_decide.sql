@@ -1,5 +1,5 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: ed105b695ef93b538998707477414a3732e7f2222365bd217a12d9790974a11c
+-- SHA-256: 598b9c528064811d499fbb3bff87035ee4293c07ff24ee766546ba862ae56b3f
 
 -- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
 -- replayed, from psql.
@@ -101,8 +101,9 @@ DECLARE
   settled_waits bigint[];
   is_settled boolean[];
   is_done boolean; -- all of them are
-  settled_at bigint;
-  item_calls integer[]; -- the call that an item is part of
+  settled_at bigint; -- the first of their times
+  short_items integer[]; -- items of buckets that have too little
+  left_out integer[] := '{}'; -- items that the UPDATE leaves alone
   first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
   first_short_key text;
   first_left_name text;
@@ -268,66 +269,11 @@ BEGIN
             -- One of the `shards` rows, and how much further another one is.
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
-          FROM (
-            -- The plain calls with their limits, in the global order.
-            SELECT
-              a.*,
-              kind = 'token_bucket' AND times >= 1
-              AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-              rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-              AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-              AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-              AS is_plain
-            FROM (
-              SELECT
-                l.*,
-                -- Not a constant, which would be looked up on its own.
-                CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-                1e-9 + 1e-14 * l.capacity AS tolerance,
-                CASE
-                  WHEN l.reserves
-                  THEN
-                    -- As far down as it may go, and as the time until it is full again can be told.
-                    greatest(
-                      amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                      capacity + amount - 1e18 * rate / period)
-                  ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-                END AS needed
-              FROM (
-                SELECT
-                  i.nth::integer AS nth,
-                  i.name,
-                  i.key,
-                  limit_kinds[i.nth_limit] AS kind,
-                  limit_rates[i.nth_limit] / i.shards AS rate,
-                  limit_periods[i.nth_limit] AS period,
-                  coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                  i.shards,
-                  i.times,
-                  i.count * i.times AS amount,
-                  i.reserves,
-                  CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-                FROM (
-                  SELECT
-                    u.nth,
-                    u.name,
-                    u.key,
-                    n.nth_limit,
-                    CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                    CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                    CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                    coalesce(u.reserves, false) AS reserves
-                  -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                  FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                    WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                  CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                  OFFSET 0 -- Nothing is to be worked out twice.
-                ) AS i
-                OFFSET 0
-              ) AS l
-            ) AS a
-            ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-          ) AS a
+          FROM
+            public.rate_limit_asked(
+              limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+              item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+            AS a
           OFFSET 0
         ) AS a
         LEFT JOIN LATERAL (
@@ -339,8 +285,7 @@ BEGIN
               bucket.shard,
               bucket.in_use,
               least(
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
+                public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
                 , capacity) AS balance
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
@@ -366,9 +311,10 @@ BEGIN
         array_agg(l.capacity) FILTER (WHERE l.is_new),
         array_agg(l.amount) FILTER (WHERE l.is_new),
         array_agg(l.refill) FILTER (WHERE l.is_new),
+        array_agg(l.nth) FILTER (WHERE NOT l.has_enough),
         (array_agg(l.name) FILTER (WHERE l.is_left))[1],
         (array_agg(l.key) FILTER (WHERE l.is_left))[1]
-      INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
+      INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, short_items, first_left_name, first_left_key
       FROM (
         SELECT
           a.nth,
@@ -378,6 +324,9 @@ BEGIN
           a.amount,
           CASE WHEN a.is_plain THEN ceil(a.amount * a.period / a.rate)::bigint END AS refill,
           r.found IS NULL AS is_new,
+          coalesce(
+            a.is_plain AND a.shard IS NOT NULL AND r.shards = a.shards AND r.earlier_counts IS NULL AND r.flow >= a.needed, false
+          ) AS has_enough,
           coalesce(a.is_plain AND a.shards = 1 AND call_sizes IS NULL AND a.amount <= a.capacity + a.tolerance, false) AS fits,
           r.found AND NOT coalesce(
             CASE
@@ -388,76 +337,20 @@ BEGIN
               ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
             END,
             false) AS is_left
-        FROM (
-          -- The plain calls with their limits, in the global order.
-          SELECT
-            a.*,
-            kind = 'token_bucket' AND times >= 1
-            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-            AS is_plain
-          FROM (
-            SELECT
-              l.*,
-              -- Not a constant, which would be looked up on its own.
-              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-              1e-9 + 1e-14 * l.capacity AS tolerance,
-              CASE
-                WHEN l.reserves
-                THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
-                  greatest(
-                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                    capacity + amount - 1e18 * rate / period)
-                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-              END AS needed
-            FROM (
-              SELECT
-                i.nth::integer AS nth,
-                i.name,
-                i.key,
-                limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] / i.shards AS rate,
-                limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                i.shards,
-                i.times,
-                i.count * i.times AS amount,
-                i.reserves,
-                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-              FROM (
-                SELECT
-                  u.nth,
-                  u.name,
-                  u.key,
-                  n.nth_limit,
-                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                  coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
-              ) AS i
-              OFFSET 0
-            ) AS l
-          ) AS a
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS a
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
         LEFT JOIN LATERAL (
           SELECT
             true AS found,
             bucket.shards,
             bucket.earlier_counts,
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             AS flow
           FROM public.rate_limits AS bucket
-          WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
+          WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = coalesce(a.shard, 0)
           LIMIT 1
         ) AS r ON true
         ORDER BY a.name COLLATE "C", a.key COLLATE "C"
@@ -469,263 +362,71 @@ BEGIN
         first_short_key := first_left_key;
       END IF;
     END IF;
-    IF has_new THEN
-      NULL; -- Their rows are put there before any other is taken.
-    ELSIF call_sizes IS NULL THEN
-      FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
-        INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
-        VALUES (
-          bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
-          now + new_refills[i])
-        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-        IF FOUND THEN
-          was_put := was_put || new_buckets[i];
-          put_values := put_values || (new_capacities[i] - new_amounts[i]);
-        END IF;
-      END LOOP;
-      WITH asked AS (
-        -- The plain calls with their limits, in the global order.
-        SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
-        FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
-            CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
-        UPDATE public.rate_limits AS bucket
-        SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-        -- The balances after that.
-        RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
-      )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
-    ELSIF call_times IS NULL AND NOT locks_first THEN
-      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
-      FOR nth IN 1 .. calls LOOP
-        FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
-          last_item := last_item + 1;
-          item_calls[last_item] := nth;
+    IF has_new OR (call_sizes IS NOT NULL AND (call_times IS NOT NULL OR locks_first)) THEN
+      NULL; -- New rows are put there before any other is taken. A group is taken as a whole or not at all, by one snapshot.
+    ELSE
+      IF call_sizes IS NULL THEN
+        FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
+          INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
+          VALUES (
+            bucket_names[new_buckets[i]], bucket_keys[new_buckets[i]], new_capacities[i] - new_amounts[i], now,
+            now + new_refills[i])
+          ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+          IF FOUND THEN
+            was_put := was_put || new_buckets[i];
+            left_out := was_put;
+            put_values := put_values || (new_capacities[i] - new_amounts[i]);
+          END IF;
         END LOOP;
-      END LOOP;
-      WITH asked AS (
-        -- The plain calls with their limits, in the global order.
-        SELECT
-          a.*,
-          kind = 'token_bucket' AND times >= 1
-          AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-          rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-          AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-          AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-          AS is_plain
-        FROM (
-          SELECT
-            l.*,
-            -- Not a constant, which would be looked up on its own.
-            CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-            1e-9 + 1e-14 * l.capacity AS tolerance,
-            CASE
-              WHEN l.reserves
-              THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
-                greatest(
-                  amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                  capacity + amount - 1e18 * rate / period)
-              ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-            END AS needed
-          FROM (
-            SELECT
-              i.nth::integer AS nth,
-              i.name,
-              i.key,
-              limit_kinds[i.nth_limit] AS kind,
-              limit_rates[i.nth_limit] / i.shards AS rate,
-              limit_periods[i.nth_limit] AS period,
-              coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-              i.shards,
-              i.times,
-              i.count * i.times AS amount,
-              i.reserves,
-              CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-            FROM (
-              SELECT
-                u.nth,
-                u.name,
-                u.key,
-                n.nth_limit,
-                CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-              FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-              CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
-            ) AS i
-            OFFSET 0
-          ) AS l
-        ) AS a
-        ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-      ),
-      updated AS (
+      ELSE
+        FOR nth IN 1 .. calls LOOP
+          first_item := last_item + 1;
+          last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+          refused := false;
+          FOR i IN first_item .. last_item LOOP
+            refused := refused OR coalesce(
+              i = ANY (short_items)
+              OR (bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C") >= (first_short_name, first_short_key),
+              false);
+          END LOOP;
+          IF refused THEN
+            FOR i IN first_item .. last_item LOOP
+              left_out := left_out || i;
+            END LOOP;
+          END IF;
+        END LOOP;
+      END IF;
+      -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep
+      -- to that when the table has grown.
+      WITH u AS (
         UPDATE public.rate_limits AS bucket
         SET
-          value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity) - amount,
-          ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity)) * period / rate)::bigint
-        FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-          AND (was_put IS NULL OR asked.nth <> ALL (was_put))
-          AND
-          bucket.value +
-          greatest(now - bucket.ts, 0)::double precision * rate / period
-          >= needed
-          AND item_calls[asked.nth] <> ALL (ARRAY(
-            SELECT item_calls[a.nth]
-            FROM asked AS a
-            LEFT JOIN LATERAL (
-              SELECT true AS has_enough
-              FROM public.rate_limits AS bucket
-              WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-                AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
-                AND
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
-                >= needed
-              LIMIT 1
-            ) AS b ON true
-            WHERE b.has_enough IS NULL
-          ))
-        -- The balances after that.
+          (value, ts, idle_at) = (
+            SELECT t.* FROM public.rate_limit_taken(bucket.value, bucket.ts, now, amount, rate, period, capacity) AS t)
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
+        WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+          AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND is_plain AND nth <> ALL (left_out)
+          AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
         RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
+          nth,
+          public.rate_limit_left_over(bucket.value, tolerance, a.shards, amount, pair_balances[nth]) AS left_over,
+          public.rate_limit_reserved_wait(bucket.value, bucket.ts - public.rate_limit_clock(), amount, rate, period, capacity) AS wait,
+          bucket.ts
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-      FROM updated AS u;
+      SELECT array_agg(nth), array_agg(left_over), array_agg(wait), min(ts)
+      INTO settled, settled_values, settled_waits, settled_at
+      FROM u;
     END IF;
     IF was_put IS NOT NULL THEN
       settled := settled || was_put;
       settled_values := settled_values || put_values;
       settled_waits := settled_waits || array_fill(NULL::bigint, ARRAY[cardinality(was_put)]);
+      settled_at := least(settled_at, now);
     END IF;
-    settled_at := now;
     FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
       is_settled[settled[i]] := true;
     END LOOP;
@@ -1255,9 +956,7 @@ BEGIN
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                inflow :=
-                  greatest(now - bucket.ts, 0)::double precision * rate / period
-                ;
+                inflow := greatest(now - bucket.ts, 0)::double precision * rate / period;
                 bucket.value := least(bucket.value + inflow, capacity);
                 bucket.ts := now;
                 balance := bucket.value;
@@ -1763,9 +1462,7 @@ BEGIN
                   bucket.value := capacity - bucket.value;
                   bucket.earlier_counts := NULL;
                 END IF;
-                inflow :=
-                  greatest(now - bucket.ts, 0)::double precision * rate / period
-                ;
+                inflow := greatest(now - bucket.ts, 0)::double precision * rate / period;
                 bucket.value := least(bucket.value + inflow, capacity);
                 bucket.ts := now;
                 balance := bucket.value;
@@ -1927,108 +1624,39 @@ BEGIN
     last_item := 0;
   END LOOP;
   -- The settled calls are answered now.
-  -- Whatever the statement has waited for since the UPDATE, these calls were decided as of a moment before the wait. They are
+  -- Some were decided as of a moment before a wait: for a transaction that left its row as it was, or for another row. They are
   -- brought to the time after it, or tokens that flowed in meanwhile could be taken twice: by them, and by the next caller.
   IF settled IS NOT NULL THEN
-    IF public.rate_limit_clock() - settled_at > 1000 + 50 * buckets THEN
-      now := public.rate_limit_clock();
+    now := public.rate_limit_clock();
+    clock := now - 1000 - 50 * buckets;
+    IF settled_at < clock THEN
       WITH updated AS (
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             , capacity - amount),
           ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount)) * period / rate)::bigint
-        FROM (
-          -- The plain calls with their limits, in the global order.
-          SELECT
-            a.*,
-            kind = 'token_bucket' AND times >= 1
-            AND (first_short_name IS NULL OR (a.name COLLATE "C", a.key COLLATE "C") < (first_short_name, first_short_key)) AND
-            rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100
-            AND (amount = 0 OR amount >= 1e-100) AND needed <= capacity AND (capacity + amount) * period / rate <= 9e18
-            AND coalesce(a.max_reserved BETWEEN 0 AND 1e100, true)
-            AS is_plain
-          FROM (
-            SELECT
-              l.*,
-              -- Not a constant, which would be looked up on its own.
-              CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
-              1e-9 + 1e-14 * l.capacity AS tolerance,
-              CASE
-                WHEN l.reserves
-                THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
-                  greatest(
-                    amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
-                    capacity + amount - 1e18 * rate / period)
-                ELSE l.amount - (1e-9 + 1e-14 * l.capacity)
-              END AS needed
-            FROM (
-              SELECT
-                i.nth::integer AS nth,
-                i.name,
-                i.key,
-                limit_kinds[i.nth_limit] AS kind,
-                limit_rates[i.nth_limit] / i.shards AS rate,
-                limit_periods[i.nth_limit] AS period,
-                coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]) / i.shards AS capacity,
-                i.shards,
-                i.times,
-                i.count * i.times AS amount,
-                i.reserves,
-                CASE WHEN i.reserves THEN limit_max_reserved[i.nth_limit] END AS max_reserved
-              FROM (
-                SELECT
-                  u.nth,
-                  u.name,
-                  u.key,
-                  n.nth_limit,
-                  CASE WHEN limit_shards IS NULL THEN 1 ELSE nullif(coalesce(limit_shards[n.nth_limit], 1), 0) END AS shards,
-                  CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
-                  CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
-                  coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
-                FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
-                  WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
-                CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
-              ) AS i
-              OFFSET 0
-            ) AS l
-          ) AS a
-          ORDER BY a.name COLLATE "C", a.key COLLATE "C"
-        ) AS asked
-        WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-          AND asked.nth = ANY (settled)
-        -- The balances after that.
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity - amount),
+            greatest(now, bucket.ts), rate, period, capacity)
+        FROM
+          public.rate_limit_asked(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_shards, bucket_names, bucket_keys,
+            item_limits, item_counts, call_reserves, call_times, chosen_shards, first_short_name, first_short_key)
+          AS a
+        WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+          AND nth = ANY (settled) AND bucket.ts < clock
         RETURNING
-          asked.nth,
-          CASE
-            WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-            WHEN abs(bucket.value) <= asked.tolerance THEN 0
-            ELSE bucket.value
-          END AS left_over,
-          CASE
-            WHEN asked.reserves AND bucket.value < - asked.tolerance
-            THEN (
-              SELECT
-                least(
-                  ceil(
-                    - left_over * period / rate
-                    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-                  1e18
-                )::bigint + (left_at - now)
-              FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-            )
-          END AS wait
+          nth,
+          public.rate_limit_left_over(bucket.value, tolerance, a.shards, amount, pair_balances[nth]) AS left_over,
+          public.rate_limit_reserved_wait(bucket.value, bucket.ts - public.rate_limit_clock(), amount, rate, period, capacity) AS wait,
+          bucket.ts
       )
-      SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+      SELECT settled || array_agg(u.nth), settled_values || array_agg(u.left_over), settled_waits || array_agg(u.wait)
+      INTO settled, settled_values, settled_waits
       FROM updated AS u;
     END IF;
     FOR i IN 1 .. cardinality(settled) LOOP
@@ -2043,3 +1671,4 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide IS 'Decides a batch of calls on any number of buckets; called by the client.';

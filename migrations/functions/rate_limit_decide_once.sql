@@ -102,3 +102,5 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_decide_once IS
+  'Decides a call like rate_limit_decide, and returns the first answer again for the same idempotency key.';

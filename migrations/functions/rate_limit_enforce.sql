@@ -40,3 +40,5 @@ BEGIN
   RETURN decision.retry_after;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_enforce IS
+  'Takes tokens from one bucket, or raises RL429 with the retry time in DETAIL.';

@@ -36,3 +36,5 @@ BEGIN
   RETURN held;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_held IS
+  'Returns which of these buckets have a row that another transaction has locked; called by the client.';

@@ -124,3 +124,4 @@ BEGIN
   RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_in_line IS 'When jobs of a group that was held can start, one after the other.';

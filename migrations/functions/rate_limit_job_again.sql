@@ -109,3 +109,5 @@ BEGIN
   END LOOP;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_again IS
+  'Ends an attempt at jobs that have not succeeded: they run again or are dead.';

@@ -126,3 +126,4 @@ BEGIN
   RETURN job.state;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_cancel IS 'Cancels a job that has not started, and gives its tokens back.';

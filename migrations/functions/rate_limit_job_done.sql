@@ -44,3 +44,4 @@ BEGIN
   RETURN true;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_done IS 'Marks a job as done, unless another start has followed.';

@@ -32,3 +32,5 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_extend IS
+  'Extends the leases of running jobs, and returns which are still running.';

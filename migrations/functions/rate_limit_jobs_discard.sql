@@ -30,3 +30,4 @@ BEGIN
   RETURNING j.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_discard IS 'Deletes dead jobs by their ids.';

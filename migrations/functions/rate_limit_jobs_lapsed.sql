@@ -19,3 +19,4 @@ AS $function$
   LIMIT most
   FOR UPDATE SKIP LOCKED
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';

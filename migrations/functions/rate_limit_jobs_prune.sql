@@ -52,3 +52,4 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_prune IS 'Deletes old jobs that ended, empty groups and workers that are gone.';

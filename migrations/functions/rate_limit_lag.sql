@@ -14,3 +14,5 @@ BEGIN
   ), 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_lag IS
+  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';

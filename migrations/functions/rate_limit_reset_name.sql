@@ -51,3 +51,5 @@ BEGIN
   RETURN gone + left_over;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_reset(text) IS
+  'Deletes the rows of all keys of a limit, so that their buckets are full again.';

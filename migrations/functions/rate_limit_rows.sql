@@ -21,3 +21,4 @@ BEGIN
   );
 END
 $rows$;
+COMMENT ON FUNCTION public.rate_limit_rows IS 'The rows of buckets, and whether a transaction is writing to a row.';

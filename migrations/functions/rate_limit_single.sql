@@ -1,5 +1,5 @@
 -- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
--- SHA-256: c9e836fadb745ce6d1da92a0a2c1e88c4cdc95529e5da0372e6c0b17749246a8
+-- SHA-256: c0d3f69940c343363ca6a78d997799b79fc87f48fe5b22a5c3ccb42e43563eda
 
 -- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
@@ -25,6 +25,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $function$
+DECLARE
+  decided record;
 BEGIN
   IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
     RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
@@ -61,13 +63,8 @@ BEGIN
     resolution,
     shards
   );
-  -- NULL stands for what is usual, and is quicker.
-  SELECT
-    d.call_admitted IS NULL OR d.call_admitted[1] = 1,
-    d.call_waits[1] * interval '1 microsecond',
-    d.item_values[1]
-  INTO ok, retry_after, value
-  FROM public.rate_limit_decide(
+  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  decided := public.rate_limit_decide(
     ARRAY[kind],
     ARRAY[rate],
     ARRAY[(extract(epoch FROM period) * 1000000)::bigint],
@@ -86,6 +83,11 @@ BEGIN
     NULL,
     NULL,
     CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END
-  ) AS d;
+  );
+  ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
+  retry_after := decided.call_waits[1] * interval '1 microsecond';
+  value := decided.item_values[1];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_single IS
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';

@@ -1,5 +1,5 @@
 -- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
--- SHA-256: 17ff98e69aad96b48549ee810b4d9e7ad915fa35b173a11061128c8095e3226a
+-- SHA-256: 351f0c47f182405da1518aebb2ce527bb8eb58e2bb9471c46f60f1778c33e4f1
 
 -- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
 -- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
@@ -28,7 +28,8 @@ SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
-  now bigint := public.rate_limit_clock();
+  began CONSTANT bigint := public.rate_limit_clock();
+  now bigint := began;
   -- Of the row.
   rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
@@ -84,8 +85,7 @@ BEGIN
               bucket.shard,
               bucket.in_use,
               least(
-                bucket.value +
-                greatest(now - bucket.ts, 0)::double precision * rate / period
+                public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
                 , capacity) AS balance
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
@@ -118,73 +118,64 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    UPDATE public.rate_limits AS bucket
-    SET
-      value = least(
-        bucket.value +
-        greatest(now - bucket.ts, 0)::double precision * rate / period
-        , capacity) - amount,
-      ts = greatest(now, bucket.ts),
-      idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-        bucket.value +
-        greatest(now - bucket.ts, 0)::double precision * rate / period
-        , capacity)) * period / rate)::bigint
-    WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-      AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
-      AND
-      bucket.value +
-      greatest(now - bucket.ts, 0)::double precision * rate / period
-      >= needed
-    RETURNING bucket.value, bucket.ts INTO left_over, left_at;
-    IF FOUND THEN
-      -- Somebody had the row: see rate_limit_decide.
+    FOR attempt IN 1 .. 3 LOOP
+      UPDATE public.rate_limits AS bucket
+      SET
+        value = least(
+          public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+          , capacity) - amount,
+        ts = greatest(now, bucket.ts),
+        idle_at = public.rate_limit_full_at(
+          least(
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+            , capacity) - amount,
+          greatest(now, bucket.ts), rate, period, capacity)
+      WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+        AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+        AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
+        AND public.rate_limit_clock() - now <= 1000
+      RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       waited := public.rate_limit_clock() - now;
+      EXIT WHEN left_at IS NOT NULL OR waited <= 1000;
+      now := now + waited; -- Now the row is locked.
+    END LOOP;
+    IF left_at IS NOT NULL THEN
+      -- Another transaction had locked the row and left it as it was: see rate_limit_decide.
       IF waited > 1000 THEN
         now := now + waited;
+        waited := 0;
         UPDATE public.rate_limits AS bucket
         SET
           value = least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             , capacity - amount),
           ts = greatest(now, bucket.ts),
-          idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-            bucket.value +
-            greatest(now - bucket.ts, 0)::double precision * rate / period
-            , capacity - amount)) * period / rate)::bigint
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity - amount),
+            greatest(now, bucket.ts), rate, period, capacity)
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
         RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       END IF;
       RETURN ARRAY[
         times,
-        CASE
-          WHEN left_over < - tolerance
-          THEN
-            least(
-              ceil(
-                - left_over * period / rate
-                - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-              1e18
-            )::bigint + (left_at - now)
-        END,
-        CASE
-          WHEN shards > 1 THEN greatest(of_both * shards / 2 - amount, left_over)
-          WHEN abs(left_over) <= tolerance THEN 0
-          ELSE left_over
-        END,
-        waited
+        public.rate_limit_reserved_wait(left_over, left_at - now, amount, rate, period, capacity),
+        public.rate_limit_left_over(left_over, tolerance, shards, amount, of_both),
+        now + waited - began
       ];
     END IF;
     holds_row := locks_first AND chosen IS NOT NULL;
   END IF;
-  SELECT d.*
-  INTO decided
-  FROM public.rate_limit_decide(
+  -- An assignment, because the server logs the text of a SELECT that fails.
+  decided := public.rate_limit_decide(
     ARRAY['token_bucket'], ARRAY[rate_limit_take.rate], ARRAY[period::bigint], ARRAY[rate_limit_take.capacity],
     ARRAY[max_reserved], NULL, NULL, CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[rate_limit_take.name], ARRAY[rate_limit_take.key],
     ARRAY[1], NULL, ARRAY[count], NULL, CASE WHEN reserves THEN ARRAY[true] END, NULL,
     ARRAY[times], NULL, holds_row
-  ) AS d;
+  );
   RETURN ARRAY[decided.call_admitted[1], decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_take IS
+  'Decides calls on one token bucket with a single UPDATE; called by the client.';

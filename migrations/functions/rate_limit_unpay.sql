@@ -49,3 +49,4 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';

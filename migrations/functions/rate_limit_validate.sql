@@ -55,3 +55,4 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_validate IS 'Raises an error if the options of a limit are not valid.';

@@ -31,3 +31,4 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_prune_answers IS 'Deletes answers to idempotency keys that have expired.';

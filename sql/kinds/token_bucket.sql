@@ -2,6 +2,11 @@
 -- Source: J. Turner, "New directions in communications (or which way to the information age?)", IEEE
 -- Communications Magazine 24(10), 1986, in the form of two numbers (value, ts) brought up to date when read, as in
 -- F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, and Convex's rate limiter.
+--
+-- Tokens are taken as of a time after any wait for the row. Under READ COMMITTED an UPDATE that waited for a transaction that
+-- changed the row evaluates its conditions and values again, but with the same `now`. `no_wait` is then false, so that the
+-- row stays as it is, locked, for another UPDATE. `taken_by_row` reads the clock for the row, in a sub-select that depends on
+-- it; its condition keeps the earlier `now`: if the balance is enough then, it is enough later.
 
 --@ fresh: the state of a bucket without a row, at `now`
 bucket.value := capacity;
@@ -10,9 +15,7 @@ bucket.earlier_counts := NULL;
 
 --@ advance: from `bucket.ts` to `now`; sets `balance`
 --@include balance_of_counts
-inflow :=
-  --@include token_bucket.inflow
-;
+inflow := greatest(now - bucket.ts, 0)::double precision * rate / period;
 bucket.value := least(bucket.value + inflow, capacity);
 bucket.ts := now;
 balance := bucket.value;
@@ -29,43 +32,40 @@ wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rat
 --@ idle: when the bucket is full again
 bucket.idle_at := bucket.ts + least(greatest(ceil((capacity - bucket.value) * period / rate), 0), 1e18)::bigint;
 
---@ inflow: since `bucket.ts`; a clock that is behind the row takes nothing away
-greatest(now - bucket.ts, 0)::double precision * rate / period
-
 --@ flow: the balance at `now`, if the capacity did not end it
-bucket.value +
---@include token_bucket.inflow
+public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
 
 --@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance
-AND
---@include token_bucket.flow
->= needed
+AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
+
+--@ no_wait: the UPDATE did not wait for the row
+AND public.rate_limit_clock() - now <= 1000
 
 --@ taken: the row once `amount` is taken at `now`
 value = least(
   --@include token_bucket.flow
   , capacity) - amount,
 ts = greatest(now, bucket.ts),
-idle_at = greatest(now, bucket.ts) + ceil((capacity + amount - least(
-  --@include token_bucket.flow
-  , capacity)) * period / rate)::bigint
+idle_at = public.rate_limit_full_at(
+  least(
+    --@include token_bucket.flow
+    , capacity) - amount,
+  greatest(now, bucket.ts), rate, period, capacity)
+
+--@ taken_by_row: the row once `amount` is taken at the time at which the UPDATE comes to it
+(value, ts, idle_at) = (
+  SELECT t.* FROM public.rate_limit_taken(bucket.value, bucket.ts, now, amount, rate, period, capacity) AS t)
 
 --@ kept_waiting: the row as if `amount` had been taken at `now`, and not before
 value = least(
   --@include token_bucket.flow
   , capacity - amount),
 ts = greatest(now, bucket.ts),
-idle_at = greatest(now, bucket.ts) + ceil((capacity - least(
-  --@include token_bucket.flow
-  , capacity - amount)) * period / rate)::bigint
-
---@ reserved_wait: microseconds from `now` until the balance `left_over` at `left_at`, brought below 0 by `amount`, is there
-least(
-  ceil(
-    - left_over * period / rate
-    - least(0.001, (1e-9 + 1e-14 * greatest(capacity, abs(left_over + amount))) / 2 * period / rate)),
-  1e18
-)::bigint + (left_at - now)
+idle_at = public.rate_limit_full_at(
+  least(
+    --@include token_bucket.flow
+    , capacity - amount),
+  greatest(now, bucket.ts), rate, period, capacity)
 
 --@ validate: sets `reason` if an option does not apply
 IF start IS NOT NULL OR resolution IS NOT NULL THEN

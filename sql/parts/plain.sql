@@ -11,56 +11,30 @@ THEN
   IF buckets > 1 THEN
     --@include look_first
   END IF;
-  IF has_new THEN
-    NULL; -- Their rows are put there before any other is taken.
-  ELSIF call_sizes IS NULL THEN
-    --@include put_new
-    WITH asked AS (
-      --@include asked
-    ),
-    updated AS (
+  IF has_new OR (call_sizes IS NOT NULL AND (call_times IS NOT NULL OR locks_first)) THEN
+    NULL; -- New rows are put there before any other is taken. A group is taken as a whole or not at all, by one snapshot.
+  ELSE
+    IF call_sizes IS NULL THEN
+      --@include put_new
+    ELSE
+      --@include leave_short
+    END IF;
+    -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep
+    -- to that when the table has grown.
+    WITH u AS (
       --@include update
       --@include returning
     )
-    SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-    FROM updated AS u;
-  ELSIF call_times IS NULL AND NOT locks_first THEN
-    -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
-    FOR nth IN 1 .. calls LOOP
-      FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
-        last_item := last_item + 1;
-        item_calls[last_item] := nth;
-      END LOOP;
-    END LOOP;
-    WITH asked AS (
-      --@include asked
-    ),
-    updated AS (
-      --@include update
-        AND item_calls[asked.nth] <> ALL (ARRAY(
-          SELECT item_calls[a.nth]
-          FROM asked AS a
-          LEFT JOIN LATERAL (
-            SELECT true AS has_enough
-            FROM public.rate_limits AS bucket
-            WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = a.shard
-              AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND a.is_plain
-              --@include token_bucket.enough
-            LIMIT 1
-          ) AS b ON true
-          WHERE b.has_enough IS NULL
-        ))
-      --@include returning
-    )
-    SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
-    FROM updated AS u;
+    SELECT array_agg(nth), array_agg(left_over), array_agg(wait), min(ts)
+    INTO settled, settled_values, settled_waits, settled_at
+    FROM u;
   END IF;
   IF was_put IS NOT NULL THEN
     settled := settled || was_put;
     settled_values := settled_values || put_values;
     settled_waits := settled_waits || array_fill(NULL::bigint, ARRAY[cardinality(was_put)]);
+    settled_at := least(settled_at, now);
   END IF;
-  settled_at := now;
   FOR i IN 1 .. coalesce(cardinality(settled), 0) LOOP
     is_settled[settled[i]] := true;
   END LOOP;
@@ -75,14 +49,31 @@ END IF;
 --@ part update: takes what each asks, where there is enough
 UPDATE public.rate_limits AS bucket
 SET
-  --@include token_bucket.taken
-FROM asked
--- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
--- that when the table has grown.
-WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-  AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
-  AND (was_put IS NULL OR asked.nth <> ALL (was_put))
+  --@include token_bucket.taken_by_row
+FROM
+  --@include asked
+  AS a
+WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+  AND bucket.shards = a.shards AND bucket.earlier_counts IS NULL AND is_plain AND nth <> ALL (left_out)
   --@include token_bucket.enough
+
+--@ part leave_short: the items of groups that cannot be taken as a whole
+FOR nth IN 1 .. calls LOOP
+  first_item := last_item + 1;
+  last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+  refused := false;
+  FOR i IN first_item .. last_item LOOP
+    refused := refused OR coalesce(
+      i = ANY (short_items)
+      OR (bucket_names[i] COLLATE "C", bucket_keys[i] COLLATE "C") >= (first_short_name, first_short_key),
+      false);
+  END LOOP;
+  IF refused THEN
+    FOR i IN first_item .. last_item LOOP
+      left_out := left_out || i;
+    END LOOP;
+  END IF;
+END LOOP;
 
 --@ part choose: for each sharded one a row, and what both drawn hold
 -- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
@@ -100,9 +91,9 @@ FROM (
     SELECT
       a.*,
       --@include drawn
-    FROM (
+    FROM
       --@include asked
-    ) AS a
+      AS a
     OFFSET 0
   ) AS a
   LEFT JOIN LATERAL (
@@ -120,9 +111,10 @@ SELECT
   array_agg(l.capacity) FILTER (WHERE l.is_new),
   array_agg(l.amount) FILTER (WHERE l.is_new),
   array_agg(l.refill) FILTER (WHERE l.is_new),
+  array_agg(l.nth) FILTER (WHERE NOT l.has_enough),
   (array_agg(l.name) FILTER (WHERE l.is_left))[1],
   (array_agg(l.key) FILTER (WHERE l.is_left))[1]
-INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, first_left_name, first_left_key
+INTO has_new, new_buckets, new_capacities, new_amounts, new_refills, short_items, first_left_name, first_left_key
 FROM (
   SELECT
     a.nth,
@@ -132,6 +124,9 @@ FROM (
     a.amount,
     CASE WHEN a.is_plain THEN ceil(a.amount * a.period / a.rate)::bigint END AS refill,
     r.found IS NULL AS is_new,
+    coalesce(
+      a.is_plain AND a.shard IS NOT NULL AND r.shards = a.shards AND r.earlier_counts IS NULL AND r.flow >= a.needed, false
+    ) AS has_enough,
     coalesce(a.is_plain AND a.shards = 1 AND call_sizes IS NULL AND a.amount <= a.capacity + a.tolerance, false) AS fits,
     r.found AND NOT coalesce(
       CASE
@@ -142,9 +137,9 @@ FROM (
         ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
       END,
       false) AS is_left
-  FROM (
+  FROM
     --@include asked
-  ) AS a
+    AS a
   LEFT JOIN LATERAL (
     SELECT
       true AS found,
@@ -153,7 +148,7 @@ FROM (
       --@include token_bucket.flow
       AS flow
     FROM public.rate_limits AS bucket
-    WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = 0
+    WHERE bucket.name = a.name AND bucket.key = a.key AND bucket.shard = coalesce(a.shard, 0)
     LIMIT 1
   ) AS r ON true
   ORDER BY a.name COLLATE "C", a.key COLLATE "C"
@@ -174,6 +169,7 @@ FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
   ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
   IF FOUND THEN
     was_put := was_put || new_buckets[i];
+    left_out := was_put;
     put_values := put_values || (new_capacities[i] - new_amounts[i]);
   END IF;
 END LOOP;

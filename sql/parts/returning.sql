@@ -1,16 +1,5 @@
--- The balances after that.
 RETURNING
-  asked.nth,
-  CASE
-    WHEN asked.shards > 1 THEN greatest(pair_balances[asked.nth] * asked.shards / 2 - amount, bucket.value)
-    WHEN abs(bucket.value) <= asked.tolerance THEN 0
-    ELSE bucket.value
-  END AS left_over,
-  CASE
-    WHEN asked.reserves AND bucket.value < - asked.tolerance
-    THEN (
-      SELECT
-        --@include token_bucket.reserved_wait
-      FROM (SELECT bucket.value AS left_over, bucket.ts AS left_at) AS b
-    )
-  END AS wait
+  nth,
+  public.rate_limit_left_over(bucket.value, tolerance, a.shards, amount, pair_balances[nth]) AS left_over,
+  public.rate_limit_reserved_wait(bucket.value, bucket.ts - public.rate_limit_clock(), amount, rate, period, capacity) AS wait,
+  bucket.ts

@@ -1,21 +1,23 @@
 -- The settled calls are answered now.
--- Whatever the statement has waited for since the UPDATE, these calls were decided as of a moment before the wait. They are
+-- Some were decided as of a moment before a wait: for a transaction that left its row as it was, or for another row. They are
 -- brought to the time after it, or tokens that flowed in meanwhile could be taken twice: by them, and by the next caller.
 IF settled IS NOT NULL THEN
-  IF public.rate_limit_clock() - settled_at > 1000 + 50 * buckets THEN
-    now := public.rate_limit_clock();
+  now := public.rate_limit_clock();
+  clock := now - 1000 - 50 * buckets;
+  IF settled_at < clock THEN
     WITH updated AS (
       UPDATE public.rate_limits AS bucket
       SET
         --@include token_bucket.kept_waiting
-      FROM (
+      FROM
         --@include asked
-      ) AS asked
-      WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
-        AND asked.nth = ANY (settled)
+        AS a
+      WHERE bucket.name = ANY (ARRAY[a.name]) AND bucket.key = a.key AND bucket.shard = a.shard
+        AND nth = ANY (settled) AND bucket.ts < clock
       --@include returning
     )
-    SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
+    SELECT settled || array_agg(u.nth), settled_values || array_agg(u.left_over), settled_waits || array_agg(u.wait)
+    INTO settled, settled_values, settled_waits
     FROM updated AS u;
   END IF;
   FOR i IN 1 .. cardinality(settled) LOOP

@@ -106,6 +106,8 @@ BEGIN
   END LOOP;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_again IS
+  'Ends an attempt at jobs that have not succeeded: they run again or are dead.';
 
 -- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
 -- out.
@@ -139,3 +141,4 @@ BEGIN
   RETURN public.rate_limit_clock() + coalesce(waits[1], 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_again IS 'Reserves the tokens of a job again and returns when they are there.';

@@ -193,6 +193,8 @@ BEGIN
   RETURN NEXT;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claim IS
+  'Starts jobs that are due, as far as their limits allow it; called by workers.';
 
 -- The jobs that a worker has claimed, without those that were started again since.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[])
@@ -215,6 +217,7 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'The rows of jobs that were just claimed.';
 
 -- The same for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
@@ -250,6 +253,7 @@ BEGIN
   FROM public.rate_limit_claimed_jobs(rate_limit_claimed.job_ids, rate_limit_claimed.job_starts) AS j;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_claimed IS 'Returns what a worker needs to run the jobs that it has claimed.';
 
 -- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
 -- something was taken since, there is nothing to take back: others may have used it.
@@ -299,6 +303,7 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
 
 --@ part give_back: takes back what jobs have paid ahead that were cancelled since; that is a claim of its own
 -- (A cancellation does not do so itself: it may be part of a transaction that stays open, and nobody is to wait for that.)

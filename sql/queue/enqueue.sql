@@ -275,6 +275,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs down with their times.';
 
 -- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
 -- `job_id` is NULL for a job that is not written yet.
@@ -379,6 +380,7 @@ BEGIN
   RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_in_line IS 'When jobs of a group that was held can start, one after the other.';
 
 -- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
@@ -393,3 +395,5 @@ BEGIN
   ), 0);
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_lag IS
+  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';

@@ -41,6 +41,7 @@ BEGIN
   RETURN true;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_done IS 'Marks a job as done, unless another start has followed.';
 
 -- Corrects the buckets of what was started: charges what is above 0, gives back what is below. Limits that are not known are
 -- left out. `counts` is what the jobs ask for, which tells the capacity that they are started under; `ats` stands for the clock.
@@ -106,6 +107,8 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct_started IS
+  'Charges or credits the buckets that starts of jobs are counted in.';
 
 -- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
@@ -134,6 +137,7 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_correct IS 'Charges or credits the bucket that a job reserved from.';
 
 -- Extends the leases of jobs, and says which of them are still under way. A row that somebody has locked is not waited for:
 -- as long as its handler's transaction has it, nobody else takes it over.
@@ -166,6 +170,8 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_extend IS
+  'Extends the leases of running jobs, and returns which are still running.';
 
 -- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
@@ -185,3 +191,4 @@ AS $function$
   LIMIT most
   FOR UPDATE SKIP LOCKED
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';

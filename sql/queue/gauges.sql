@@ -42,3 +42,4 @@ BEGIN
   WHERE j.queue = queue_name AND j.state = 'dead';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_queue_gauges IS 'The number of jobs by state, and how long the oldest due job is overdue.';

@@ -49,6 +49,7 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_prune IS 'Deletes old jobs that ended, empty groups and workers that are gone.';
 
 -- Removes jobs of a queue (of all queues, if it is NULL) that have been dead for so many microseconds: at most so many, the
 -- oldest first, without waiting for a lock. Returns how many it has removed.
@@ -84,6 +85,7 @@ BEGIN
   RETURN pruned;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_dead_jobs_prune IS 'Deletes jobs that have been dead for some time.';
 
 -- Removes those of the jobs that are dead and in this queue. Returns their ids.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_discard(queue_name text, job_ids bigint[])
@@ -114,3 +116,4 @@ BEGIN
   RETURNING j.id;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_jobs_discard IS 'Deletes dead jobs by their ids.';

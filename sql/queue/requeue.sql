@@ -46,3 +46,4 @@ BEGIN
   RETURN ready;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_requeue IS 'Reserves tokens for a dead or cancelled job, so that it runs again.';

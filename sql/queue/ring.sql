@@ -17,3 +17,4 @@ BEGIN
   END IF;
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep longer than until this time.';

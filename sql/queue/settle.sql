@@ -64,3 +64,4 @@ BEGIN
   RETURN 'settled';
 END
 $function$;
+COMMENT ON FUNCTION public.rate_limit_job_settle IS 'Corrects what a job reserved from one bucket to what it used.';

@@ -45,7 +45,7 @@ fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> A
     if engine == Engine::Yugabyte {
         return AssertSqlSafe(begin);
     }
-    let left = bounds.deadline.saturating_duration_since(Instant::now()).as_millis().clamp(1, 86_400_000);
+    let left = statement_timeout(bounds.deadline.saturating_duration_since(Instant::now()));
     let lock_timeout = bounds.lock_timeout.as_millis();
     begin.push_str(&format!("; SET LOCAL statement_timeout = {left}; SET LOCAL lock_timeout = {lock_timeout}"));
     if S::ENDS_IDLE {
@@ -55,6 +55,12 @@ fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> A
         begin.push_str(&format!("; SET LOCAL {name} = {value}"));
     }
     AssertSqlSafe(begin)
+}
+
+/// The time that is left in milliseconds, rounded up to a power of two: `pg_stat_statements` keeps each text that it has not
+/// seen before, so there are to be few. The client gives up at its deadline; this bounds how long a backend may wait after it.
+fn statement_timeout(left: Duration) -> u128 {
+    left.as_millis().clamp(1, 86_400_000).next_power_of_two()
 }
 
 /// A failure, and what was under way when it happened.

@@ -54,6 +54,7 @@ mod skew;
 mod sliding_period;
 mod sql_sources;
 mod sqlx_test;
+mod statistics;
 mod support;
 mod surface;
 #[cfg(feature = "cli")]

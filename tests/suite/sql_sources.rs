@@ -17,11 +17,17 @@ use pg_limiter::sqlx::{self, PgPool};
 use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
-const SOURCES: [&str; 26] = [
+const SOURCES: [&str; 32] = [
     "rate_limit_rows",
     "clock",
     "phase",
     "validate",
+    "flow",
+    "full_at",
+    "taken",
+    "left_over",
+    "reserved_wait",
+    "asked",
     "decide",
     "rate_limit_take",
     "held",

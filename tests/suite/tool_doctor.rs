@@ -115,7 +115,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 4, the newest"])
-        .has("functions", "ok", &["all 37"])
+        .has("functions", "ok", &["all 43"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -136,7 +136,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 37 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 43 functions are those of this release\n"),
         "{}",
         text.stdout
     );
@@ -186,6 +186,25 @@ async fn a_schema_that_is_not_there_or_not_whole_is_a_problem() {
     examine(&database.url).has("schema", "note", &["version 99", "up to 4", "Update"]).has("functions", "ok", &[]);
     database.execute("DROP TABLE rate_limits_migrations").await;
     examine(&database.url).has("schema", "note", &["printed SQL"]).has("functions", "ok", &[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_hot_row_a_transaction_is_old_after_30_seconds() {
+    let database = Database::migrated().await;
+    let mut forgetful = PgConnection::connect(&database.url).await.expect("connect");
+    let mut tx = forgetful.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    sqlx::query("SELECT FROM rate_limits").execute(&mut *tx).await.expect("a snapshot");
+    let began = std::time::Instant::now();
+    let mut hot = PgConnection::connect(&database.url).await.expect("connect");
+    for _ in 0..1_500 {
+        let take = "SELECT rate_limit_take('a', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
+        sqlx::query(take).execute(&mut hot).await.expect("a token");
+    }
+    hot.close().await.expect("close"); // Then the server has its statistics.
+    tokio::time::sleep(Duration::from_secs(31).saturating_sub(began.elapsed())).await;
+    examine(&database.url).has("old transactions", "warning", &["for 3", "pile up"]);
+    tx.rollback().await.expect("rollback");
+    examine(&database.url).has("old transactions", "ok", &["30s"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,7 @@ pub(in crate::cli) struct DoctorArgs {
     /// Where a tserver of YugabyteDB shows its flags [default: the database's host, port 9000]
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) tserver: Option<Address>,
-    /// For how long a transaction may be open
+    /// For how long a transaction may be open; where versions of rows pile up, no longer than 30s
     #[arg(long, value_name = "LENGTH", default_value = "5m", value_parser = parse_length)]
     pub(super) old_transaction: Duration,
     /// Print JSON: an array of objects

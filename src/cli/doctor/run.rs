@@ -124,6 +124,7 @@ async fn limiter(
         report.add_made("grants", grants::check(session, &role).await)?;
         report.add_made("tables by hand", rights::check(session, &role).await)?;
     }
+    let mut piles_up = false;
     if yugabyte {
         let found = "not looked at: YugabyteDB keeps rows in another way, without dead rows and vacuum";
         report.add("table", Finding::note(found));
@@ -133,11 +134,12 @@ async fn limiter(
             report.add("table", table.size());
             report.add("autovacuum", table.vacuum(settings));
             report.add("updates", table.updates());
+            piles_up = table.piles_up();
         }
     }
     report.add_made("idle rows", idle_rows::check(session, yugabyte).await)?;
     if !yugabyte {
-        report.add_made("old transactions", transactions::check(session, args.old_transaction).await)?;
+        report.add_made("old transactions", transactions::check(session, args.old_transaction, piles_up).await)?;
     }
     if !tables.contains("rate_limit_jobs") {
         return Ok(());

@@ -11,6 +11,9 @@ use crate::cli::text::{age, grouped};
 
 /// Fewer dead rows than this are nothing to talk about.
 const MANY_DEAD: i64 = 10_000;
+/// From so many dead versions on, and so many for each live row, some row is updated often and its versions are kept.
+const MANY_VERSIONS: i64 = 1_000;
+const MANY_OF_A_ROW: i64 = 10;
 /// Fewer updates than this say nothing.
 const MANY_UPDATES: i64 = 10_000;
 const IN_PLACE: f64 = 0.9;
@@ -65,6 +68,11 @@ impl Table {
     fn option(&self, name: &str) -> Option<&str> {
         let pair = |option: &'_ str| option.split_once('=').map(|(key, _)| key == name).unwrap_or_default();
         self.options.split(',').find(|option| pair(option)).and_then(|option| Some(option.split_once('=')?.1))
+    }
+
+    /// Whether versions of rows pile up: a transaction that is open then costs more with every update.
+    pub(super) fn piles_up(&self) -> bool {
+        self.dead >= MANY_VERSIONS && self.dead >= MANY_OF_A_ROW * self.live
     }
 
     pub(super) fn size(&self) -> Finding {

@@ -13,6 +13,8 @@ use crate::limit::format_length;
 /// How many transactions have begun since, where the time is not shown to this role.
 const MANY_SINCE: i64 = 1_000_000;
 const TOLD: usize = 3;
+/// How long one may be open at most where versions of rows pile up.
+const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
 
 struct Open {
     /// What it is, and how to end it.
@@ -24,7 +26,7 @@ struct Open {
     holds_rows: bool,
 }
 
-pub(super) async fn check(session: &mut Session, longest: Duration) -> Result<Finding, sqlx::Error> {
+pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bool) -> Result<Finding, sqlx::Error> {
     let sql = format!(
         "SELECT 'session', a.pid::text, a.usename::text, coalesce(a.application_name, ''), coalesce(a.state, ''), \
            date_part('epoch', clock_timestamp() - a.xact_start), \
@@ -77,10 +79,11 @@ pub(super) async fn check(session: &mut Session, longest: Duration) -> Result<Fi
             holds_rows: row.try_get(7)?,
         });
     }
-    Ok(judge(&open, longest))
+    Ok(judge(&open, longest, piles_up))
 }
 
-fn judge(open: &[Open], longest: Duration) -> Finding {
+fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
+    let longest = if piles_up { longest.min(LONGEST_IF_THEY_PILE_UP) } else { longest };
     let is_old = |one: &&Open| match one.seconds {
         Some(seconds) => length(seconds) >= longest,
         None => one.since >= MANY_SINCE,
@@ -102,7 +105,12 @@ fn judge(open: &[Open], longest: Duration) -> Finding {
     let more = if old.len() > TOLD { format!(", and {} more", old.len() - TOLD) } else { String::new() };
     let names = old.iter().take(TOLD).map(told).collect::<Vec<_>>().join("; ");
     let mut finding = Finding::warning(format!("open: {names}{more}"))
-        .advise("While it is open no dead row goes away, and every decision gets slower. End it:")
+        .advise(if piles_up {
+            "Versions of rows that are updated often pile up while it is open, and decisions on them take longer and longer. \
+             End it:"
+        } else {
+            "While it is open no dead row goes away, and every decision gets slower. End it:"
+        })
         .advise(old[0].end.clone());
     if old.iter().any(|one| one.idle) {
         finding = finding
@@ -123,10 +131,17 @@ mod tests {
 
     #[test]
     fn where_the_time_is_hidden_transactions_are_counted() {
-        let judge = |one| judge(&[one], Duration::from_secs(60));
+        let judge = |one| judge(&[one], Duration::from_secs(60), false);
         assert_eq!([judge(open(Some(59.9), 5_000_000)).state, judge(open(Some(60.0), 0)).state], [Ok, Warning]);
         assert_eq!([judge(open(None, 999_999)).state, judge(open(None, 1_000_000)).state], [Ok, Warning]);
         assert_eq!(judge(open(None, 3)).found, "none is open for 1m or longer; 1 of others do not show their age");
         assert_eq!(judge(open(Some(3600.0), 3)).found, "open: pid 7 for 1h");
+    }
+
+    #[test]
+    fn where_versions_pile_up_30_seconds_are_long() {
+        let state = |seconds, longest| judge(&[open(Some(seconds), 0)], Duration::from_secs(longest), true).state;
+        assert_eq!([state(29.9, 300), state(30.0, 300)], [Ok, Warning]);
+        assert_eq!([state(9.9, 10), state(10.0, 10)], [Ok, Warning]);
     }
 }

@@ -1,0 +1,327 @@
+//! The limiter leaves little in the server's statistics and in its log: few distinct statements, one write for a decision, short
+//! entries.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pg_limiter::embedded::Server;
+use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn};
+use pg_limiter::sqlx::postgres::PgPoolOptions;
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
+use pg_limiter::{Call, Connections, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
+
+use crate::support::gate::CENTURY;
+use crate::support::{Database, server_config};
+
+const LEVELS: [&str; 2] = ["READ COMMITTED", "SERIALIZABLE"];
+
+/// A server of the test's own, so that nothing else is in its statistics.
+struct OwnServer {
+    _server: Server,
+    url: String,
+    pool: PgPool,
+}
+
+impl OwnServer {
+    async fn start(settings: &[(&str, &str)]) -> Option<Self> {
+        let mut config = server_config();
+        config.durable = false;
+        config.settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.expect("a task").ok()?;
+        let url = server.url("postgres");
+        let pool = PgPoolOptions::new().max_connections(16).connect(&url).await.expect("connect");
+        pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+        Some(Self { _server: server, url, pool })
+    }
+
+    /// One that logs to a file, with the defaults for what is logged of an error.
+    async fn logging(settings: &[(&str, &str)]) -> Self {
+        let logging = [("logging_collector", "on"), ("log_line_prefix", "~~~ "), ("log_rotation_size", "0")];
+        Self::start(&[&logging, settings].concat()).await.expect("a server")
+    }
+
+    /// The entries of its log: each begins with its severity, and its lines follow.
+    async fn log(&self) -> Vec<String> {
+        let sql = "SELECT pg_catalog.pg_read_file(pg_catalog.pg_current_logfile('stderr'))";
+        let log: String = sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("the log");
+        log.split("~~~ ").map(str::to_owned).collect()
+    }
+}
+
+/// Calls of every kind, with 150 different deadlines.
+async fn mixed_calls(server: &OwnServer) {
+    let limits = Limits::new()
+        .define("bucket", Limit::token_bucket(1_000_000, CENTURY))
+        .and_then(|limits| limits.define("sharded", Limit::token_bucket(1_000_000, CENTURY).shards(4)))
+        .and_then(|limits| limits.define("sliding", Limit::sliding_window(1_000_000, CENTURY)))
+        .expect("limits");
+    for nth in 0..150_u64 {
+        let mut config = LimiterConfig::default();
+        config.retry.deadline = Duration::from_millis(2_000 + 67 * nth);
+        config.lanes = 1 + usize::from(nth % 2 == 0);
+        config.connections = if nth % 3 == 0 { Connections::Own } else { Connections::Pool };
+        config.isolation = if nth % 5 == 0 { Isolation::ReadCommitted } else { Isolation::Serializable };
+        let limiter = Limiter::with_config(server.pool.clone(), limits.clone(), config);
+        let key = format!("u{}", nth % 7);
+        let key = key.as_str();
+        let _ = limiter.limit(("bucket", key)).await.expect("a decision");
+        let group = || Call::from([Item::new("bucket", key), Item::new("sliding", key), Item::new("sharded", key)]);
+        let _ = limiter.limit(group()).await.expect("a decision");
+        let _ = limiter.limit(Call::from(("bucket", key)).idempotency_key(nth.to_string())).await.expect("a decision");
+        let _ = limiter.check(("sliding", key)).await.expect("a decision");
+        let _ = limiter.peek(("sharded", key)).await.expect("balances");
+        let _ = limiter.charge(("bucket", key)).await.expect("balances");
+        let _ = limiter.credit(("bucket", key)).await.expect("balances");
+        let _ = limiter.reset_all_keys("none").await.expect("a count");
+        let mut tx = server.pool.begin().await.expect("begin");
+        let _ = limiter.within(&mut tx).limit(group()).await.expect("a decision");
+        let _ = limiter.within(&mut tx).limit(("bucket", key)).await.expect("a decision");
+        tx.commit().await.expect("commit");
+        if nth % 15 == 0 {
+            let queue = Queue::new(&limiter, "q").expect("a queue");
+            let _ = queue.enqueue(Job::new(("bucket", key), &1).expect("a job")).await.expect("an answer");
+            work_off(&queue, 1).await;
+        }
+        limiter.close().await;
+    }
+}
+
+async fn work_off(queue: &Queue, workers: usize) {
+    let worker = || async {
+        let mut config = WorkerConfig::default();
+        config.concurrency = 4;
+        let handler = handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }));
+        let pool = queue.limiter().pool();
+        let until_done = async {
+            let left = "SELECT EXISTS (SELECT FROM rate_limit_jobs WHERE state <> 'done')";
+            while sqlx::query_scalar(left).fetch_one(pool).await.expect("a look") {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        queue.worker(config, handler).expect("a worker").run(until_done).await.expect("a report")
+    };
+    let work = join_all((0..workers).map(|_| worker()));
+    let _ = tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time");
+}
+
+/// By `pg_stat_statements` where the server's programs have it, or else by the log of all statements.
+#[tokio::test]
+async fn the_number_of_distinct_statements_does_not_grow_with_the_calls() {
+    let statistics = [("shared_preload_libraries", "pg_stat_statements")];
+    let texts = if let Some(server) = OwnServer::start(&statistics).await {
+        let fresh = "CREATE EXTENSION pg_stat_statements; SELECT pg_stat_statements_reset()";
+        sqlx::raw_sql(fresh).execute(&server.pool).await.expect("the extension");
+        mixed_calls(&server).await;
+        let sql = "SELECT query FROM pg_stat_statements";
+        sqlx::query_scalar(sql).fetch_all(&server.pool).await.expect("the statements")
+    } else {
+        eprintln!("these server programs have no pg_stat_statements: the log is read instead");
+        let server = OwnServer::logging(&[("log_statement", "all")]).await;
+        let before = server.log().await.len();
+        mixed_calls(&server).await;
+        let log = server.log().await.into_iter().skip(before).filter(|entry| entry.starts_with("LOG:"));
+        // "execute sqlx_s_7: SELECT ..", "statement: BEGIN; .."
+        let texts = log.filter_map(|entry| Some(entry.split_once(": ")?.1.split_once(": ")?.1.trim().to_owned()));
+        texts.flat_map(|text| text.split("; ").map(str::to_owned).collect::<Vec<_>>()).collect()
+    };
+    let texts: HashSet<String> = texts.into_iter().collect();
+    let settings = texts.iter().filter(|text| text.starts_with("SET ")).count();
+    assert!(settings > 0, "{texts:#?}");
+    assert!(settings <= 12, "{settings} distinct SET: {texts:#?}");
+    assert!(texts.len() <= 70, "{} distinct statements: {texts:#?}", texts.len());
+}
+
+async fn session(url: &str, level: &str) -> PgConnection {
+    let mut session = PgConnection::connect(url).await.expect("connect");
+    let sql = format!("SET default_transaction_isolation = '{level}'");
+    session.execute(AssertSqlSafe(sql)).await.expect("a level");
+    session
+}
+
+/// One call on one bucket, as a client sends it; as SQL users write it; several buckets in one statement.
+const TAKE: &str = "rate_limit_take('hot', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
+const RATE_LIMIT: &str = "rate_limit('hot', 'k', 'token_bucket', 1e6, '36525 days')";
+const BATCH: &str =
+    "rate_limit_decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
+    NULL, NULL, ARRAY['hot', 'hot', 'hot'], ARRAY['k', 'l', 'm'], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)";
+const GROUP: &str =
+    "rate_limit_decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
+    NULL, NULL, ARRAY['hot', 'hot', 'hot'], ARRAY['k', 'l', 'm'], NULL, NULL, NULL, NULL, NULL, ARRAY[3], NULL, NULL)";
+const SHARDED: &str = "rate_limit_take('sharded', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 4)";
+const SLIDING: &str = "rate_limit('sliding', 'k', 'sliding_window', 1e6, '36525 days')";
+const FIXED: &str = "rate_limit('fixed', 'k', 'fixed_window', 1e6, '36525 days')";
+const CALLS: [(&str, usize); 7] =
+    [(TAKE, 1), (RATE_LIMIT, 1), (BATCH, 3), (GROUP, 3), (SHARDED, 1), (SLIDING, 1), (FIXED, 1)];
+
+const CALLERS: usize = 6;
+const EACH: usize = 10;
+
+/// Every caller keeps the row for longer than the clock's reading may be old.
+#[tokio::test]
+async fn a_contended_read_committed_decision_writes_each_row_once() {
+    for (call, rows) in CALLS {
+        let database = Database::migrated().await;
+        let sql = format!("SELECT FROM {call} AS d");
+        for _ in 0..2 {
+            sqlx::query(AssertSqlSafe(sql.clone())).execute(&database.pool).await.expect("rows");
+        }
+        database
+            .execute(
+                "CREATE SEQUENCE writes;
+                 CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN PERFORM nextval('public.writes'); RETURN NULL; END $$;
+                 CREATE TRIGGER counted AFTER UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION count_write()",
+            )
+            .await;
+        // A machine that stops a statement half-way for a millisecond makes it write once more, and rightly so.
+        let mut least = f64::INFINITY;
+        for _ in 0..5 {
+            least = least.min(writes_for_each_row(&database, &sql, rows).await);
+            if least <= 1.05 {
+                break;
+            }
+        }
+        assert!((1.0..=1.05).contains(&least), "{call}: {least} updates for a row of a decision");
+    }
+}
+
+async fn writes_for_each_row(database: &Database, sql: &str, rows: usize) -> f64 {
+    database.execute("ALTER SEQUENCE writes RESTART").await;
+    let callers = (0..CALLERS).map(|_| async {
+        let mut caller = session(&database.url, "READ COMMITTED").await;
+        for _ in 0..EACH {
+            let mut tx = caller.begin().await.expect("begin");
+            sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&mut *tx).await.expect("a decision");
+            sqlx::query("SELECT pg_sleep(0.004)").execute(&mut *tx).await.expect("a pause");
+            tx.commit().await.expect("commit");
+        }
+    });
+    join_all(callers).await;
+    let writes: i64 =
+        sqlx::query_scalar("SELECT last_value FROM writes").fetch_one(&database.pool).await.expect("a count");
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    let each = writes as f64 / (CALLERS * EACH * rows) as f64;
+    each
+}
+
+/// The server logs a statement inside a function whole, as the context of what went wrong in it.
+#[tokio::test]
+async fn a_conflict_takes_little_room_in_the_log() {
+    let server = OwnServer::logging(&[]).await;
+    for (call, _) in CALLS {
+        let sql = format!("SELECT FROM {call} AS d");
+        sqlx::query(AssertSqlSafe(sql.clone())).execute(&server.pool).await.expect("rows");
+        for what_failed in [Failing::Update, Failing::Read] {
+            what_failed.provoke(&server, &sql).await;
+        }
+    }
+    let log = server.log().await;
+    // An entry is a message and what follows it up to the next one: DETAIL, HINT, CONTEXT, STATEMENT.
+    let mut entries: Vec<String> = Vec::new();
+    for line in log {
+        let follows = ["DETAIL", "HINT", "CONTEXT", "STATEMENT"].iter().any(|kind| line.starts_with(kind));
+        match entries.last_mut() {
+            Some(entry) if follows => entry.push_str(&line),
+            _ => entries.push(line),
+        }
+    }
+    entries.retain(|entry| entry.contains("could not serialize access"));
+    assert!(entries.len() >= CALLS.len(), "{entries:#?}");
+    let largest = entries.iter().max_by_key(|entry| entry.len()).expect("some");
+    eprintln!("the largest of {} entries has {} bytes", entries.len(), largest.len());
+    assert!(largest.len() < 2_048, "{} bytes: {largest}", largest.len());
+}
+
+#[derive(Clone, Copy)]
+enum Failing {
+    /// Another transaction has changed the row since the snapshot.
+    Update,
+    /// Two transactions have read what the other one writes: either may be ended at its next read or write.
+    Read,
+}
+
+impl Failing {
+    async fn provoke(self, server: &OwnServer, sql: &str) {
+        let mut one = session(&server.url, "SERIALIZABLE").await;
+        let mut tx = one.begin().await.expect("begin");
+        let look = match self {
+            Self::Update => "SELECT 1",
+            Self::Read => "SELECT count(*) FROM rate_limits",
+        };
+        tx.execute(look).await.expect("a snapshot");
+        let mut other = session(&server.url, "SERIALIZABLE").await;
+        let mut rival = other.begin().await.expect("begin");
+        rival.execute(look).await.expect("a snapshot");
+        rival.execute(AssertSqlSafe(sql.to_owned())).await.expect("a decision");
+        rival.commit().await.expect("commit");
+        let failed = tx.execute(AssertSqlSafe(sql.to_owned())).await.map(|_| ());
+        let code = failed.as_ref().err().and_then(|error| error.as_database_error()?.code()).unwrap_or_default();
+        // A call on a sharded bucket may draw another row.
+        assert!(code == "40001" || sql.contains("sharded"), "{sql}: {failed:?}");
+        tx.rollback().await.expect("rollback");
+    }
+}
+
+/// The functions that consist of one expression or one query.
+const EXPRESSIONS: [&str; 7] = [
+    "rate_limit_asked",
+    "rate_limit_clock",
+    "rate_limit_flow",
+    "rate_limit_full_at",
+    "rate_limit_left_over",
+    "rate_limit_reserved_wait",
+    "rate_limit_taken",
+];
+
+/// The server counts the calls of functions, and not those that the planner has replaced by their expressions.
+#[tokio::test]
+async fn no_expression_is_called_as_a_function() {
+    let database = Database::migrated().await;
+    for level in LEVELS {
+        let mut session = session(&database.url, level).await;
+        session.execute("SET track_functions = 'all'").await.expect("a superuser");
+        let mut tx = session.begin().await.expect("begin");
+        // Often enough for plans that do not look at the arguments.
+        for nth in 0..12 {
+            let reserving = "rate_limit_take('reserved', 'k', 1, 1000000, 1, 1, 1, 1, true)";
+            let reserving_both = BATCH.replace("'hot'", "'both'").replace("1e6::float8", "1::float8").replacen(
+                "NULL, NULL, NULL, NULL, NULL)",
+                "NULL, ARRAY[true, true, true], NULL, NULL, NULL)",
+                1,
+            );
+            let new = BATCH.replace("'k'", &format!("'k{nth}'"));
+            let sharded = BATCH.replacen("NULL, NULL, ARRAY", "NULL, ARRAY[4], ARRAY", 1).replace("'hot'", "'sharded'");
+            let calls = CALLS.iter().map(|(call, _)| *call);
+            for call in calls.chain([reserving, &reserving_both, &new, &sharded]) {
+                let sql = format!("SELECT FROM {call} AS d");
+                tx.execute(AssertSqlSafe(sql)).await.unwrap_or_else(|error| panic!("{call}: {error}"));
+            }
+        }
+        let sql = "SELECT funcname::text FROM pg_stat_xact_user_functions ORDER BY 1";
+        let called: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await.expect("the functions");
+        for function in ["rate_limit_decide", "rate_limit_take"] {
+            assert!(called.iter().any(|name| name == function), "{level}: {called:?}");
+        }
+        let sql =
+            "SELECT proname::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = ANY ($1)";
+        let there: Vec<String> = sqlx::query_scalar(sql).bind(EXPRESSIONS).fetch_all(&mut *tx).await.expect("names");
+        assert_eq!(there.len(), EXPRESSIONS.len(), "{there:?}");
+        let left: Vec<_> = EXPRESSIONS.iter().filter(|name| called.iter().any(|called| called == **name)).collect();
+        assert!(left.is_empty(), "{level}: not replaced by their expressions: {left:?}");
+    }
+}
+
+#[tokio::test]
+async fn every_function_has_a_comment() {
+    let database = Database::migrated().await;
+    let sql = "SELECT oid::regprocedure::text, coalesce(obj_description(oid, 'pg_proc'), '') FROM pg_proc
+         WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' ORDER BY 1";
+    let functions: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the functions");
+    assert!(functions.len() > 30, "{functions:?}");
+    let without: Vec<_> = functions.iter().filter(|(_, comment)| comment.is_empty()).collect();
+    assert!(without.is_empty(), "{without:?}");
+    let unplain = |comment: &str| !comment.ends_with('.') || comment.matches(". ").count() > 0 || comment.len() > 120;
+    let not_one_sentence: Vec<_> = functions.iter().filter(|(_, comment)| unplain(comment)).collect();
+    assert!(not_one_sentence.is_empty(), "{not_one_sentence:?}");
+}
