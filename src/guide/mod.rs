@@ -1,7 +1,7 @@
 //! The guide: how to use it, what it promises, and what it costs. All its examples are compiled.
 //!
 //! - To begin with: [where a call runs](transactions), and the [kinds of limits](kinds)
-//! - What it does to the database: [migrations and privileges](migrations), [personal data](personal_data)
+//! - What it does to the database: [migrations and privileges](migrations), [upgrading], [personal data](personal_data)
 //! - When it gets serious: [when things fail](failures), [many callers](many_callers), [shards],
 //!   [performance]
 //! - Where it runs: [behind a pooler](poolers), [YugabyteDB](yugabytedb)
@@ -24,5 +24,5 @@ macro_rules! chapters {
 
 chapters! {
     alternatives failures kinds many_callers migrations performance personal_data poolers queue shards sql testing tool
-    transactions waiting web yugabytedb
+    transactions upgrading waiting web yugabytedb
 }

@@ -7,7 +7,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide by name.
-pub const GUIDE: [(&str, &str); 17] = chapters![
+pub const GUIDE: [(&str, &str); 18] = chapters![
     "alternatives",
     "failures",
     "kinds",
@@ -22,6 +22,7 @@ pub const GUIDE: [(&str, &str); 17] = chapters![
     "testing",
     "tool",
     "transactions",
+    "upgrading",
     "waiting",
     "web",
     "yugabytedb",
