@@ -1,5 +1,5 @@
--- What was applied: the numbered migrations, and every object of the limiter, functions with the hash of their definition. Each object
--- is created only where it is missing, because IF NOT EXISTS would take over a table that another role has put there meanwhile.
+-- The records: the numbered migrations that were applied, and every object of the limiter, functions with the hash of their
+-- definition. Each table is created only where it is missing, because IF NOT EXISTS would take over a table that another role has put there meanwhile.
 DO $history$
 DECLARE
   there CONSTANT text[] := ARRAY(
@@ -34,7 +34,7 @@ BEGIN
     -- Objects of a release before this table keep the privileges that were granted on them.
     INSERT INTO public.rate_limits_objects (object) SELECT t.object FROM pg_catalog.unnest(there) AS t (object);
   ELSE
-    -- An object that was dropped is new when it comes back.
+    -- An object that was dropped is new when it is created again.
     DELETE FROM public.rate_limits_objects AS o WHERE o.object <> ALL (there);
   END IF;
   IF pg_catalog.to_regclass($name$public.rate_limits_migrations$name$) IS NULL THEN

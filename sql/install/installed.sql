@@ -1,4 +1,4 @@
--- What is installed, one row for each thing: what it is, which one, and how it is defined. Reads system catalogs only, and locks
+-- The objects that are installed, one row each: type, name and definition. Reads system catalogs only, and locks
 -- no table: so the conditions of partial indexes are left out, which could not be printed without a lock. The hash of
 -- a function covers all that decides what it does; it is the same in every schema and on every version of PostgreSQL.
 WITH home AS (

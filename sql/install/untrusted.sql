@@ -1,7 +1,8 @@
--- What makes the schema unsafe to migrate: one row for each problem, none if there is none. Reads system catalogs only, so that it
+-- Problems that make the schema unsafe to migrate, one row each. Reads system catalogs only, so that it
 -- runs no code of others. The names rate_limit* in the schema belong to the limiter.
 --
--- A role that can create objects in the schema could put a table with a trigger, or a function, in the place of one of ours. Its
+-- A role that can create objects in the schema could put a table with a trigger, or a function, in the place of one of the
+-- limiter's. Its
 -- code would run as the role that migrates, or as the owner of the functions.
 WITH home AS (
   SELECT n.oid, n.nspowner, n.nspacl

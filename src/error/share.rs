@@ -33,7 +33,7 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
             match (source.downcast_ref::<ReadOnlyByDefault>(), source.downcast_ref::<SchemaTooNew>()) {
                 (Some(read_only), _) => read_only.clone().into(),
                 (_, Some(too_new)) => too_new.clone().into(),
-                // What is no trouble of the connection does not become one.
+                // Other errors must not become trouble of the connection.
                 _ => sqlx::Error::Decode(error.to_string().into()),
             }
         }

@@ -237,7 +237,7 @@ impl Limiter {
 }
 
 impl Combiner {
-    /// The engine. It is asked for once, and whether this release can work with the schema.
+    /// Returns the engine. The first call also checks that this release can work with the schema.
     pub(super) async fn engine(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
         match self.known_engine() {
             Some(engine) => Ok(engine),

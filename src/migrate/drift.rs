@@ -22,7 +22,7 @@ pub enum Drift {
     NotApplied {
         /// Its version.
         version: i32,
-        /// What it is about.
+        /// Its subject.
         name: &'static str,
     },
     /// A migration was applied with another text than this release has.
@@ -47,12 +47,12 @@ pub enum Drift {
     },
     /// A table, a column or an index is not there.
     Missing {
-        /// What it is, and its name: `column rate_limits.value`.
+        /// Its type and its name: `column rate_limits.value`.
         object: String,
     },
     /// A table, a column or an index is not as the migrations make it: a type, a default, the persistence (UNLOGGED).
     Definition {
-        /// What it is, and its name: `column rate_limits.value`.
+        /// Its type and its name: `column rate_limits.value`.
         object: String,
         /// How the migrations make it.
         expected: String,
@@ -104,11 +104,11 @@ impl fmt::Display for Drift {
     }
 }
 
-/// What a run has to do.
+/// The work of a run.
 pub(super) struct Plan {
     pub(super) migrations: Vec<Migration>,
     pub(super) functions: Vec<Function>,
-    /// Of those: which were changed by hand.
+    /// The functions among them that were changed by hand.
     pub(super) changed: Vec<&'static str>,
     /// Those, and the ones that are as they should be.
     pub(super) recorded: Vec<Function>,
@@ -251,8 +251,8 @@ fn grants(installed: &Installed) -> Vec<Drift> {
     found
 }
 
-/// The name of a table of ours that is something else. One that is ours may be there already, if the SQL was printed and run by
-/// another tool: then it is taken over, and later migrations may still have to add columns.
+/// The name of a relation that takes the place of one of the limiter's tables. A table of the limiter may exist without a record, if
+/// another tool has run printed SQL: it is taken over, and later migrations may still have to add columns.
 pub(super) fn occupied(installed: &Installed) -> Option<String> {
     let definitions = TABLES.lines().filter_map(|line| line.split_once(": "));
     for (object, expected) in definitions {

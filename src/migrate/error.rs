@@ -51,7 +51,7 @@ pub enum MigrateError {
     Untrusted {
         /// The schema.
         schema: String,
-        /// What is not safe, one sentence each.
+        /// The problems, one sentence each.
         problems: Vec<String>,
     },
     /// The database refused: transactions are read-only, because the server is a standby or by its settings.

@@ -1,4 +1,4 @@
-//! What is installed in a schema.
+//! The objects that are installed in a schema.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +26,11 @@ pub(super) struct Applied {
     pub(super) sha256: Option<String>,
 }
 
-/// What was recorded of an object.
+/// The record of an object.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Record {
     object: String,
-    /// Of a function; `None`: it was there before objects were recorded.
+    /// The hash of a function; `None` if it is older than the records.
     pub(super) sha256: Option<String>,
     crate_version: Option<String>,
 }
@@ -48,7 +48,7 @@ fn parts(version: &str) -> Vec<u64> {
     release.split('.').map(|part| part.parse().unwrap_or_default()).collect()
 }
 
-/// What is installed in a schema: read from the catalogs, and from the two tables of records where they are plain tables.
+/// The objects of a schema, from the catalogs, and the two tables of records, where they are plain tables.
 #[derive(Debug, Default)]
 pub(super) struct Installed {
     pub(super) has_schema: bool,

@@ -24,8 +24,8 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
 /// invalid_function_definition: CREATE OR REPLACE cannot change what a function returns.
 const OTHER_RESULT: &str = "42P13";
 
-/// What every migration runs under. A statement that waits for a lock makes others wait behind it: it gives up soon, and is tried
-/// again. Functions are not looked at before all of them are there, which takes no locks on the tables that they name.
+/// The settings of every migration. A statement that waits for a lock makes others wait behind it, so it gives up soon and is retried.
+/// The bodies of functions are not checked when they are created: that would lock the tables that they name.
 const SETTINGS: [(&str, &str); 3] =
     [("lock_timeout", "1s"), ("check_function_bodies", "off"), ("search_path", "pg_catalog, pg_temp")];
 
@@ -67,7 +67,7 @@ pub struct MigrateReport {
     pub applied: Vec<i32>,
     /// The signatures of the functions that were created or replaced just now.
     pub functions: Vec<&'static str>,
-    /// Of those: the functions that were changed by hand since a release had put them there. Each is logged as a warning before
+    /// The functions among them that were changed by hand since a release had created them. Each is logged as a warning before
     /// it is replaced.
     pub changed_by_hand: Vec<&'static str>,
 }
@@ -156,7 +156,7 @@ impl Migrator {
     /// # Errors
     /// [`MigrateError`]. Two of these at once may make one of them fail with [`MigrateError::Busy`] on an engine without
     /// advisory locks (YugabyteDB up to 2024.2), and above READ COMMITTED: run it again then. [`run`](Self::run) does
-    /// that by itself. [`MigrateError::Busy`] also if a lock on a table is not to be had within a second.
+    /// that automatically. [`MigrateError::Busy`] also if a lock on a table is not free within a second.
     ///
     /// # In a transaction
     /// What was migrated is there when the caller commits. An advisory lock is held until then.
@@ -167,8 +167,8 @@ impl Migrator {
         self.nested(connection).await.map_err(|failure| self.told(failure))
     }
 
-    /// How the database differs from what this release ships: empty if there is nothing to do and nothing to look at. What a
-    /// newer release has put there does not count. It writes nothing, and needs no privileges.
+    /// Returns how the database differs from this release: empty if there is nothing to do and nothing to look at. Objects of a
+    /// newer release do not count. It writes nothing, and needs no privileges.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -280,7 +280,7 @@ impl Migrator {
         Ok(report(&installed, &plan, applied))
     }
 
-    /// What there is, and what there is to do.
+    /// Reads what is installed, and plans the work.
     pub(super) async fn plan(&self, conn: &mut PgConnection) -> Result<(Installed, Plan), Failure> {
         let installed = Installed::read(conn, &self.schema).await?;
         let newest = installed.applied.iter().filter(|applied| applied.breaking).map(|applied| applied.version).max();

@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use crate::error::SchemaTooNew;
 use crate::sql::{SCHEMA_VERSION, Statements};
 
-/// Looks once, on the first connection that is used: further calls return at once. A schema whose migrations are not recorded is
-/// taken as it is. In simple queries: poolers may share out the two halves of a prepared one.
+/// Checks once, on the first connection that is used; later calls return at once. A schema without records is taken as it
+/// is. In simple queries: poolers may share out the two halves of a prepared one.
 pub(crate) async fn check_release(connection: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
     if statements.is_checked.load(Ordering::Relaxed) {
         return Ok(());

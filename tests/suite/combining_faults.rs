@@ -266,11 +266,20 @@ async fn pooler(database: &Database, code: &'static str) -> (String, Arc<AtomicU
     (url, refused, cut)
 }
 
+/// The first message of a client with TLS, after its length.
+const SSL_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
+
 async fn forward(mut client: TcpStream, address: String, refused: Arc<AtomicU32>, code: &'static str) {
     let mut length = [0; 4];
     client.read_exact(&mut length).await.expect("a start-up message");
     let mut startup = vec![0; u32::from_be_bytes(length) as usize - 4];
     client.read_exact(&mut startup).await.expect("a start-up message");
+    if startup == SSL_REQUEST {
+        client.write_all(b"N").await.expect("an answer");
+        client.read_exact(&mut length).await.expect("a start-up message");
+        startup = vec![0; u32::from_be_bytes(length) as usize - 4];
+        client.read_exact(&mut startup).await.expect("a start-up message");
+    }
     if !code.is_empty() && String::from_utf8_lossy(&startup).contains("default_transaction_isolation") {
         refused.fetch_add(1, Ordering::Relaxed);
         let fields = format!("SFATAL\0VFATAL\0C{code}\0Munsupported startup parameter: options\0\0");

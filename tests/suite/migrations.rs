@@ -261,7 +261,7 @@ async fn a_failure_leaves_no_lock_and_nothing_half_done() {
     assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate_limit%'").await, 0);
     database.execute("DROP VIEW rate_limits; CREATE TABLE rate_limits (id int)").await;
     assert!(matches!(migrate(&pool).await, Err(MigrateError::Occupied { .. })));
-    // In the middle of the run: what is there of it goes.
+    // In the middle of the run, which is rolled back.
     database
         .execute(
             "DROP TABLE rate_limits; CREATE FUNCTION rate_limit_clock() RETURNS text LANGUAGE sql AS 'SELECT 1::text'",

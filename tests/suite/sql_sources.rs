@@ -182,7 +182,7 @@ fn stem(name: &str) -> String {
     name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// What is there, by what it is, its name and its definition.
+/// The objects of the schema: their type, name and definition.
 async fn installed(pool: &PgPool, what: &[&str]) -> BTreeSet<(String, String, String)> {
     let sql = include_str!("../../sql/install/installed.sql");
     let rows: Vec<(String, String, String)> = sqlx::query_as(sql).fetch_all(pool).await.expect("the catalogs");

@@ -176,7 +176,7 @@ async fn a_schema_that_is_not_there_or_not_whole_is_a_problem() {
     database.execute("DROP FUNCTION rate_limit_prune, rate_limit_reset(text)").await;
     let missing = ["function rate_limit_prune(", "rate_limit_reset(text) is missing", "Run pg-limiter migrate"];
     assert_eq!(examine(&database.url).has("functions", "problem", &missing).code, Some(1));
-    // What it advises helps.
+    // The advice helps.
     run(Some(&database.url), &["migrate"], "").says(0, "schema \"public\" is at version 4: updated 2 functions");
     examine(&database.url).has("functions", "ok", &[]);
 

@@ -112,7 +112,7 @@ async fn a_schema_in_which_others_can_create_objects_is_refused() {
     database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
     migrate(&database.pool).await.expect("migrated");
 
-    // What comes later is found, and a run that has something to do refuses it.
+    // A later change of the schema is reported, and a run that has something to do refuses it.
     database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
@@ -174,7 +174,7 @@ async fn default_privileges_give_no_role_anything() {
         assert_eq!(given, None, "{way}");
         assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     }
-    // What is granted by hand stays, also on functions that are replaced, and the tool lists it.
+    // Privileges that are granted by hand stay, also on functions that are replaced, and the tool lists them.
     database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
     database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
     migrate(&database.pool).await.expect("migrated");

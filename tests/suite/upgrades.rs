@@ -1,4 +1,4 @@
-//! What a new release brings reaches the databases that exist, and nothing is lost on the way.
+//! A new release reaches the databases that exist, and loses no grant, no balance and no job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -178,7 +178,7 @@ async fn drift_of_tables_owners_and_privileges_is_reported() {
     database.execute(&format!("DROP ROLE {other}")).await;
 }
 
-/// Calls are made, and jobs run, while the database is brought up to date; nobody is refused and nothing is granted twice.
+/// Callers take tokens and enqueue jobs while the database is brought up to date: no call fails, and no token is granted twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_the_release_before_is_upgraded_under_load() {
     let database = of_the_release_before().await;

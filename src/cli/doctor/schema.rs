@@ -12,7 +12,7 @@ use crate::sql::SCHEMA_VERSION;
 
 const HISTORY: &str = "rate_limits_migrations";
 
-/// The limiter's tables that are there.
+/// The limiter's tables in the database.
 pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sqlx::Error> {
     let sql = format!(
         "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
@@ -55,7 +55,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     })
 }
 
-/// How what is there differs from what this release ships: the findings on functions, tables, owners and privileges.
+/// The differences between the database and this release: the findings on functions, tables, owners and privileges.
 pub(super) async fn drift(session: &mut Session) -> Result<Vec<(&'static str, Finding)>, sqlx::Error> {
     let schema = session.schema.clone();
     let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";

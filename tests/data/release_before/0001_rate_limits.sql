@@ -1,12 +1,4 @@
--- Rate limits in PostgreSQL: the table and its functions, in the schema public.
--- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
--- For another schema, replace each `public.`. May be run again.
 
--- One row a bucket: two numbers (value, ts) and what a sliding window remembers.
---
--- The row is updated in place (HOT): no index holds a column that changes, and every page keeps room for the
--- next version. A distributed engine spreads its rows by the first column of the primary key; YugabyteDB would
--- put all keys of one name, or all shards of one key, on one tablet, so there the whole key is hashed.
 DO $table$
 DECLARE
   yugabyte CONSTANT boolean := pg_catalog.version() LIKE '%-YB-%';
@@ -28,8 +20,6 @@ BEGIN
     CASE WHEN yugabyte THEN '(name, key, shard) HASH' ELSE 'name, key, shard' END,
     CASE WHEN yugabyte THEN '' ELSE 'WITH (fillfactor = 70)' END
   );
-  -- Where a row has an xmax, somebody is writing to it, or has since the snapshot (or has rolled back): who has the choice
-  -- takes another one. One that was locked before it was written keeps that of its writer. YugabyteDB has no such columns.
   EXECUTE pg_catalog.format(
     $ddl$
     CREATE OR REPLACE VIEW public.rate_limits_seen AS
@@ -58,9 +48,6 @@ COMMENT ON COLUMN public.rate_limits.idle_at IS
 COMMENT ON COLUMN public.rate_limits.earlier_counts IS
   'For a sliding window: its period, start and rate, then the counts of the sub-intervals before, newest first. NULL for the other kinds.';
 
--- The limiter's clock: microseconds since the Unix epoch. clock_timestamp(), because now() stands still in a
--- transaction and would give a waiter the time at which it began to wait; date_part, because extract is slow. A double
--- precision number is exact enough for microseconds until the year 2255.
 CREATE OR REPLACE FUNCTION public.rate_limit_clock()
 RETURNS bigint
 LANGUAGE sql VOLATILE
@@ -68,7 +55,6 @@ AS $function$
   SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint
 $function$;
 
--- Where the grid of a fixed window without a start begins: somewhere, but the same for a bucket in every process.
 CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text)
 RETURNS bigint
 LANGUAGE sql STABLE
@@ -77,7 +63,6 @@ AS $function$
     bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint
 $function$;
 
--- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   kind text,
   rate double precision,
@@ -94,7 +79,6 @@ AS $function$
 DECLARE
   reason text;
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
   IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
@@ -132,49 +116,6 @@ BEGIN
 END
 $function$;
 
--- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
--- replayed, from psql.
---
--- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
--- Calls are decided in the order given; each sees what the calls before it took.
---
---   limit_*     one element a limit; NULL stands for an option that is not set, and for a whole array of them
---   bucket_*    one element a bucket, no bucket twice
---   item_*      one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks
---               the i-th bucket, the first limit, for 1
---   call_ops    limit | check | credit | charge | reset; NULL: limit
---   call_reserves  whether a call may take tokens before they are there; NULL: none may
---   call_sizes  the number of items of each call; NULL: one each. A call names a bucket once (the client adds up)
---   call_times  how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item,
---               without a reservation: callers who ask the same are decided in one step
---   call_ats    the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
---   holds_rows  the caller has locked a row of a sharded bucket already, so that no other one may be waited for
---   results     call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL
---               where there is none; for an allowed call that of a reservation, for a refused one the time after which
---               it would pass. item_refused; NULL: none. item_values: the balances after the call; of a sharded bucket
---               estimated, where not all of it was looked at.
---
--- Shards. A bucket of S shards has S rows or none, each with 1/S of the rate, the capacity and max_reserved, and each says
--- how many there are. Either no row owes tokens, or all are alike. So whoever finds enough in one row may take it from
--- there without a look at the others: two rows are drawn, and the fuller one is used (M. Mitzenmacher, "The power of two
--- choices in randomized load balancing", 1996). Where that is not enough, or something else than a take is asked, or the
--- rows are not what the limit says, all of them are gathered into one, decided on like a bucket of one row, and split.
---
--- First an UPDATE, and only for what it leaves a look at each call: plain calls on token buckets that have enough are
--- decided by the UPDATE that takes the tokens, which locks the row before it decides on it, at every isolation level.
--- (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, decides so, too.)
---
--- Exactness. All statements take rows in one order, at every isolation level, so that two of them do not wait for each other in
--- a circle: first the rows that are not there yet, then those that are, each by (name, key, shard) in bytes. A statement that
--- has locked existing rows inserts no more, but the other rows of a bucket whose row of shard 0 it has. The first UPDATE
--- therefore stops before the first row that the rest of the function may have to write. Where the order cannot be kept,
--- nothing is waited for.
--- Under REPEATABLE READ and SERIALIZABLE a row that changed after the snapshot makes the write fail (40001).
--- Under READ COMMITTED rows have to be locked before they are read for a decision; the first pass does without, because
--- a denial needs no lock, and writes nothing.
--- Nothing here catches an exception: a caught 40001 would let the transaction commit on what it should not have read.
--- Every access names the full primary key, and the plan for it must not depend on how large the table was when it was
--- made: so no sequential scan, and no join that reads all of it.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   limit_kinds text[],
   limit_rates double precision[],
@@ -216,65 +157,62 @@ DECLARE
   buckets CONSTANT integer := coalesce(cardinality(bucket_names), 0);
   items CONSTANT integer := coalesce(cardinality(item_buckets), buckets);
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
-  sorted integer[]; -- the buckets in the global order
-  locks_first boolean; -- READ COMMITTED
-  locking boolean; -- the second pass of that
-  hurried boolean; -- no other locks may be waited for any more
+  sorted integer[];
+  locks_first boolean;
+  locking boolean;
+  hurried boolean;
   missing_ones boolean;
-  holds_some boolean; -- locks on other rows
-  again boolean; -- the second pass of the others, after a wait
-  pending boolean; -- something is to be written
+  holds_some boolean;
+  again boolean;
+  pending boolean;
   clock bigint;
 
-  -- Plain calls, which the UPDATE decides.
   settled integer[];
   settled_values double precision[];
   settled_waits bigint[];
   is_settled boolean[];
-  is_done boolean; -- all of them are
+  is_done boolean;
   settled_at bigint;
-  item_calls integer[]; -- the call that an item is part of
-  first_short_name text; -- of the first bucket in the global order that the UPDATE has to leave
+  item_calls integer[];
+  first_short_name text;
   first_short_key text;
   first_left_name text;
   first_left_key text;
-  has_new boolean; -- rows that are not there, and not put there at once
-  new_buckets integer[]; -- buckets without a row
+  has_new boolean;
+  new_buckets integer[];
   new_capacities double precision[];
   new_amounts double precision[];
-  new_refills bigint[]; -- microseconds until they are full again
-  was_put integer[]; -- those that have got one
+  new_refills bigint[];
+  was_put integer[];
   put_values double precision[];
 
-  -- The buckets.
   rows public.rate_limits[];
-  row_exists boolean[]; -- there is a row in the table
-  row_present boolean[]; -- there is to be one
+  row_exists boolean[];
+  row_present boolean[];
   row_changed boolean[];
-  rows_before public.rate_limits[]; -- as they were read
+  rows_before public.rate_limits[];
   present_before boolean[];
   to_update public.rate_limits[];
   to_insert public.rate_limits[];
-  to_insert_last public.rate_limits[]; -- of shards from 1 on
+  to_insert_last public.rate_limits[];
   to_delete public.rate_limits[];
   written bigint;
   missed bigint := 0;
 
-  -- The shards.
-  bucket_shards integer[]; -- how many a bucket is to have; NULL: one
-  first_shards integer[]; -- the two drawn
+  bucket_shards integer[];
+  first_shards integer[];
   second_shards integer[];
-  chosen_shards integer[]; -- the fuller one of these
-  pair_balances double precision[]; -- what those two hold
-  beyond_rows double precision[]; -- what the others are thought to hold
-  spare_balances double precision[]; -- what the chosen row had left
-  asked_counts double precision[]; -- and what was taken from it
-  others public.rate_limits[]; -- the row of the other one, `rows` having that of the first
-  prefers_first boolean[]; -- because the other one is in use
+  chosen_shards integer[];
+  pair_balances double precision[];
+  beyond_rows double precision[];
+  spare_balances double precision[];
+  asked_counts double precision[];
+  others public.rate_limits[];
+  prefers_first boolean[];
   looks_at_all boolean[];
-  widened boolean; -- since the rows were read
-  is_gathered boolean[]; -- `rows` has what is to be decided on
-  shares public.rate_limits[]; -- the rows of all buckets that are looked at as a whole
+  widened boolean;
+  is_gathered boolean[];
+  shares public.rate_limits[];
   share_balances double precision[];
   nth_share integer;
   nth_shard integer;
@@ -284,36 +222,34 @@ DECLARE
   gathered_limits integer[];
   gathered_ats bigint[];
   gathered_totals double precision[];
-  may_drain boolean[]; -- tokens may be taken from single rows, and the others left as they are
-  is_split boolean[]; -- all of its rows were written by an earlier pass
-  is_removed boolean[]; -- all of its rows were removed by an earlier pass
-  was_drained boolean[]; -- of the shares, this one was
-  is_anchored boolean[]; -- the row of shard 0 is only there to be locked
+  may_drain boolean[];
+  is_split boolean[];
+  is_removed boolean[];
+  was_drained boolean[];
+  is_anchored boolean[];
   rows_found public.rate_limits[];
   drained public.rate_limits[];
   shards_there integer[];
   shards_gone integer[];
 
-  -- The rows that are being gathered.
-  parts integer; -- the row in hand is one of so many
+  parts integer;
   looks integer;
   look_lacks double precision[];
   look_inflows double precision[];
-  lack double precision; -- to be full, at `bucket.ts`
-  inflow double precision; -- since then
+  lack double precision;
+  inflow double precision;
   total double precision;
-  pairs boolean; -- the two drawn
-  gathers boolean; -- all
+  pairs boolean;
+  gathers boolean;
   header double precision[];
   kept public.rate_limits;
   kept_balance double precision;
   sums double precision[];
 
-  -- The bucket in hand: what the algebra of a kind reads and writes.
   in_hand integer;
   limit_in_hand integer;
-  moment bigint; -- the clock's reading it was brought up to
-  touched boolean; -- changed since it was taken up
+  moment bigint;
+  touched boolean;
   present boolean;
   bucket public.rate_limits;
   kind text;
@@ -321,23 +257,22 @@ DECLARE
   period bigint;
   capacity double precision;
   resolution integer;
-  now bigint; -- `moment`, but never before `bucket.ts`: a clock that steps back takes nothing
+  now bigint;
   count double precision;
-  balance double precision; -- at `now`
-  tolerance double precision; -- what rounding may do to a balance, in tokens
+  balance double precision;
+  tolerance double precision;
   missing double precision;
   wait double precision;
   part double precision;
-  opened bigint; -- the start of the window that holds `now`
-  sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `now`
-  gone double precision; -- the fraction of it that is gone by
+  opened bigint;
+  sub_interval bigint;
+  gone double precision;
 
-  -- The call at hand.
   op text;
   at bigint;
   times integer;
   admitted integer;
-  one double precision; -- the count of one time
+  one double precision;
   first_item integer;
   last_item integer := 0;
   grouped boolean;
@@ -345,8 +280,8 @@ DECLARE
   ok boolean;
   done boolean;
   after double precision;
-  least_balance double precision; -- how far down this call may go; NULL: without bound
-  slack double precision; -- the tolerance at that depth
+  least_balance double precision;
+  slack double precision;
   undo_rows public.rate_limits[];
   undo_present boolean[];
   undo_gathered boolean[];
@@ -365,17 +300,11 @@ BEGIN
   END IF;
 
   locks_first := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-  -- Plain calls: one token bucket each, the database's clock. The UPDATE that takes the tokens decides; it leaves alone what
-  -- has too few of them, what has no row, and what is not valid: the rest of the function looks at that. Reservations go the
-  -- same way, if they are of one row.
   IF item_buckets IS NULL AND call_ops IS NULL AND call_ats IS NULL
     AND (call_reserves IS NULL OR (call_sizes IS NULL AND call_times IS NULL AND limit_shards IS NULL))
   THEN
     now := public.rate_limit_clock();
     IF limit_shards IS NOT NULL THEN
-      -- None under READ COMMITTED: an UPDATE that waits and then finds too little keeps the row locked, and the rows of the other
-      -- shards could not be waited for without a circle. For the same reason the UPDATE stops before the first bucket that has to
-      -- be gathered: its rows are waited for before those of later ones.
       SELECT
         array_agg(c.shard ORDER BY c.nth),
         array_agg(c.of_both ORDER BY c.nth),
@@ -387,11 +316,9 @@ BEGIN
         FROM (
           SELECT
             a.*,
-            -- One of the `shards` rows, and how much further another one is.
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
           FROM (
-            -- The plain calls with their limits, in the global order.
             SELECT
               a.*,
               kind = 'token_bucket' AND times >= 1
@@ -403,13 +330,11 @@ BEGIN
             FROM (
               SELECT
                 l.*,
-                -- Not a constant, which would be looked up on its own.
                 CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
                 1e-9 + 1e-14 * l.capacity AS tolerance,
                 CASE
                   WHEN l.reserves
                   THEN
-                    -- As far down as it may go, and as the time until it is full again can be told.
                     greatest(
                       amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
                       capacity + amount - 1e18 * rate / period)
@@ -439,11 +364,10 @@ BEGIN
                     CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                     CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
                     coalesce(u.reserves, false) AS reserves
-                  -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
                   FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
                     WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
                   CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                  OFFSET 0 -- Nothing is to be worked out twice.
+                  OFFSET 0
                 ) AS i
                 OFFSET 0
               ) AS l
@@ -453,8 +377,6 @@ BEGIN
           OFFSET 0
         ) AS a
         LEFT JOIN LATERAL (
-          -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
-          -- and what both hold.
           SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
           FROM (
             SELECT
@@ -479,9 +401,6 @@ BEGIN
       ) AS c;
     END IF;
     IF buckets > 1 THEN
-      -- Rows are taken in one order: new rows first, then existing ones. So where a new one is not a single plain call on a token
-      -- bucket, all is left to the loop below, which keeps to it. And the UPDATE stops before the first row that the
-      -- loop may have to write. (It may not have to where the call is refused, which takes no lock.)
       SELECT
         coalesce(bool_or(l.is_new AND NOT l.fits), false),
         coalesce(array_agg(l.nth) FILTER (WHERE l.is_new), '{}'),
@@ -505,13 +424,11 @@ BEGIN
             CASE
               WHEN NOT a.is_plain OR r.earlier_counts IS NOT NULL OR r.shards <> a.shards THEN false
               WHEN a.shards > 1 OR r.flow >= a.needed THEN true
-              -- Refused for the next second at least: the loop may look a little later.
               WHEN a.reserves OR a.times = 1 THEN r.flow + 1000000 * a.rate / a.period < a.needed
               ELSE r.flow + 1000000 * a.rate / a.period < a.amount / a.times - a.tolerance
             END,
             false) AS is_left
         FROM (
-          -- The plain calls with their limits, in the global order.
           SELECT
             a.*,
             kind = 'token_bucket' AND times >= 1
@@ -523,13 +440,11 @@ BEGIN
           FROM (
             SELECT
               l.*,
-              -- Not a constant, which would be looked up on its own.
               CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
               1e-9 + 1e-14 * l.capacity AS tolerance,
               CASE
                 WHEN l.reserves
                 THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
                   greatest(
                     amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
                     capacity + amount - 1e18 * rate / period)
@@ -559,11 +474,10 @@ BEGIN
                   CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                   CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
                   coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
                 FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
                   WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
                 CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
+                OFFSET 0
               ) AS i
               OFFSET 0
             ) AS l
@@ -592,7 +506,7 @@ BEGIN
       END IF;
     END IF;
     IF has_new THEN
-      NULL; -- Their rows are put there before any other is taken.
+      NULL;
     ELSIF call_sizes IS NULL THEN
       FOR i IN 1 .. coalesce(cardinality(new_buckets), 0) LOOP
         INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
@@ -606,7 +520,6 @@ BEGIN
         END IF;
       END LOOP;
       WITH asked AS (
-        -- The plain calls with their limits, in the global order.
         SELECT
           a.*,
           kind = 'token_bucket' AND times >= 1
@@ -618,13 +531,11 @@ BEGIN
         FROM (
           SELECT
             l.*,
-            -- Not a constant, which would be looked up on its own.
             CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
             CASE
               WHEN l.reserves
               THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
                 greatest(
                   amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
                   capacity + amount - 1e18 * rate / period)
@@ -654,11 +565,10 @@ BEGIN
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
                 coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
               FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
                 WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
               CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
+              OFFSET 0
             ) AS i
             OFFSET 0
           ) AS l
@@ -678,8 +588,6 @@ BEGIN
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
           AND (was_put IS NULL OR asked.nth <> ALL (was_put))
@@ -687,7 +595,6 @@ BEGIN
           bucket.value +
           greatest(now - bucket.ts, 0)::double precision * rate / period
           >= needed
-        -- The balances after that.
         RETURNING
           asked.nth,
           CASE
@@ -712,7 +619,6 @@ BEGIN
       SELECT array_agg(u.nth), array_agg(u.left_over), array_agg(u.wait) INTO settled, settled_values, settled_waits
       FROM updated AS u;
     ELSIF call_times IS NULL AND NOT locks_first THEN
-      -- Of a group all or none, by one snapshot: so not under READ COMMITTED.
       FOR nth IN 1 .. calls LOOP
         FOR i IN 1 .. greatest(coalesce(call_sizes[nth], 1), 1) LOOP
           last_item := last_item + 1;
@@ -720,7 +626,6 @@ BEGIN
         END LOOP;
       END LOOP;
       WITH asked AS (
-        -- The plain calls with their limits, in the global order.
         SELECT
           a.*,
           kind = 'token_bucket' AND times >= 1
@@ -732,13 +637,11 @@ BEGIN
         FROM (
           SELECT
             l.*,
-            -- Not a constant, which would be looked up on its own.
             CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
             1e-9 + 1e-14 * l.capacity AS tolerance,
             CASE
               WHEN l.reserves
               THEN
-                -- As far down as it may go, and as the time until it is full again can be told.
                 greatest(
                   amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
                   capacity + amount - 1e18 * rate / period)
@@ -768,11 +671,10 @@ BEGIN
                 CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                 CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
                 coalesce(u.reserves, false) AS reserves
-              -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
               FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
                 WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
               CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-              OFFSET 0 -- Nothing is to be worked out twice.
+              OFFSET 0
             ) AS i
             OFFSET 0
           ) AS l
@@ -792,8 +694,6 @@ BEGIN
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity)) * period / rate)::bigint
         FROM asked
-        -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to
-        -- that when the table has grown.
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND bucket.shards = asked.shards AND bucket.earlier_counts IS NULL AND asked.is_plain
           AND (was_put IS NULL OR asked.nth <> ALL (was_put))
@@ -817,7 +717,6 @@ BEGIN
             ) AS b ON true
             WHERE b.has_enough IS NULL
           ))
-        -- The balances after that.
         RETURNING
           asked.nth,
           CASE
@@ -852,7 +751,7 @@ BEGIN
       is_settled[settled[i]] := true;
     END LOOP;
     is_done := cardinality(settled) = buckets;
-    IF limit_shards IS NOT NULL THEN -- The loop below chooses for the others.
+    IF limit_shards IS NOT NULL THEN
       chosen_shards := ARRAY(
         SELECT CASE WHEN is_settled[n] THEN chosen_shards[n] END FROM generate_series(1, buckets) AS n ORDER BY n
       );
@@ -861,7 +760,6 @@ BEGIN
 
   IF is_done IS NOT TRUE THEN
     IF limit_shards IS NOT NULL THEN
-      -- How many shards each bucket is to have, and two of them.
       FOR item IN 1 .. items LOOP
         b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
         parts := limit_shards[CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END];
@@ -892,7 +790,6 @@ BEGIN
     may_drain := NULL;
     widened := false;
     IF again IS NOT TRUE THEN
-      -- Reads the rows, and locks them if that is to be; those of sharded buckets apart.
       IF buckets = 1 THEN
         SELECT r.*
         INTO bucket
@@ -908,7 +805,7 @@ BEGIN
           array_agg(r.whole ORDER BY a.nth),
           array_agg(coalesce(r.there, false) ORDER BY a.nth)
         INTO sorted, rows, row_present
-        FROM unnest((SELECT bucket_names), bucket_keys) WITH ORDINALITY AS a (name, key, nth) -- Sub-select: as above.
+        FROM unnest((SELECT bucket_names), bucket_keys) WITH ORDINALITY AS a (name, key, nth)
         LEFT JOIN LATERAL (
           SELECT t AS whole, true AS there
           FROM public.rate_limits AS t
@@ -924,15 +821,13 @@ BEGIN
         END LOOP;
       END IF;
       row_exists := row_present;
-      IF is_anchored IS NOT NULL THEN -- What an earlier pass put there says nothing.
+      IF is_anchored IS NOT NULL THEN
         FOR i IN 1 .. buckets LOOP
           row_present[i] := row_present[i] AND is_anchored[i] IS NOT TRUE;
         END LOOP;
       END IF;
 
       IF locking THEN
-        -- In the order in which others write: the rows that are not there, then those that are. The former cannot be locked: put
-        -- one there, or wait for the transaction that does.
         holds_some := settled IS NOT NULL;
         FOREACH missing_ones IN ARRAY ARRAY[true, false] LOOP
           <<each_bucket>>
@@ -942,8 +837,6 @@ BEGIN
               CONTINUE;
             ELSIF chosen_shards[b] IS NOT NULL AND looks_at_all[b] IS NOT TRUE THEN
               CONTINUE WHEN missing_ones;
-              -- Whoever has it and then finds too little in it cannot wait for the others without a circle. So it is waited for only if
-              -- it held many times what is asked, and taken at all only if those who were quicker cannot have emptied it.
               bucket := NULL;
               IF spare_balances[b] >= 4 * asked_counts[b] THEN
                 SELECT r.*
@@ -980,7 +873,6 @@ BEGIN
                 WHERE r.name = bucket_names[b] AND r.key = bucket_keys[b] AND r.shard = nth_shard
                 FOR NO KEY UPDATE SKIP LOCKED;
                 IF NOT FOUND THEN
-                  -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
                   RAISE EXCEPTION 'could not serialize access to a bucket'
                     USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
                 END IF;
@@ -1000,7 +892,7 @@ BEGIN
                 ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
                 is_anchored[b] := FOUND;
                 holds_some := holds_some OR FOUND;
-                row_exists[b] := true; -- Or another transaction has put it there since: it is locked in its turn.
+                row_exists[b] := true;
                 CONTINUE each_bucket WHEN missing_ones OR is_anchored[b];
               END IF;
               SELECT r.*
@@ -1012,8 +904,7 @@ BEGIN
               row_exists[b] := FOUND;
               row_present[b] := FOUND;
               EXIT WHEN FOUND;
-              IF holds_some THEN -- It has gone since it was read, and new rows come before those that are held.
-                -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
+              IF holds_some THEN
                 RAISE EXCEPTION 'could not serialize access to a bucket'
                   USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
               END IF;
@@ -1079,12 +970,9 @@ BEGIN
     present_before := row_present;
     asked_counts := NULL;
 
-    -- After the locks: a waiter must not decide by the time at which it began to wait.
     clock := public.rate_limit_clock();
 
-    -- Decide.
     FOR nth IN 1 .. calls LOOP
-      -- Decides the nth call.
       times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;
       first_item := last_item + 1;
       last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
@@ -1110,9 +998,9 @@ BEGIN
               bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
-                newest integer := 0; -- the newest sub-interval with a count
-                left_at bigint; -- the number of the sub-interval at whose start it has left
-                part_of bigint; -- the place of that one in its period
+                newest integer := 0;
+                left_at bigint;
+                part_of bigint;
               BEGIN
                 bucket.idle_at := bucket.ts;
                 IF bucket.value = 0 THEN
@@ -1127,7 +1015,6 @@ BEGIN
                 IF newest IS NOT NULL THEN
                   left_at := sub_interval - newest + resolution + 1;
                   part_of := (left_at % resolution + resolution) % resolution;
-                  -- Whole periods and parts apart, or the product would not fit; parts rounded up.
                   bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
                     + (part_of * period + resolution - 1) / resolution;
                 END IF;
@@ -1158,7 +1045,7 @@ BEGIN
           undo_gathered[item] := is_gathered[b];
         END IF;
         count := item_counts[item];
-        IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN -- NaN is above all numbers here.
+        IF NOT coalesce(count = 0 OR count BETWEEN 1e-100 AND 1e100, false) THEN
           RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
             count, bucket_names[item_buckets[item]]
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
@@ -1177,9 +1064,9 @@ BEGIN
                   bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
                 ELSIF kind = 'sliding_window' THEN
                   DECLARE
-                    newest integer := 0; -- the newest sub-interval with a count
-                    left_at bigint; -- the number of the sub-interval at whose start it has left
-                    part_of bigint; -- the place of that one in its period
+                    newest integer := 0;
+                    left_at bigint;
+                    part_of bigint;
                   BEGIN
                     bucket.idle_at := bucket.ts;
                     IF bucket.value = 0 THEN
@@ -1194,7 +1081,6 @@ BEGIN
                     IF newest IS NOT NULL THEN
                       left_at := sub_interval - newest + resolution + 1;
                       part_of := (left_at % resolution + resolution) % resolution;
-                      -- Whole periods and parts apart, or the product would not fit; parts rounded up.
                       bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
                         + (part_of * period + resolution - 1) / resolution;
                     END IF;
@@ -1207,7 +1093,6 @@ BEGIN
               row_present[in_hand] := present;
               touched := false;
             END IF;
-            -- Takes the bucket up and brings it to the moment.
             in_hand := item_buckets[item];
             limit_in_hand := item_limits[item];
             moment := at;
@@ -1216,7 +1101,6 @@ BEGIN
             period := limit_periods[limit_in_hand];
             capacity := coalesce(limit_capacities[limit_in_hand], rate);
             resolution := coalesce(limit_resolutions[limit_in_hand], 1);
-            -- What would spoil a row is caught here, whoever calls; which option suits which kind, by those who do.
             IF NOT coalesce(
               rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000
                 AND capacity BETWEEN 0 AND 1e100 AND coalesce(limit_max_reserved[limit_in_hand] BETWEEN 0 AND 1e100, true)
@@ -1236,7 +1120,7 @@ BEGIN
             gathers := false;
             IF bucket_shards IS NOT NULL OR looks_at_all IS NOT NULL OR bucket.shards <> 1 THEN
               IF share_counts[in_hand] IS NULL THEN
-                IF bucket_shards[in_hand] > 1 THEN -- At the two drawn, or at the one chosen of them.
+                IF bucket_shards[in_hand] > 1 THEN
                   parts := bucket_shards[in_hand];
                   pairs := is_gathered[in_hand] IS NOT TRUE;
                   IF NOT coalesce(
@@ -1262,7 +1146,7 @@ BEGIN
                   touched := false;
                   CONTINUE each_item;
                 END IF;
-              ELSIF share_counts[in_hand] > 0 AND is_gathered[in_hand] IS NOT TRUE THEN -- At all.
+              ELSIF share_counts[in_hand] > 0 AND is_gathered[in_hand] IS NOT TRUE THEN
                 gathers := true;
                 looks := share_counts[in_hand];
                 parts := (shares[first_shares[in_hand]]).shards;
@@ -1311,41 +1195,38 @@ BEGIN
                   IF phase IS NULL THEN
                     phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
                   END IF;
-                  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                  IF bucket.earlier_counts IS NOT NULL THEN
                     FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
                       bucket.value := bucket.value + part;
                     END LOOP;
                     bucket.value := capacity - bucket.value;
                     bucket.earlier_counts := NULL;
                   END IF;
-                  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
                   opened := now - ((now - phase % period) % period + period) % period;
                   opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
                   inflow := coalesce(rate * ((opened - opened_before) / period), 0);
                   bucket.value := least(bucket.value + inflow, capacity);
-                  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
                   bucket.ts := greatest(bucket.ts, opened);
                   balance := bucket.value;
                 END;
               ELSIF kind = 'sliding_window' THEN
                 DECLARE
                   phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
-                  -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
                   inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                   inside CONSTANT bigint := ((now - phase) % period + period) % period;
-                  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
+                  counts double precision[] := bucket.earlier_counts[4:];
                   steps bigint;
                   used double precision;
                 BEGIN
                   IF bucket.earlier_counts IS NULL THEN
-                    IF present THEN -- The row was another kind's: what is missing from it is used.
+                    IF present THEN
                       bucket.value := greatest(rate - bucket.value, 0);
                     END IF;
                     counts := array_fill(0::double precision, ARRAY[resolution]);
                   ELSIF cardinality(counts) <> resolution
                     OR bucket.earlier_counts[1] <> period
                     OR bucket.earlier_counts[2] <> phase
-                  THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
+                  THEN
                     FOREACH part IN ARRAY counts LOOP
                       bucket.value := bucket.value + part;
                     END LOOP;
@@ -1370,7 +1251,7 @@ BEGIN
                   balance := rate - used;
                 END;
               ELSIF kind = 'token_bucket' THEN
-                IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                IF bucket.earlier_counts IS NOT NULL THEN
                   FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
                     bucket.value := bucket.value + part;
                   END LOOP;
@@ -1389,7 +1270,7 @@ BEGIN
                   USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
               END IF;
               IF parts > 1 OR gathers THEN
-                IF NOT gathers AND bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN -- Another limit's: it may owe what others do not.
+                IF NOT gathers AND bucket.earlier_counts[1:3] IS DISTINCT FROM header THEN
                   looks_at_all[in_hand] := true;
                   widened := true;
                   in_hand := NULL;
@@ -1437,12 +1318,6 @@ BEGIN
               rows[in_hand] := bucket;
               is_gathered[in_hand] := true;
             ELSIF gathers THEN
-              -- It has more than all of them where one row was full and what flowed in was lost, while others were not: one bucket of
-              -- the whole rate would have got it. How much that one lacks: a row that lacks w at a moment s was asked, since any moment
-              -- before, for at most w and what flowed into it since then. So, seen from each of these moments, the bucket lacks at most
-              --   the sum of this over the rows that were written then or later, less what has flowed into the whole since then,
-              -- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the
-              -- integrodifferential equation of Takacs", 1958). All of them shrink at the whole rate.
               kind := limit_kinds[limit_in_hand];
               rate := limit_rates[limit_in_hand];
               period := limit_periods[limit_in_hand];
@@ -1464,7 +1339,7 @@ BEGIN
                     sum(f.lack - f.inflow) OVER written_since AS lacks,
                     count(*) OVER written_since AS rows
                   FROM (
-                    SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow -- More than that makes no difference.
+                    SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow
                     FROM unnest(look_lacks[1:looks], look_inflows[1:looks]) AS u (lack, inflow)
                   ) AS f
                   WINDOW written_since AS (ORDER BY f.inflow)
@@ -1486,7 +1361,6 @@ BEGIN
             tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
           END IF;
           EXIT WHEN done;
-          -- These two change the state itself; then it is taken up again, to see the balance.
           IF present THEN
             IF op = 'reset' THEN
               present := false;
@@ -1537,7 +1411,7 @@ BEGIN
               slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
             END IF;
           END IF;
-          IF parts > 1 THEN -- One row can only say yes.
+          IF parts > 1 THEN
             IF balance - count * times < - tolerance THEN
               looks_at_all[in_hand] := true;
               widened := true;
@@ -1550,7 +1424,7 @@ BEGIN
               count, bucket_names[in_hand], capacity - least_balance
               USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
           END IF;
-          IF times > 1 THEN -- All but one at once, as far as there is enough; that one goes the way of a single call.
+          IF times > 1 THEN
             admitted := CASE WHEN count = 0 THEN times - 1 ELSE floor(least((balance + slack) / count, times - 1)) END;
             IF admitted > 0 AND balance >= - slack THEN
               one := count;
@@ -1580,15 +1454,14 @@ BEGIN
               wait := opened - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
             ELSIF kind = 'sliding_window' THEN
               DECLARE
-                room CONSTANT double precision := rate - balance - missing; -- what may be used then
-                whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
+                room CONSTANT double precision := rate - balance - missing;
+                whole double precision := bucket.value;
                 counts CONSTANT double precision[] := bucket.earlier_counts[4:];
                 leaving double precision;
               BEGIN
                 FOR i IN 1 .. resolution - 1 LOOP
                   whole := whole + counts[i];
                 END LOOP;
-                -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
                 FOR j IN 0 .. resolution LOOP
                   leaving := CASE WHEN j < resolution THEN counts[resolution - j] ELSE bucket.value END;
                   IF j = resolution THEN
@@ -1613,11 +1486,10 @@ BEGIN
             ELSIF kind = 'token_bucket' THEN
               wait := ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
             END IF;
-            -- A balance does not grow before the clock has come to where the row is.
             wait := least(wait, 1e18) + (now - moment);
             IF ok = NOT refused THEN
               call_waits[nth] := greatest(call_waits[nth], wait::bigint);
-            ELSIF NOT ok THEN -- The first refusal: what the others would have waited for is taken back.
+            ELSIF NOT ok THEN
               call_waits[nth] := wait::bigint;
             END IF;
           END IF;
@@ -1646,7 +1518,6 @@ BEGIN
         IF grouped THEN
           undo_balance[item] := CASE WHEN parts > 1 THEN balance + beyond_rows[in_hand] ELSE balance END;
         END IF;
-        -- In a group provisionally, until all of it has passed.
         IF op = 'charge' OR (op = 'limit' AND (ok OR grouped)) THEN
           IF kind = 'fixed_window' THEN
             bucket.value := bucket.value - count;
@@ -1698,9 +1569,9 @@ BEGIN
           bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
         ELSIF kind = 'sliding_window' THEN
           DECLARE
-            newest integer := 0; -- the newest sub-interval with a count
-            left_at bigint; -- the number of the sub-interval at whose start it has left
-            part_of bigint; -- the place of that one in its period
+            newest integer := 0;
+            left_at bigint;
+            part_of bigint;
           BEGIN
             bucket.idle_at := bucket.ts;
             IF bucket.value = 0 THEN
@@ -1715,7 +1586,6 @@ BEGIN
             IF newest IS NOT NULL THEN
               left_at := sub_interval - newest + resolution + 1;
               part_of := (left_at % resolution + resolution) % resolution;
-              -- Whole periods and parts apart, or the product would not fit; parts rounded up.
               bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
                 + (part_of * period + resolution - 1) / resolution;
             END IF;
@@ -1733,13 +1603,12 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The call_sizes add up to the items.';
     END IF;
 
-    IF widened THEN -- Once more, with all rows of the buckets for which two were too few.
+    IF widened THEN
       IF again OR hurried THEN
-        -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
         RAISE EXCEPTION 'could not serialize access to a bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
-      hurried := locking; -- The locks in hand are not in order for that.
+      hurried := locking;
       pending := NULL;
       row_changed := NULL;
       in_hand := NULL;
@@ -1757,12 +1626,9 @@ BEGIN
       CONTINUE;
     END IF;
 
-    -- Writes what has changed, each in the global order: new rows, those that are there, then those that go.
     FOR i IN 1 .. buckets LOOP
       b := sorted[i];
       IF share_counts[b] IS NOT NULL THEN
-        -- The rows of bucket b, which were gathered into one: as they are to be.
-        -- Which ones there are now:
         shards_there := CASE
           WHEN is_removed[b] THEN '{}'
           WHEN is_split[b] THEN ARRAY(SELECT generate_series(0, coalesce(bucket_shards[b], 1) - 1))
@@ -1771,7 +1637,6 @@ BEGIN
             FROM unnest(shares[first_shares[b] : first_shares[b] + share_counts[b] - 1]) AS u
           ) || CASE WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END
         END;
-        -- and which of these go:
         shards_gone := CASE WHEN NOT row_present[b] THEN shards_there WHEN is_anchored[b] THEN ARRAY[0] ELSE '{}' END;
         is_removed[b] := NOT row_present[b];
         IF row_present[b] AND row_changed[b] THEN
@@ -1802,7 +1667,6 @@ BEGIN
             LOOP
               EXIT WHEN total <= 0;
               IF again AND was_drained[nth_share] IS NOT TRUE THEN
-                -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
                 RAISE EXCEPTION 'could not serialize access to a bucket'
                   USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
               END IF;
@@ -1819,41 +1683,38 @@ BEGIN
                   IF phase IS NULL THEN
                     phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
                   END IF;
-                  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                  IF bucket.earlier_counts IS NOT NULL THEN
                     FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
                       bucket.value := bucket.value + part;
                     END LOOP;
                     bucket.value := capacity - bucket.value;
                     bucket.earlier_counts := NULL;
                   END IF;
-                  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
                   opened := now - ((now - phase % period) % period + period) % period;
                   opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
                   inflow := coalesce(rate * ((opened - opened_before) / period), 0);
                   bucket.value := least(bucket.value + inflow, capacity);
-                  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
                   bucket.ts := greatest(bucket.ts, opened);
                   balance := bucket.value;
                 END;
               ELSIF kind = 'sliding_window' THEN
                 DECLARE
                   phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
-                  -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
                   inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
                   inside CONSTANT bigint := ((now - phase) % period + period) % period;
-                  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
+                  counts double precision[] := bucket.earlier_counts[4:];
                   steps bigint;
                   used double precision;
                 BEGIN
                   IF bucket.earlier_counts IS NULL THEN
-                    IF present THEN -- The row was another kind's: what is missing from it is used.
+                    IF present THEN
                       bucket.value := greatest(rate - bucket.value, 0);
                     END IF;
                     counts := array_fill(0::double precision, ARRAY[resolution]);
                   ELSIF cardinality(counts) <> resolution
                     OR bucket.earlier_counts[1] <> period
                     OR bucket.earlier_counts[2] <> phase
-                  THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
+                  THEN
                     FOREACH part IN ARRAY counts LOOP
                       bucket.value := bucket.value + part;
                     END LOOP;
@@ -1878,7 +1739,7 @@ BEGIN
                   balance := rate - used;
                 END;
               ELSIF kind = 'token_bucket' THEN
-                IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+                IF bucket.earlier_counts IS NOT NULL THEN
                   FOREACH part IN ARRAY bucket.earlier_counts[4:] LOOP
                     bucket.value := bucket.value + part;
                   END LOOP;
@@ -1903,9 +1764,9 @@ BEGIN
                 bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
               ELSIF kind = 'sliding_window' THEN
                 DECLARE
-                  newest integer := 0; -- the newest sub-interval with a count
-                  left_at bigint; -- the number of the sub-interval at whose start it has left
-                  part_of bigint; -- the place of that one in its period
+                  newest integer := 0;
+                  left_at bigint;
+                  part_of bigint;
                 BEGIN
                   bucket.idle_at := bucket.ts;
                   IF bucket.value = 0 THEN
@@ -1920,7 +1781,6 @@ BEGIN
                   IF newest IS NOT NULL THEN
                     left_at := sub_interval - newest + resolution + 1;
                     part_of := (left_at % resolution + resolution) % resolution;
-                    -- Whole periods and parts apart, or the product would not fit; parts rounded up.
                     bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
                       + (part_of * period + resolution - 1) / resolution;
                   END IF;
@@ -1933,7 +1793,6 @@ BEGIN
             to_update := to_update || ARRAY(SELECT u FROM unnest(drained) AS u ORDER BY u.shard);
           ELSE
             IF again AND is_split[b] IS NOT TRUE AND is_removed[b] IS NOT TRUE THEN
-              -- A row that cannot be waited for: it comes before those that are held, in the order in which all take them.
               RAISE EXCEPTION 'could not serialize access to a bucket'
                 USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
             END IF;
@@ -1970,15 +1829,13 @@ BEGIN
         ELSIF row_changed[b] THEN
           to_update := to_update || rows[b];
         END IF;
-      ELSIF row_exists[b] THEN -- Reset, or put there only to be locked.
+      ELSIF row_exists[b] THEN
         bucket.name := bucket_names[b];
         bucket.key := bucket_keys[b];
         bucket.shard := 0;
         to_delete := to_delete || bucket;
       END IF;
     END LOOP;
-    -- New rows before those that are there: one that is new by the snapshot may be there since, and taken by somebody, for whom
-    -- an INSERT waits. Whoever has taken rows that are there waits for more of these only, and so never for who inserts.
     IF to_insert IS NOT NULL THEN
       INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
       SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
@@ -1987,7 +1844,7 @@ BEGIN
       GET DIAGNOSTICS written = ROW_COUNT;
       missed := cardinality(to_insert) - written;
     END IF;
-    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN -- Three statements, but the locks in one order.
+    IF to_delete IS NOT NULL AND locking IS NOT TRUE THEN
       FOR bucket IN
         SELECT u.*
         FROM unnest(to_update || to_delete) AS u
@@ -2008,7 +1865,7 @@ BEGIN
         idle_at = w.idle_at,
         earlier_counts = w.earlier_counts
       FROM unnest((SELECT to_update)) AS w
-      WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard; -- ANY: as above.
+      WHERE r.name = ANY (ARRAY[w.name]) AND r.key = w.key AND r.shard = w.shard;
       GET DIAGNOSTICS written = ROW_COUNT;
       missed := missed + cardinality(to_update) - written;
     END IF;
@@ -2018,7 +1875,6 @@ BEGIN
       WHERE r.name = bucket.name AND r.key = bucket.key AND r.shard = bucket.shard;
       missed := missed + CASE WHEN FOUND THEN 0 ELSE 1 END;
     END LOOP;
-    -- Only a transaction that has the row of shard 0 puts the others of a bucket there: so they come after it is taken.
     IF to_insert_last IS NOT NULL THEN
       INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
       SELECT w.name, w.key, w.shard, w.shards, w.value, w.ts, w.idle_at, w.earlier_counts
@@ -2027,15 +1883,13 @@ BEGIN
       GET DIAGNOSTICS written = ROW_COUNT;
       missed := missed + cardinality(to_insert_last) - written;
     END IF;
-    IF missed > 0 THEN -- What was read is no longer what is there.
+    IF missed > 0 THEN
       RAISE EXCEPTION 'could not serialize access to % of % buckets', missed, buckets
         USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
 
     EXIT WHEN locking OR again OR pending IS NOT TRUE OR call_ats IS NOT NULL
       OR public.rate_limit_clock() - clock <= 1000 + 50 * (buckets + coalesce(cardinality(shares), 0));
-    -- Somebody had a row, and let go of it unchanged. What was decided as of a moment before the wait is decided once
-    -- more, on the same rows, which nobody else can change now.
     again := true;
     row_exists := row_present;
     rows := rows_before;
@@ -2048,9 +1902,6 @@ BEGIN
     in_hand := NULL;
     last_item := 0;
   END LOOP;
-  -- The settled calls are answered now.
-  -- Whatever the statement has waited for since the UPDATE, these calls were decided as of a moment before the wait. They are
-  -- brought to the time after it, or tokens that flowed in meanwhile could be taken twice: by them, and by the next caller.
   IF settled IS NOT NULL THEN
     IF public.rate_limit_clock() - settled_at > 1000 + 50 * buckets THEN
       now := public.rate_limit_clock();
@@ -2067,7 +1918,6 @@ BEGIN
             greatest(now - bucket.ts, 0)::double precision * rate / period
             , capacity - amount)) * period / rate)::bigint
         FROM (
-          -- The plain calls with their limits, in the global order.
           SELECT
             a.*,
             kind = 'token_bucket' AND times >= 1
@@ -2079,13 +1929,11 @@ BEGIN
           FROM (
             SELECT
               l.*,
-              -- Not a constant, which would be looked up on its own.
               CASE WHEN l.shards = 1 THEN (0 * l.nth)::integer ELSE chosen_shards[l.nth] END AS shard,
               1e-9 + 1e-14 * l.capacity AS tolerance,
               CASE
                 WHEN l.reserves
                 THEN
-                  -- As far down as it may go, and as the time until it is full again can be told.
                   greatest(
                     amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
                     capacity + amount - 1e18 * rate / period)
@@ -2115,11 +1963,10 @@ BEGIN
                   CASE WHEN item_counts IS NULL THEN 1 ELSE u.count END AS count,
                   CASE WHEN call_times IS NULL THEN 1 ELSE u.times END AS times,
                   coalesce(u.reserves, false) AS reserves
-                -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
                 FROM unnest((SELECT bucket_names), bucket_keys, item_limits, item_counts, call_times, call_reserves)
                   WITH ORDINALITY AS u (name, key, nth_limit, count, times, reserves, nth)
                 CROSS JOIN LATERAL (SELECT CASE WHEN item_limits IS NULL THEN 1 ELSE u.nth_limit END AS nth_limit) AS n
-                OFFSET 0 -- Nothing is to be worked out twice.
+                OFFSET 0
               ) AS i
               OFFSET 0
             ) AS l
@@ -2128,7 +1975,6 @@ BEGIN
         ) AS asked
         WHERE bucket.name = ANY (ARRAY[asked.name]) AND bucket.key = asked.key AND bucket.shard = asked.shard
           AND asked.nth = ANY (settled)
-        -- The balances after that.
         RETURNING
           asked.nth,
           CASE
@@ -2160,16 +2006,12 @@ BEGIN
       END IF;
     END LOOP;
     IF is_done AND call_reserves IS NOT NULL THEN
-      call_waits[buckets] := call_waits[buckets]; -- One for each, whatever the order they came in.
+      call_waits[buckets] := call_waits[buckets];
     END IF;
   END IF;
 END
 $function$;
 
--- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
--- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
--- {admitted, wait, value}, and for how many microseconds it waited for the row, if the UPDATE decided; one array, because
--- that is quicker than a row.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text,
   key text,
@@ -2194,7 +2036,6 @@ AS $function$
 #variable_conflict use_column
 DECLARE
   now bigint := public.rate_limit_clock();
-  -- Of the row.
   rate CONSTANT double precision := rate_limit_take.rate / nullif(shards, 0);
   capacity CONSTANT double precision := rate_limit_take.capacity / nullif(shards, 0);
   amount CONSTANT double precision := count * times;
@@ -2203,21 +2044,20 @@ DECLARE
     CASE
       WHEN reserves
       THEN
-        -- As far down as it may go, and as the time until it is full again can be told.
         greatest(
           amount - (1e-9 + 1e-14 * capacity) - max_reserved * (1 + 1e-14),
           capacity + amount - 1e18 * rate / period)
       ELSE amount - tolerance
     END;
   chosen integer := 0;
-  held double precision; -- the chosen row
-  of_both double precision; -- that and the other one drawn
-  locks_first boolean := false; -- as in rate_limit_decide
+  held double precision;
+  of_both double precision;
+  locks_first boolean := false;
   draws integer := 0;
-  holds_row boolean := false; -- which has too little
+  holds_row boolean := false;
   left_over double precision;
   left_at bigint;
-  waited bigint; -- with the time of the UPDATE itself
+  waited bigint;
   decided record;
 BEGIN
   IF times >= 1 AND shards BETWEEN 1 AND 1000 AND (NOT reserves OR (times = 1 AND shards = 1))
@@ -2235,14 +2075,11 @@ BEGIN
             rate_limit_take.name AS name,
             rate_limit_take.key AS key,
             rate_limit_take.shards AS shards,
-            -- One of the `shards` rows, and how much further another one is.
             floor(random() * shards)::integer AS first,
             1 + floor(random() * (shards - 1))::integer AS step
           OFFSET 0
         ) AS a
         CROSS JOIN LATERAL (
-          -- Of the two rows drawn, `first` and `step` further, one that is free if it has enough for `amount`, or else the fuller one;
-          -- and what both hold.
           SELECT f.shard, f.balance, sum(f.balance) OVER () AS of_both
           FROM (
             SELECT
@@ -2269,8 +2106,6 @@ BEGIN
           chosen := NULL;
           EXIT;
         END IF;
-        -- An UPDATE that waits and then finds too little keeps the row locked, and the rows of the other shards cannot be
-        -- waited for then. So one is looked for that is free, or waited for if it has many times what is asked.
         PERFORM
         FROM public.rate_limits AS bucket
         WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
@@ -2302,7 +2137,6 @@ BEGIN
       >= needed
     RETURNING bucket.value, bucket.ts INTO left_over, left_at;
     IF FOUND THEN
-      -- Somebody had the row: see rate_limit_decide.
       waited := public.rate_limit_clock() - now;
       IF waited > 1000 THEN
         now := now + waited;
@@ -2354,8 +2188,6 @@ BEGIN
 END
 $function$;
 
--- Which of these buckets have a row that another transaction has locked; NULL for a bucket without a row. It waits for
--- nothing. A batch that has waited too long for a lock asks, so that the calls on locked rows wait apart from the others.
 CREATE OR REPLACE FUNCTION public.rate_limit_held(bucket_names text[], bucket_keys text[])
 RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2390,7 +2222,6 @@ BEGIN
 END
 $function$;
 
--- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
   op text,
   name text,
@@ -2423,7 +2254,6 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
   END IF;
-  -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
@@ -2442,7 +2272,6 @@ BEGIN
     resolution,
     shards
   );
-  -- NULL stands for what is usual, and is quicker.
   SELECT
     d.call_admitted IS NULL OR d.call_admitted[1] = 1,
     d.call_waits[1] * interval '1 microsecond',
@@ -2471,9 +2300,6 @@ BEGIN
 END
 $function$;
 
--- Takes `count` tokens, or says when they could be had. A denial writes nothing. `value` is what is left; where there are
--- more than two shards, an estimate, unless the call was refused.
---   SELECT ok, retry_after, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
 CREATE OR REPLACE FUNCTION public.rate_limit(
   name text,
   key text,
@@ -2501,7 +2327,6 @@ AS $function$
     resolution, shards, at) AS s
 $function$;
 
--- Decides like rate_limit and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check(
   name text,
   key text,
@@ -2529,8 +2354,6 @@ AS $function$
     resolution, shards, at) AS s
 $function$;
 
--- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
--- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
 CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
   name text,
   key text,
@@ -2569,7 +2392,6 @@ BEGIN
 END
 $function$;
 
--- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2588,8 +2410,6 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to forget every key of a limit.';
   END IF;
-  -- One by one, by the whole primary key and in the order in which decisions take rows. How many there are says the row of
-  -- shard 0, once it is locked: nobody divides the bucket anew who does not hold it.
   DELETE FROM public.rate_limits AS r
   WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = 0
   RETURNING r.shards INTO shards;
@@ -2603,8 +2423,6 @@ BEGIN
 END
 $function$;
 
--- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
--- COMMITTED, since a SERIALIZABLE scan would lock the table.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2633,7 +2451,6 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  -- While this waited for the row of shard 0, the bucket may have got more of them.
   WITH doomed AS (
     SELECT r.name, r.key, r.shard
     FROM public.rate_limits AS r
@@ -2654,15 +2471,6 @@ BEGIN
 END
 $function$;
 
--- Removes rows that equal no row, those whose idle_at has passed: of the next `step` rows in the order of the primary
--- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
--- the next step to go on from; NULL when there are no more.
---
--- The rows of a sharded bucket go together, with that of shard 0, or not at all: one that is idle may hold, in the time
--- since it was written, what has flowed in for the others.
---
--- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
--- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune(
   step integer DEFAULT 1000,
   after_name text DEFAULT NULL,
@@ -2707,7 +2515,7 @@ BEGIN
     last_shard := candidate.shard;
     CONTINUE WHEN candidate.idle_at > clock;
     last_of_bucket := candidate.shard;
-    IF candidate.shard > 0 THEN -- Unless it is left over, it goes with that of shard 0.
+    IF candidate.shard > 0 THEN
       CONTINUE WHEN EXISTS (
         SELECT
         FROM public.rate_limits AS r
@@ -2727,7 +2535,6 @@ BEGIN
         WHERE t.idle_at > clock
       );
     END IF;
-    -- Again, on the locked rows: they may have been used since they were looked at.
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       PERFORM
       FROM public.rate_limits AS r
@@ -2756,8 +2563,6 @@ BEGIN
 END
 $function$;
 
--- Whoever may call these functions may use up any limit: nobody may, until it is granted. The functions run as their
--- owner, so that a role needs EXECUTE only, and can neither read nor change a row by hand.
 REVOKE ALL ON TABLE public.rate_limits, public.rate_limits_seen FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_clock() FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_phase(text, text) FROM PUBLIC;

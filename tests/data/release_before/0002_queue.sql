@@ -1,13 +1,4 @@
--- The rate-limited queue: its tables and functions, in the schema public.
--- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
--- For another schema, replace each `public.`. May be run again.
 
--- The queue: jobs, the groups that they wait in, and the workers that look for them. Times are microseconds since the Unix
--- epoch: to_timestamp(run_at / 1e6).
---
--- A job is scheduled (for its run_at), available (due, and standing in the line of its group because the limit lets nobody
--- start yet), running, done, dead (it failed too often) or cancelled. Each state that is looked for has a partial index; a
--- job that is done stands in none but that of its end.
 DO $table$
 DECLARE
   yugabyte CONSTANT boolean := pg_catalog.version() LIKE '%-YB-%';
@@ -42,7 +33,6 @@ BEGIN
       CONSTRAINT rate_limit_jobs_pkey PRIMARY KEY (id)
     ) %s
     $ddl$,
-    -- A queue's dead rows are in the way of those who look for due ones.
     CASE WHEN yugabyte THEN '' ELSE 'WITH (autovacuum_vacuum_scale_factor = 0.02)' END
   );
 END
@@ -61,7 +51,6 @@ CREATE INDEX IF NOT EXISTS rate_limit_jobs_finished
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_jobs_unique
   ON public.rate_limit_jobs (queue, unique_id) WHERE unique_id IS NOT NULL;
 
--- Whoever claims jobs of a group locks its row, so that they start in their order. Nobody else waits for it.
 CREATE TABLE IF NOT EXISTS public.rate_limit_groups (
   queue text COLLATE "C" NOT NULL,
   key text COLLATE "C" NOT NULL,
@@ -107,9 +96,6 @@ COMMENT ON COLUMN public.rate_limit_groups.lag IS 'How far, in microseconds, the
 COMMENT ON TABLE public.rate_limit_workers IS
   'Workers and until when they may sleep. Whoever enqueues wakes them if something is due before.';
 
--- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other: it is not
--- sent where it tells nobody anything. YugabyteDB has none: there workers look again by themselves. (Not in SQL: that would
--- be planned anew for each call.)
 DO $ring$
 BEGIN
   EXECUTE pg_catalog.format(
@@ -138,20 +124,6 @@ BEGIN
 END
 $ring$;
 
--- Takes the reservations of jobs, and writes the jobs: both or neither, in the caller's transaction.
---
---   limit_*, bucket_*, item_*  as for rate_limit_decide
---   job_sizes        the number of items of each job
---   job_keys         the group of each job
---   job_payloads     JSON
---   job_unique_ids   a second job of that id in the queue is the first one, until that is pruned; NULL: any number
---   job_jitters      run_at is spread over so many microseconds after the tokens are there
---   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are there
---   only_estimate    takes nothing and writes nothing
---   results          job_outcomes: scheduled, duplicate (of job_ids; nothing was taken), refused (by the limits in
---                    item_refused; job_waits says after which time it would be let in) or past (the time asked for has
---                    gone by). job_run_ats: when it will run; job_waits: the microseconds until then. job_aheads, only
---                    of an estimate: how many jobs of the group wait already.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue(
   queue_name text,
   limit_kinds text[],
@@ -196,17 +168,16 @@ AS $function$
 DECLARE
   jobs CONSTANT integer := cardinality(job_keys);
   has_unique CONSTANT boolean := array_remove(job_unique_ids, NULL) <> '{}';
-  -- A bucket for each job and a job for each bucket: said by NULL below, which is quicker.
   is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs;
-  is_looked_at boolean := false; -- some are only checked
-  is_behind boolean; -- some group of the queue has a line
+  is_looked_at boolean := false;
+  is_behind boolean;
   ops text[] := array_fill(CASE WHEN only_estimate THEN 'check' ELSE 'limit' END, ARRAY[jobs]);
   clock bigint := public.rate_limit_clock();
   admitted integer[];
   waits bigint[];
   taken double precision[];
   first_items integer[];
-  slots bigint[]; -- when the tokens are there
+  slots bigint[];
   new_ids bigint[];
   new_unique_ids text[];
   inserted integer := 0;
@@ -227,11 +198,10 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job.';
   END IF;
 
-  -- What is there already, or can not be, takes no tokens: it is only checked.
   FOR nth IN 1 .. jobs LOOP
     first_items[nth] := item;
     item := item + job_sizes[nth];
-    IF job_not_befores[nth] < clock - 1000000 THEN -- The client's clock may be a little behind.
+    IF job_not_befores[nth] < clock - 1000000 THEN
       job_outcomes[nth] := 'past';
       ops[nth] := 'check';
       is_looked_at := true;
@@ -251,7 +221,7 @@ BEGIN
 
   IF jobs = 1 AND is_plain AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1
     AND NOT only_estimate AND NOT is_looked_at
-  THEN -- One job with one limit, the most usual: there is a shorter way for it.
+  THEN
     taken := public.rate_limit_take(
       bucket_names[1], bucket_keys[1], limit_rates[1], limit_periods[1], coalesce(limit_capacities[1], limit_rates[1]),
       item_counts[1], 1, 1, true, limit_max_reserved[1]);
@@ -270,7 +240,7 @@ BEGIN
     ) AS d;
   END IF;
 
-  clock := public.rate_limit_clock(); -- After the locks, and not before the moment that the waits count from.
+  clock := public.rate_limit_clock();
   FOR nth IN 1 .. jobs LOOP
     job_waits[nth] := waits[nth];
     slots[nth] := greatest(
@@ -278,7 +248,6 @@ BEGIN
     IF job_outcomes[nth] IS NULL THEN
       job_outcomes[nth] := CASE
         WHEN coalesce(admitted[nth], 1) = 1 THEN 'scheduled'
-        -- It may have waited for the very one of its id, and for the last tokens.
         WHEN job_unique_ids[nth] IS NOT NULL AND EXISTS (
           SELECT
           FROM public.rate_limit_jobs AS j
@@ -326,7 +295,6 @@ BEGIN
       RETURNING id, unique_id
     )
     SELECT array_agg(w.id), array_agg(w.unique_id) INTO new_ids, new_unique_ids FROM written AS w;
-    -- In the order of the jobs, without those that somebody else has written since they were looked for.
     FOR nth IN 1 .. jobs LOOP
       CONTINUE WHEN job_outcomes[nth] <> 'scheduled';
       IF has_unique AND new_unique_ids[inserted + 1] IS DISTINCT FROM job_unique_ids[nth] THEN
@@ -370,7 +338,7 @@ BEGIN
         job_ids[nth] := found_id;
         job_run_ats[nth] := found_run_at
           + CASE WHEN is_behind THEN public.rate_limit_lag(queue_name, found_key) ELSE 0 END;
-      ELSE -- The first one of that id, in this same call, was not let in; nor is this one.
+      ELSE
         place := array_position(job_unique_ids, job_unique_ids[nth]);
         job_outcomes[nth] := job_outcomes[place];
         job_waits[nth] := job_waits[place];
@@ -393,7 +361,6 @@ BEGIN
 END
 $function$;
 
--- How far, in microseconds, the line of a group is behind the times that its jobs were given; 0 without a line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -407,37 +374,6 @@ BEGIN
 END
 $function$;
 
--- Starts due jobs of a queue: never before their run_at, and never more of a group than its limits allow by the time at
--- which they start. Runs in a READ COMMITTED transaction of its own.
---
--- A reservation says when a job may run, if everything goes well. Where workers are late, a job failed or its worker died,
--- jobs start at other times than those; so each start also takes its tokens, from a second bucket of the same limit, whose
--- name ends in '/started'. A job that is on time finds them there. One that does not stands in the line of its group
--- (available) until they are, and the group with it: what is in line starts in order, and is not looked at again before.
---
--- Groups may share such a bucket. So that no job starves behind others, a job that is refused a second time pays ahead: it
--- takes its tokens, and the bucket owes them until the job's moment (paid_until). Only one job pays ahead from a bucket: a
--- bucket that owes refuses all others, and their groups look again right after that moment. At its moment the job gets its
--- payment back and asks again, before all others. So a payment never lets more start than the rate, however late the worker
--- is; and if anything was taken from the bucket since that moment, the payment has expired. A job of several limits pays for
--- the one that it waits for longest: of the others it keeps nothing from anybody.
---
--- The claim is one statement that commits by itself, with an answer that is small enough for any buffer: a worker that is
--- stopped or cut off keeps no row locked. Its payloads are read afterwards (rate_limit_claimed).
---
---   worker    of this name; it is asleep afterwards, for `sleep` microseconds, if it got fewer than `most`
---   most      the most jobs to start
---   ahead     jobs that are to start within so many microseconds are claimed, too; the worker waits for their moments, and so
---             is not late for each by as long as claiming takes
---   lease     in microseconds; a job whose lease runs out comes back
---   limit_*   all limits that the worker knows; jobs with others are left alone
---   results   the jobs, in the order in which they start, in so many microseconds (job_start_in), and a last row without a
---             job: next_in, the microseconds until there may be something to do (NULL: nothing is known to come); lapsed:
---             there are leases that have run out; look_again: claim again before sleeping, as jobs may have come before
---             this worker was known to sleep, or stand behind others that had to be put in line
---
--- A group is claimed from by whoever has its row locked: its jobs start in the order of (priority, run_at, id). Who meets a
--- locked one leaves it alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_claim(
   queue_name text,
   worker_name text,
@@ -475,23 +411,23 @@ AS $function$
 DECLARE
   clock bigint := public.rate_limit_clock();
   horizon bigint;
-  level bigint := 2147483648; -- priorities are gone through from the highest on
+  level bigint := 2147483648;
   level_ids bigint[];
   level_keys text[];
-  due_ids bigint[] := '{}'; -- of scheduled jobs
-  front_ids bigint[]; -- of those that have paid ahead, and whose moment has come
+  due_ids bigint[] := '{}';
+  front_ids bigint[];
   front_keys text[];
-  keys text[] := '{}'; -- of groups that may have something to start
-  lined_keys text[]; -- those whose lines are ready
+  keys text[] := '{}';
+  lined_keys text[];
   group_row record;
   open_keys text[] := '{}';
-  open_floors bigint[] := '{}'; -- before which nothing of the group starts
-  open_refused bigint[] := '{}'; -- the job that was refused last
+  open_floors bigint[] := '{}';
+  open_refused bigint[] := '{}';
   shut_keys text[] := '{}';
   line_ids bigint[] := '{}';
   started_ids bigint[] := '{}';
   started_ats bigint[] := '{}';
-  stopped_keys text[] := '{}'; -- groups that had to stop, and until when
+  stopped_keys text[] := '{}';
   stopped_ats bigint[] := '{}';
   stopped_run_ats bigint[] := '{}';
   stopped_ids bigint[] := '{}';
@@ -500,24 +436,22 @@ DECLARE
   next_at bigint;
   other_at bigint;
 
-  -- The jobs at hand, in the order in which they are to start, and their items, one after the other.
   cancelled public.rate_limit_jobs;
   job record;
   jobs integer := 0;
   ids bigint[];
-  job_groups integer[]; -- the place of the group in open_keys
+  job_groups integer[];
   run_ats bigint[];
-  job_ats bigint[]; -- when it starts
-  next_jobs integer[]; -- the next one of the same group
-  job_firsts integer[]; -- the first item
+  job_ats bigint[];
+  next_jobs integer[];
+  job_firsts integer[];
   job_sizes integer[];
   names text[];
   bucket_keys text[];
   counts double precision[];
-  group_nexts integer[]; -- the next job of each group
+  group_nexts integer[];
   group_lasts integer[];
 
-  -- Those that have paid ahead, or do so now: the moments, and the buckets by their items.
   had_paid integer[] := '{}';
   had_paid_untils bigint[];
   had_paid_items integer[];
@@ -526,14 +460,13 @@ DECLARE
   paid_items integer[] := '{}';
   is_contended boolean := false;
 
-  -- What is asked in one round: for each group its next job, or several that ask for the same.
   asked_jobs integer[];
   asked_times integer[];
   asked_ats bigint[];
   asked_buckets text[];
   asked_names text[];
   asked_keys text[];
-  asked_items integer[]; -- the buckets of the items
+  asked_items integer[];
   bucket_ats bigint[];
   bucket_ats_of_jobs bigint[];
   item_buckets integer[];
@@ -562,11 +495,10 @@ DECLARE
   items_before integer;
   items_seen integer;
 
-  -- Those that are refused: what they pay ahead, or for whose payment they wait.
   payers integer[];
   payer_readies bigint[];
   payer_items integer[];
-  payer_places integer[]; -- of the item within the job
+  payer_places integer[];
   payer_buckets integer[];
   payer_names text[];
   payer_keys text[];
@@ -592,7 +524,6 @@ BEGIN
 
   horizon := clock + ahead;
 
-  -- (A cancellation does not do so itself: it may be part of a transaction that stays open, and nobody is to wait for that.)
   FOR cancelled IN
     SELECT j.*
     FROM public.rate_limit_jobs AS j
@@ -622,7 +553,6 @@ BEGIN
     LIMIT most
   ) AS f;
 
-  -- The first ones that are due, and the groups that they are of.
   LOOP
     SELECT j.priority INTO level
     FROM public.rate_limit_jobs AS j
@@ -638,7 +568,6 @@ BEGIN
         AND j.limit_names <@ rate_limit_claim.limit_names
       ORDER BY j.run_at, j.id
       LIMIT most - cardinality(due_ids)
-      -- Shared with others who claim. What somebody is cancelling is left alone, and keeps nobody from the rest.
       FOR KEY SHARE SKIP LOCKED
     ) AS d;
     due_ids := due_ids || level_ids;
@@ -650,7 +579,6 @@ BEGIN
     SELECT g.key
     FROM public.rate_limit_groups AS g
     WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
-      -- Not those of which nothing could be started here; a line that has gone is to be found out.
       AND (
         EXISTS (
           SELECT
@@ -670,7 +598,6 @@ BEGIN
   SELECT coalesce(array_agg(DISTINCT k ORDER BY k), '{}') INTO keys FROM unnest(keys || front_keys || lined_keys) AS k;
 
   IF keys <> '{}' THEN
-    -- Locks the groups, and starts of their jobs what the limits allow.
     INSERT INTO public.rate_limit_groups (queue, key)
     SELECT queue_name, k
     FROM unnest(keys) AS k
@@ -697,7 +624,6 @@ BEGIN
       END IF;
     END LOOP;
 
-    -- What those before us have left of them: a new statement sees it.
     SELECT coalesce(array_agg(h.id), '{}') INTO line_ids
     FROM unnest(open_keys) AS k
     CROSS JOIN LATERAL (
@@ -705,7 +631,6 @@ BEGIN
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
         AND j.limit_names <@ rate_limit_claim.limit_names
-        -- Where not all that are due were seen, one of a higher priority may be among the others.
         AND (cardinality(due_ids) < most OR j.priority >= level)
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT most
@@ -726,7 +651,7 @@ BEGIN
       run_ats[jobs] := job.run_at;
       job_ats[jobs] := greatest(job.run_at, clock, open_floors[place], job.paid_until);
       job_groups[jobs] := place;
-      IF job.paid_until > horizon THEN -- Somebody let the group look again before the moment of its job.
+      IF job.paid_until > horizon THEN
         nth := jobs;
         ready_at := job.paid_until;
         group_nexts[place] := NULL;
@@ -756,7 +681,6 @@ BEGIN
     END LOOP;
 
     IF is_contended THEN
-      -- They are asked and paid from in several statements, so in one order from the beginning.
       SELECT array_agg(l.name), array_agg(l.key), array_agg(l.ts) INTO asked_names, asked_keys, bucket_ats
       FROM (
         SELECT a.name, a.key, t.ts
@@ -773,7 +697,6 @@ BEGIN
           SELECT names[i.item] AS name, bucket_keys[i.item] AS key, counts[i.item] AS count, job_ats[h.nth] AS at
           FROM unnest(had_paid, had_paid_untils, had_paid_items) AS h (nth, until, item)
           CROSS JOIN LATERAL (SELECT job_firsts[h.nth] + h.item - 1 AS item) AS i
-          -- What was taken since has been taken from those tokens, too.
           WHERE EXISTS (
             SELECT
             FROM unnest(asked_names, asked_keys, bucket_ats) AS b (name, key, ts)
@@ -800,11 +723,9 @@ BEGIN
       all_periods := limit_periods;
       all_capacities := limit_capacities;
       all_starts := limit_starts;
-      -- In the order of the jobs: of those that share a bucket the first one gets what there is.
       FOREACH nth IN ARRAY ARRAY(SELECT n FROM unnest(group_nexts) AS n WHERE n IS NOT NULL ORDER BY n) LOOP
         times := 1;
         place := next_jobs[nth];
-        -- A row of jobs that ask for the same is asked for at once.
         WHILE job_sizes[nth] = 1 AND job_sizes[place] = 1 AND job_ats[place] = job_ats[nth]
           AND names[job_firsts[place]] = names[job_firsts[nth]]
           AND bucket_keys[job_firsts[place]] = bucket_keys[job_firsts[nth]]
@@ -818,8 +739,6 @@ BEGIN
         asked_ats := asked_ats || job_ats[nth];
         sizes := sizes || job_sizes[nth];
         FOR i IN job_firsts[nth] .. job_firsts[nth] + job_sizes[nth] - 1 LOOP
-          -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
-          -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
           nth_limit := array_position(limit_names, names[i]);
           limit_kind := limit_kinds[nth_limit];
           capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
@@ -827,7 +746,7 @@ BEGIN
           phase := limit_starts[nth_limit];
           IF limit_kind = 'fixed_window' THEN
             full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
-            IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
+            IF phase IS NULL THEN
               phase := public.rate_limit_phase(names[i], bucket_keys[i]);
             END IF;
           END IF;
@@ -854,13 +773,12 @@ BEGIN
       EXIT WHEN asked_jobs = '{}';
 
       asked_items := item_buckets;
-      -- Said by NULL if it is as usual, which is quicker.
       IF cardinality(item_buckets) = cardinality(asked_buckets) AND cardinality(item_buckets) = cardinality(asked_jobs) THEN
         item_buckets := NULL;
         sizes := NULL;
       END IF;
       IF clock >= ALL (asked_ats) THEN
-        asked_ats := NULL; -- Now.
+        asked_ats := NULL;
       END IF;
       SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values INTO admitted, waits, refused, balances
       FROM public.rate_limit_decide(
@@ -869,11 +787,9 @@ BEGIN
       ) AS d;
 
       IF asked_ats IS NOT NULL AND public.rate_limit_clock() - clock > 250000 THEN
-        -- Somebody had a row for long: the moments that were asked for are no more.
         RAISE EXCEPTION 'could not claim jobs in time'
           USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
       END IF;
-      -- A bucket may be ahead of the clock, by what others have claimed ahead. What is taken from it is taken then.
       SELECT array_agg(r.ts ORDER BY a.nth) INTO bucket_ats
       FROM unnest((SELECT asked_names), asked_keys) WITH ORDINALITY AS a (name, key, nth)
       LEFT JOIN LATERAL (
@@ -883,7 +799,7 @@ BEGIN
         LIMIT 1
       ) AS r ON true;
 
-      place := 0; -- of the items
+      place := 0;
       FOR i IN 1 .. cardinality(asked_jobs) LOOP
         ready_at := NULL;
         FOR n IN 1 .. job_sizes[asked_jobs[i]] LOOP
@@ -916,7 +832,6 @@ BEGIN
         END LOOP;
         group_nexts[place] := nth;
         CONTINUE WHEN coalesce(admitted[i], asked_times[i]) = asked_times[i];
-        -- The next one can start at this time. Soon enough, or its group stops here.
         ready_at := coalesce(asked_ats[i], public.rate_limit_clock()) + waits[i];
         IF ready_at <= horizon THEN
           WHILE nth IS NOT NULL LOOP
@@ -925,7 +840,6 @@ BEGIN
           END LOOP;
           CONTINUE;
         END IF;
-        -- The bucket that it waits for longest.
         slowest := NULL;
         FOR n IN items_before + 1 .. items_seen LOOP
           slowness := (item_counts[n] - balances[n]) * all_periods[item_limits[n]] / all_rates[item_limits[n]];
@@ -934,8 +848,6 @@ BEGIN
             longest := slowness;
           END IF;
         END LOOP;
-        -- It pays ahead if it was refused before: others take what it waits for. If somebody else has paid ahead, it waits for that
-        -- one's moment.
         IF ids[nth] = open_refused[place] OR balances[slowest] < 0 THEN
           nth_bucket := array_position(payer_buckets, asked_items[slowest]);
           IF nth_bucket IS NULL THEN
@@ -961,8 +873,6 @@ BEGIN
         END IF;
       END LOOP;
       IF payers <> '{}' THEN
-        -- Down to what it asks for below 0, and no further: only a bucket that owes nothing allows that. The wait of one that is
-        -- refused then ends when the bucket owes nothing any more.
         SELECT d.call_admitted, d.call_waits INTO admitted, waits
         FROM (
           SELECT
@@ -983,7 +893,6 @@ BEGIN
           place := job_groups[nth];
           ready_at := payer_ats[i] + coalesce(waits[i], 0);
           IF coalesce(admitted[i], 1) = 0 THEN
-            -- Right after that, those that have waited longer before the others: within a millisecond.
             ready_at := ready_at + 1 + (1e9 / (1e6 + greatest(ready_at - run_ats[nth], 0)))::bigint;
           ELSIF payer_ops[i] = 'check' THEN
             ready_at := payer_readies[i];
@@ -1002,7 +911,7 @@ BEGIN
     END LOOP;
     clock := public.rate_limit_clock();
     FOR i IN 1 .. cardinality(started_ats) LOOP
-      started_ats[i] := greatest(started_ats[i], clock); -- Now, or later.
+      started_ats[i] := greatest(started_ats[i], clock);
     END LOOP;
 
     FOREACH nth IN ARRAY had_paid LOOP
@@ -1019,7 +928,6 @@ BEGIN
       WHERE j.id = p.id;
     END IF;
 
-    -- Who cannot start stands in line, and is not looked at again before his group is ready.
     UPDATE public.rate_limit_jobs AS j
     SET state = 'available'
     WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
@@ -1109,7 +1017,6 @@ BEGIN
 END
 $function$;
 
--- What a worker has to know of the jobs that it has claimed. Of a start that is not the job's last one any more: nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
 RETURNS TABLE (
   job_id bigint,
@@ -1146,8 +1053,6 @@ BEGIN
 END
 $function$;
 
--- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
--- something was taken since, there is nothing to take back: others may have used it.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
   job public.rate_limit_jobs,
   limit_names text[],
@@ -1167,7 +1072,6 @@ DECLARE
   taken_at bigint;
 BEGIN
   IF job.paid_until > public.rate_limit_clock() THEN
-    -- Groups before buckets, as in claims.
     WITH waiting AS (
       SELECT g.queue, g.key
       FROM public.rate_limit_groups AS g
@@ -1195,15 +1099,6 @@ BEGIN
 END
 $function$;
 
--- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
--- without a bound: what it took before is spent.
---
---   reason   failed: again after the delay, varied by up to a half of itself; lapsed: the lease has run out; given_up: dead at
---            once; held: the group waits for the delay, the job first in its line; released: the worker stops; unstarted:
---            it was claimed and nothing was done, so it stands in line with the reservation it has. (What it paid for its
---            start is lost: given back, it could be in a later window.) The last three are no failures
---   delay    in microseconds
---   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
 CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
   job_ids bigint[],
   job_starts integer[],
@@ -1240,7 +1135,7 @@ BEGIN
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;
     IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN
-      CONTINUE; -- It was extended after all.
+      CONTINUE;
     END IF;
     IF reason NOT IN ('held', 'released', 'unstarted') THEN
       job.failures := job.failures + 1;
@@ -1259,7 +1154,7 @@ BEGIN
     ELSE
       ready := public.rate_limit_again(
         job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
-      job.used_counts := NULL; -- That was of the reservation before.
+      job.used_counts := NULL;
       clock := public.rate_limit_clock();
       IF reason = 'held' THEN
         job.state := 'available';
@@ -1295,8 +1190,6 @@ BEGIN
 END
 $function$;
 
--- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
--- out.
 CREATE OR REPLACE FUNCTION public.rate_limit_again(
   job public.rate_limit_jobs,
   limit_names text[],
@@ -1328,8 +1221,6 @@ BEGIN
 END
 $function$;
 
--- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
--- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
   job_id bigint,
   job_starts integer,
@@ -1359,7 +1250,6 @@ BEGIN
     RETURN false;
   END IF;
   IF array_remove(job.used_counts, NULL) <> '{}' THEN
-    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
     PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
     PERFORM public.rate_limit_correct_started(
       array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,
@@ -1372,8 +1262,6 @@ BEGIN
 END
 $function$;
 
--- Corrects the buckets of what was started: charges what is above 0, gives back what is below. Limits that are not known are
--- left out. `counts` is what the jobs ask for, which tells the capacity that they are started under; `ats` stands for the clock.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct_started(
   names text[],
   bucket_keys text[],
@@ -1413,8 +1301,6 @@ DECLARE
 BEGIN
   FOR i IN 1 .. cardinality(names) LOOP
     CONTINUE WHEN names[i] <> ALL (limit_names);
-    -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
-    -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
     nth_limit := array_position(limit_names, names[i]);
     limit_kind := limit_kinds[nth_limit];
     capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
@@ -1422,7 +1308,7 @@ BEGIN
     phase := limit_starts[nth_limit];
     IF limit_kind = 'fixed_window' THEN
       full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
-      IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
+      IF phase IS NULL THEN
         phase := public.rate_limit_phase(names[i], bucket_keys[i]);
       END IF;
     END IF;
@@ -1457,7 +1343,6 @@ BEGIN
 END
 $function$;
 
--- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
   name text,
   key text,
@@ -1485,8 +1370,6 @@ BEGIN
 END
 $function$;
 
--- Extends the leases of jobs, and says which of them are still under way. A row that somebody has locked is not waited for:
--- as long as its handler's transaction has it, nobody else takes it over.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_extend(job_ids bigint[], job_starts integer[], lease bigint)
 RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -1517,7 +1400,6 @@ BEGIN
 END
 $function$;
 
--- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
 RETURNS TABLE (job_id bigint, job_starts integer)
 LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -1536,11 +1418,6 @@ AS $function$
   FOR UPDATE SKIP LOCKED
 $function$;
 
--- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
--- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
--- times, and the next job to be enqueued gets that. Only the next 1,000 jobs are looked at. If there are more, the time of the
--- last one that moved stays free, and nothing is given back: the times of the others stay as promised. Answers the state that the job
--- was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
   queue_name text,
   job_id bigint,
@@ -1578,7 +1455,6 @@ BEGIN
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
   END IF;
-  -- The buckets before the jobs, as those who enqueue: two who cancel jobs of one line do not meet in a circle.
   PERFORM
   FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
   JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
@@ -1594,7 +1470,6 @@ BEGIN
   UPDATE public.rate_limit_jobs AS j
   SET state = 'cancelled', finished_at = public.rate_limit_clock()
   WHERE j.id = job_id;
-  -- Those behind it, whatever their priority, in the order of the index.
   FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
     level := 2147483648;
     LOOP
@@ -1616,7 +1491,6 @@ BEGIN
     END LOOP;
   END LOOP;
   looked_at := cardinality(behind_ids);
-  -- By their ids alone, so that the plan does not depend on what is known of the table. (OFFSET 0: nothing is moved inwards.)
   behind_ids := ARRAY(
     SELECT b.id
     FROM (
@@ -1628,8 +1502,6 @@ BEGIN
     ) AS b
     WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
       AND b.counts = job.counts);
-  -- What a claim has in hand is waited for, or those behind it would get before it. Claims end by themselves, and wait for
-  -- nobody who cancels.
   SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
   INTO behind_ids, behind_run_ats
   FROM (
@@ -1640,7 +1512,7 @@ BEGIN
     FOR UPDATE
     OFFSET 0
   ) AS b
-  WHERE b.state IN ('scheduled', 'available'); -- Still.
+  WHERE b.state IN ('scheduled', 'available');
   UPDATE public.rate_limit_jobs AS j
   SET run_at = m.run_at
   FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
@@ -1655,15 +1527,13 @@ BEGIN
       ORDER BY u.name COLLATE "C", u.key COLLATE "C"
     ) AS u;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- Workers take back what it has paid ahead.
+  IF job.paid_until IS NOT NULL THEN
     PERFORM public.rate_limit_ring(queue_name, public.rate_limit_clock());
   END IF;
   RETURN job.state;
 END
 $function$;
 
--- Corrects what a job reserved from one bucket to what it really used, up or down, once. Answers 'settled', 'already',
--- 'not_started', 'no_such_item', or NULL if there is no such job.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
   queue_name text,
   job_id bigint,
@@ -1691,7 +1561,6 @@ DECLARE
   job public.rate_limit_jobs;
   item integer;
 BEGIN
-  -- Of a job that waits, nothing is locked: others would overtake it.
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name AND j.state NOT IN ('scheduled', 'available', 'cancelled')
@@ -1723,14 +1592,10 @@ BEGIN
   PERFORM public.rate_limit_correct(
     limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
     limit_capacities, limit_starts, limit_shards);
-  -- The bucket of what was started is left alone: workers wait for it, and must not wait for a caller's transaction. If the
-  -- job is running, that is corrected at its end.
   RETURN 'settled';
 END
 $function$;
 
--- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
--- that will be; NULL if there is no such job, or it is neither.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_requeue(
   queue_name text,
   job_id bigint,
@@ -1762,7 +1627,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+  IF job.paid_until IS NOT NULL THEN
     PERFORM public.rate_limit_unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
@@ -1778,8 +1643,6 @@ BEGIN
 END
 $function$;
 
--- Removes jobs of a queue that ended so many microseconds ago (done or cancelled; the dead stay), groups that nothing waits in, and
--- workers that have gone: at most so many of each, waiting for nobody. Answers how many jobs are gone.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_prune(queue_name text, ended_for bigint, most integer)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -1830,7 +1693,6 @@ BEGIN
 END
 $function$;
 
--- As for the limits: nobody, until it is granted. The functions run as their owner.
 REVOKE ALL ON TABLE public.rate_limit_jobs, public.rate_limit_groups, public.rate_limit_workers FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_ring(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_lag(text, text) FROM PUBLIC;

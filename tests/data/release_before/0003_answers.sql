@@ -1,9 +1,4 @@
--- Idempotency keys: the answers that were given, in the schema public.
--- Put together from sql/ by `BLESS=1 cargo test --test suite sql_sources`: change it there.
--- For another schema, replace each `public.`. May be run again.
 
--- What was answered to calls that came with an idempotency key, written in the transaction that took their tokens. Written
--- once and removed once.
 CREATE TABLE IF NOT EXISTS public.rate_limit_answers (
   idempotency_key text COLLATE "C" NOT NULL,
   asked bigint NOT NULL,
@@ -12,7 +7,6 @@ CREATE TABLE IF NOT EXISTS public.rate_limit_answers (
   expires_at bigint NOT NULL,
   CONSTRAINT rate_limit_answers_pkey PRIMARY KEY (idempotency_key)
 );
--- For pruning.
 CREATE INDEX IF NOT EXISTS rate_limit_answers_expires_at ON public.rate_limit_answers (expires_at);
 
 COMMENT ON TABLE public.rate_limit_answers IS
@@ -25,9 +19,6 @@ COMMENT ON COLUMN public.rate_limit_answers.item_values IS 'The balances that we
 COMMENT ON COLUMN public.rate_limit_answers.expires_at IS
   'The moment, in microseconds since the Unix epoch, from which the answer counts no more.';
 
--- Decides one call like rate_limit_decide, and writes down what it has taken under the caller's idempotency key, for `keep`
--- microseconds: whoever comes with the same key takes nothing and gets that answer. Outcomes: `decided`; `repeated`; and
--- `mismatched`, nothing else, if the key was used for another call. A refusal takes nothing and is not written down.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
   idempotency_key text,
   keep bigint,
@@ -60,11 +51,10 @@ SET enable_indexscan = on
 SET enable_nestloop = on
 SET enable_sort = on
 SET jit = off
-SET extra_float_digits = 3 -- The hash of what was asked is the same for every client.
+SET extra_float_digits = 3
 AS $function$
 #variable_conflict use_variable
 DECLARE
-  -- The limits are left out: they may be changed between a call and its repetition.
   asked CONSTANT bigint := hashtextextended(
     ROW(call_op, call_reserve, bucket_names, bucket_keys, item_buckets, item_counts)::text COLLATE "C", 0
   );
@@ -88,14 +78,13 @@ BEGIN
       END IF;
       outcome := 'repeated';
       call_admitted := ARRAY[1];
-      -- The moment of a reservation stays; the wait for it gets shorter.
       call_waits := ARRAY[CASE WHEN answer.ready_at IS NOT NULL THEN greatest(answer.ready_at - clock, 0) END];
       item_refused := array_fill(false, ARRAY[cardinality(answer.item_values)]);
       item_values := answer.item_values;
       RETURN;
     END IF;
     IF outcome = 'decided' THEN
-      RETURN; -- It was refused.
+      RETURN;
     END IF;
 
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
@@ -107,15 +96,11 @@ BEGIN
     ) AS d;
     outcome := 'decided';
     EXIT WHEN coalesce(call_admitted[1], 1) = 1;
-    -- Under READ COMMITTED it may have waited for the very one who came with this key before, and took the last tokens: so
-    -- whoever is refused looks once more.
   END LOOP;
-  IF answer.expires_at IS NOT NULL THEN -- It has expired.
+  IF answer.expires_at IS NOT NULL THEN
     DELETE FROM public.rate_limit_answers AS a
     WHERE a.idempotency_key = rate_limit_decide_once.idempotency_key AND a.expires_at = answer.expires_at;
   END IF;
-  -- Tokens first, then the answer, in every transaction: whoever takes the same key at the same time waits here, or for
-  -- the tokens, and then begins anew to find the answer.
   clock := public.rate_limit_clock();
   INSERT INTO public.rate_limit_answers (idempotency_key, asked, ready_at, item_values, expires_at)
   VALUES (rate_limit_decide_once.idempotency_key, asked, clock + call_waits[1], item_values, clock + keep)
@@ -127,7 +112,6 @@ BEGIN
 END
 $function$;
 
--- Removes answers that have expired: at most so many, waiting for nobody. Returns how many are gone.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -161,7 +145,6 @@ BEGIN
 END
 $function$;
 
--- As for the limits: nobody, until it is granted. The functions run as their owner.
 REVOKE ALL ON TABLE public.rate_limit_answers FROM PUBLIC;
 REVOKE ALL ON FUNCTION public.rate_limit_decide_once(
   text, bigint, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[],
