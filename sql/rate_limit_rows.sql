@@ -1,4 +1,4 @@
--- The rows of buckets, and whether a transaction is writing to a row. The planner puts its body into the query.
+-- The rows of a bucket, and whether a transaction is writing to a row. The planner puts its body into the query.
 --
 -- Where a row has an xmax, a transaction is writing to it, or has since the snapshot (or has rolled back): a caller that has the
 -- choice takes another row. A row that was locked before it was written keeps the xmax of its writer. YugabyteDB has no such columns.
@@ -6,16 +6,17 @@ DO $rows$
 BEGIN
   EXECUTE pg_catalog.format(
     $ddl$
-    CREATE OR REPLACE FUNCTION public.rate_limit_rows()
-    RETURNS TABLE (name text, key text, shard integer, bucket public.rate_limits, in_use boolean)
+    CREATE OR REPLACE FUNCTION public.rate_limit_rows(bucket_name text, bucket_key text)
+    RETURNS TABLE (shard integer, bucket public.rate_limits, in_use boolean)
     LANGUAGE sql STABLE
     AS $function$
-      SELECT r.name, r.key, r.shard, r, %s
+      SELECT r.shard, r, %s
       FROM public.rate_limits AS r
+      WHERE r.name = bucket_name AND r.key = bucket_key
     $function$
     $ddl$,
     CASE WHEN pg_catalog.version() LIKE '%-YB-%' THEN 'false' ELSE 'r.xmax <> 0 AND r.xmax <> r.xmin' END
   );
 END
 $rows$;
-COMMENT ON FUNCTION public.rate_limit_rows IS 'The rows of buckets, and whether a transaction is writing to a row.';
+COMMENT ON FUNCTION public.rate_limit_rows IS 'The rows of a bucket, and whether a transaction is writing to a row.';

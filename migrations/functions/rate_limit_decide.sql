@@ -1,5 +1,5 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: 598b9c528064811d499fbb3bff87035ee4293c07ff24ee766546ba862ae56b3f
+-- SHA-256: b68e339ee5965c38e34fd3bba2dad84411562b06b036a65b20e11d52b25dea1d
 
 -- The one place where limits are decided. Every call comes here: standalone, in a caller's transaction, in batches,
 -- replayed, from psql.
@@ -290,8 +290,8 @@ BEGIN
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
               SELECT (s.bucket).*, s.in_use
-              FROM public.rate_limit_rows() AS s
-              WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+              FROM public.rate_limit_rows(a.name, a.key) AS s
+              WHERE s.shard = d.shard
               LIMIT 1
             ) AS bucket
             WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL
@@ -641,8 +641,8 @@ BEGIN
             FROM unnest(ARRAY[first_shards[b], second_shards[b]]) AS d (shard)
             CROSS JOIN LATERAL (
               SELECT s.bucket, s.in_use
-              FROM public.rate_limit_rows() AS s
-              WHERE s.name = bucket_names[b] AND s.key = bucket_keys[b] AND s.shard = d.shard
+              FROM public.rate_limit_rows(bucket_names[b], bucket_keys[b]) AS s
+              WHERE s.shard = d.shard
               LIMIT 1
             ) AS t;
             prefers_first[b] := ok;

@@ -1,5 +1,5 @@
 -- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
--- SHA-256: 351f0c47f182405da1518aebb2ce527bb8eb58e2bb9471c46f60f1778c33e4f1
+-- SHA-256: 16ab44bf2f4db33b3ec631428071d585baa3bde982a75ddb109ea75643d245fc
 
 -- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
 -- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
@@ -90,8 +90,8 @@ BEGIN
             FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
             CROSS JOIN LATERAL (
               SELECT (s.bucket).*, s.in_use
-              FROM public.rate_limit_rows() AS s
-              WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+              FROM public.rate_limit_rows(a.name, a.key) AS s
+              WHERE s.shard = d.shard
               LIMIT 1
             ) AS bucket
             WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL

@@ -11,8 +11,8 @@ FROM (
   FROM unnest(ARRAY[first, (first + step) % a.shards]) AS d (shard)
   CROSS JOIN LATERAL (
     SELECT (s.bucket).*, s.in_use
-    FROM public.rate_limit_rows() AS s
-    WHERE s.name = a.name AND s.key = a.key AND s.shard = d.shard
+    FROM public.rate_limit_rows(a.name, a.key) AS s
+    WHERE s.shard = d.shard
     LIMIT 1
   ) AS bucket
   WHERE bucket.shards = a.shards AND bucket.earlier_counts IS NULL

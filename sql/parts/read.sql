@@ -108,8 +108,8 @@ INTO rows_found, ok
 FROM unnest(ARRAY[first_shards[b], second_shards[b]]) AS d (shard)
 CROSS JOIN LATERAL (
   SELECT s.bucket, s.in_use
-  FROM public.rate_limit_rows() AS s
-  WHERE s.name = bucket_names[b] AND s.key = bucket_keys[b] AND s.shard = d.shard
+  FROM public.rate_limit_rows(bucket_names[b], bucket_keys[b]) AS s
+  WHERE s.shard = d.shard
   LIMIT 1
 ) AS t;
 prefers_first[b] := ok;

@@ -12,7 +12,7 @@ use crate::sql::{SCHEMA_VERSION, Schema};
 const TABLES: &str = include_str!("../../migrations/tables.txt");
 
 /// Its body is another one on YugabyteDB, which has no system columns to look at.
-const ROWS: &str = "rate_limit_rows()";
+const ROWS: &str = "rate_limit_rows(text, text)";
 
 /// How a database differs from what this release of the crate ships, from [`Migrator::check`](super::Migrator::check).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -73,7 +73,7 @@ async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
     assert!(limiter.within(&mut conn).limit(once()).await.expect("a decision").is_allowed());
     for by_hand in [
         "SELECT FROM rate_limits",
-        "SELECT FROM rate_limit_rows()",
+        "SELECT FROM rate_limit_rows('a', 'k')",
         "SELECT FROM rate_limit_answers",
         "UPDATE rate_limits SET value = 99",
         "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k2', 99, 0, 0)",
