@@ -1,5 +1,5 @@
 -- rate_limit_claim(text, text, integer, bigint, bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: da4a14873421e0b740fd2fbc2795b444b210bdbda5070675e5611540327790a4
+-- SHA-256: 73b3bc40eff1678552bebab6825bd90eac27f54e052051fa821ebe0e0209b346
 
 -- Starts due jobs of a queue: never before their run_at, and never more of a group than its limits allow by the time at
 -- which they start. Runs in a READ COMMITTED transaction of its own.
@@ -72,7 +72,7 @@ DECLARE
   level bigint; -- priorities are gone through from the highest on
   level_ids bigint[];
   level_keys text[];
-  reach bigint := most; -- how many due jobs are looked at
+  reach bigint := most; -- how many due jobs it reads
   is_all_seen boolean; -- there are no more than those
   due_ids bigint[]; -- of scheduled jobs
   due_keys text[];
@@ -311,8 +311,8 @@ BEGIN
     ) AS l;
     due_ids := locked_ids;
     EXIT WHEN is_all_seen;
-    -- What somebody is cancelling keeps nobody from the rest. But jobs of groups that others claim from count: claims are short, and
-    -- there may be any number of such jobs.
+    -- A cancellation may stay open for long: its jobs hide no others. But jobs of groups that others claim from count: claims are
+    -- short, and there may be any number of such jobs.
     EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (open_keys || shut_keys));
     reach := 2 * reach;
   END LOOP;

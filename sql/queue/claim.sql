@@ -69,7 +69,7 @@ DECLARE
   level bigint; -- priorities are gone through from the highest on
   level_ids bigint[];
   level_keys text[];
-  reach bigint := most; -- how many due jobs are looked at
+  reach bigint := most; -- how many due jobs it reads
   is_all_seen boolean; -- there are no more than those
   due_ids bigint[]; -- of scheduled jobs
   due_keys text[];
@@ -318,7 +318,7 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
 
---@ part lock_due: locks the groups and their due jobs, and ends the loop; otherwise more jobs are looked at
+--@ part lock_due: locks the groups and their due jobs, and ends the loop unless a cancellation holds too many of these
 INSERT INTO public.rate_limit_groups (queue, key)
 SELECT queue_name, k
 FROM unnest(keys) AS k
@@ -357,8 +357,8 @@ FROM (
 ) AS l;
 due_ids := locked_ids;
 EXIT WHEN is_all_seen;
--- What somebody is cancelling keeps nobody from the rest. But jobs of groups that others claim from count: claims are short, and
--- there may be any number of such jobs.
+-- A cancellation may stay open for long: its jobs hide no others. But jobs of groups that others claim from count: claims are
+-- short, and there may be any number of such jobs.
 EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (open_keys || shut_keys));
 reach := 2 * reach;
 

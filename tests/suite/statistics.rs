@@ -316,14 +316,14 @@ async fn no_expression_is_called_as_a_function() {
     }
 }
 
-/// Each costs reads when its row is looked at, and a vacuum when their numbers wrap around.
+/// A multixact costs every reader of its row a lookup, and the database a vacuum before the ids wrap around.
 #[tokio::test]
 async fn workers_make_hardly_any_multixacts() {
+    const JOBS: usize = 300;
     let server = OwnServer::start(&[]).await.expect("a server");
     let limits = Limits::new().define("fast", Limit::token_bucket(1_000_000, Duration::from_secs(1))).expect("limits");
     let limiter = Limiter::new(server.pool.clone(), limits);
     let queue = Queue::new(&limiter, "q").expect("a queue");
-    const JOBS: usize = 300;
     let enqueued = (0..JOBS).map(|nth| queue.enqueue(Job::new(("fast", format!("g{}", nth % 10)), &1).expect("a job")));
     for answer in join_all(enqueued).await {
         assert!(!answer.expect("an answer").is_denied());
