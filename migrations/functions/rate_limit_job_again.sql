@@ -1,5 +1,5 @@
 -- rate_limit_job_again(bigint[], integer[], text, bigint, text, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 444892203e5f35f9ed9277e292436d988d91b68797a8e379a1c1f0c5a1e7ae15
+-- SHA-256: 70e1beaaaa65fa31ed484195cd89590f00cd45669c26a2ed35c50609b3d2d9e4
 
 -- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
 -- without a bound: what it took before is spent.
@@ -44,7 +44,7 @@ BEGIN
     SELECT j.* INTO job
     FROM public.rate_limit_jobs AS j
     WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
-    FOR UPDATE;
+    FOR NO KEY UPDATE;
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;
     IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN

@@ -1,5 +1,5 @@
 -- rate_limit_job_cancel(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: c53a292bbb0fdfc194036d8da7d249c1cf6009cf0e214cf35a1af34be82b76a0
+-- SHA-256: a41a65153b5aeb74c24e07198313e1976d2b14871e9b5df351b51b6da41da999
 
 -- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
 -- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
@@ -52,7 +52,7 @@ BEGIN
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id
-  FOR UPDATE;
+  FOR NO KEY UPDATE;
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
   END IF;
@@ -102,7 +102,7 @@ BEGIN
     FROM public.rate_limit_jobs AS j
     WHERE j.id = ANY (behind_ids)
     ORDER BY j.run_at, j.id
-    FOR UPDATE
+    FOR NO KEY UPDATE
     OFFSET 0
   ) AS b
   WHERE b.state IN ('scheduled', 'available'); -- Still.

@@ -1,5 +1,5 @@
 -- rate_limit_job_requeue(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: da22d75b965a9ffbcc4da5cec2067f45b9c32388640cb1427f34a1345e90ae7a
+-- SHA-256: 43d8713a34a4a7bb3e103639374a5c1950c8446ff4d0bf624882dc2cfc0e5d9b
 
 -- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
 -- that will be; NULL if there is no such job, or it is neither.
@@ -30,7 +30,7 @@ BEGIN
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name AND j.state IN ('dead', 'cancelled')
-  FOR UPDATE;
+  FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;

@@ -1,5 +1,5 @@
 -- rate_limit_jobs_lapsed(text, integer)
--- SHA-256: f63611dd242855007f387b881645c8730c171eb5f435e7c1e589b63ef4b57469
+-- SHA-256: 40f17c2a4bcf2c13780e03858269b0b2dc33d328bdd743e5be52a4dba41acc2c
 
 -- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
@@ -17,6 +17,6 @@ AS $function$
   WHERE j.queue = queue_name AND j.state = 'running' AND j.lease_until <= public.rate_limit_clock()
   ORDER BY j.lease_until
   LIMIT most
-  FOR UPDATE SKIP LOCKED
+  FOR NO KEY UPDATE SKIP LOCKED
 $function$;
 COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';

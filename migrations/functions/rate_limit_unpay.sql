@@ -1,5 +1,5 @@
 -- rate_limit_unpay(rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 85eb270d8ed2034d6eedec1694034f8c83c4c24423612fff9f9fc1a91bb90c63
+-- SHA-256: 57506e5f2f2b174c44565965d8a41c315ca839110ab4f49b5abb662c6ec5b9a5
 
 -- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
 -- something was taken since, there is nothing to take back: others may have used it.
@@ -28,7 +28,7 @@ BEGIN
       FROM public.rate_limit_groups AS g
       WHERE g.queue = job.queue AND g.has_line AND g.not_before BETWEEN job.paid_until - 10 AND job.paid_until + 1100
       ORDER BY g.key
-      FOR UPDATE
+      FOR NO KEY UPDATE
     )
     UPDATE public.rate_limit_groups AS g
     SET not_before = g.held_until

@@ -1,30 +1,4 @@
--- Locks the groups, and starts of their jobs what the limits allow.
-INSERT INTO public.rate_limit_groups (queue, key)
-SELECT queue_name, k
-FROM unnest(keys) AS k
-WHERE NOT EXISTS (
-  SELECT
-  FROM public.rate_limit_groups AS g
-  WHERE g.queue = queue_name AND g.key = k
-)
-ORDER BY k
-ON CONFLICT DO NOTHING;
-FOR group_row IN
-  SELECT g.key, g.not_before, g.refused_job
-  FROM public.rate_limit_groups AS g
-  WHERE g.queue = queue_name AND g.key = ANY (keys)
-  ORDER BY g.key
-  FOR UPDATE SKIP LOCKED
-LOOP
-  IF group_row.not_before > horizon THEN
-    shut_keys := shut_keys || group_row.key;
-  ELSE
-    open_keys := open_keys || group_row.key;
-    open_floors := open_floors || group_row.not_before;
-    open_refused := open_refused || group_row.refused_job;
-  END IF;
-END LOOP;
-
+-- Starts what the limits allow of the jobs of the groups that are locked.
 -- What those before us have left of them: a new statement sees it.
 SELECT coalesce(array_agg(h.id), '{}') INTO line_ids
 FROM unnest(open_keys) AS k
@@ -34,7 +8,7 @@ CROSS JOIN LATERAL (
   WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
     AND j.limit_names <@ rate_limit_claim.limit_names
     -- Where not all that are due were seen, one of a higher priority may be among the others.
-    AND (cardinality(due_ids) < most OR j.priority >= level)
+    AND (is_all_seen OR j.priority >= level)
   ORDER BY j.priority DESC, j.run_at, j.id
   LIMIT most
 ) AS h;

@@ -41,7 +41,7 @@ BEGIN
     SELECT j.* INTO job
     FROM public.rate_limit_jobs AS j
     WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
-    FOR UPDATE;
+    FOR NO KEY UPDATE;
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;
     IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN

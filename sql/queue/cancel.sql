@@ -49,7 +49,7 @@ BEGIN
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id
-  FOR UPDATE;
+  FOR NO KEY UPDATE;
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
   END IF;
@@ -99,7 +99,7 @@ BEGIN
     FROM public.rate_limit_jobs AS j
     WHERE j.id = ANY (behind_ids)
     ORDER BY j.run_at, j.id
-    FOR UPDATE
+    FOR NO KEY UPDATE
     OFFSET 0
   ) AS b
   WHERE b.state IN ('scheduled', 'available'); -- Still.

@@ -66,19 +66,23 @@ AS $function$
 DECLARE
   clock bigint := public.rate_limit_clock();
   horizon bigint;
-  level bigint := 2147483648; -- priorities are gone through from the highest on
+  level bigint; -- priorities are gone through from the highest on
   level_ids bigint[];
   level_keys text[];
-  due_ids bigint[] := '{}'; -- of scheduled jobs
+  reach bigint := most; -- how many due jobs it reads
+  is_all_seen boolean; -- there are no more than those
+  due_ids bigint[]; -- of scheduled jobs
+  due_keys text[];
+  locked_ids bigint[];
   front_ids bigint[]; -- of those that have paid ahead, and whose moment has come
   front_keys text[];
-  keys text[] := '{}'; -- of groups that may have something to start
+  keys text[]; -- of groups that may have something to start
   lined_keys text[]; -- those whose lines are ready
   group_row record;
-  open_keys text[] := '{}';
-  open_floors bigint[] := '{}'; -- before which nothing of the group starts
-  open_refused bigint[] := '{}'; -- the job that was refused last
-  shut_keys text[] := '{}';
+  open_keys text[];
+  open_floors bigint[]; -- before which nothing of the group starts
+  open_refused bigint[]; -- the job that was refused last
+  shut_keys text[];
   line_ids bigint[] := '{}';
   started_ids bigint[] := '{}';
   started_ats bigint[] := '{}';
@@ -119,29 +123,6 @@ BEGIN
     LIMIT most
   ) AS f;
 
-  -- The first ones that are due, and the groups that they are of.
-  LOOP
-    SELECT j.priority INTO level
-    FROM public.rate_limit_jobs AS j
-    WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-    ORDER BY j.priority DESC
-    LIMIT 1;
-    EXIT WHEN NOT FOUND;
-    SELECT array_agg(d.id), array_agg(d.key) INTO level_ids, level_keys
-    FROM (
-      SELECT j.id, j.key
-      FROM public.rate_limit_jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
-        AND j.limit_names <@ rate_limit_claim.limit_names
-      ORDER BY j.run_at, j.id
-      LIMIT most - cardinality(due_ids)
-      -- Shared with others who claim. What somebody is cancelling is left alone, and keeps nobody from the rest.
-      FOR KEY SHARE SKIP LOCKED
-    ) AS d;
-    due_ids := due_ids || level_ids;
-    keys := keys || level_keys;
-    EXIT WHEN cardinality(due_ids) >= most;
-  END LOOP;
   SELECT array_agg(r.key) INTO lined_keys
   FROM (
     SELECT g.key
@@ -164,7 +145,39 @@ BEGIN
     ORDER BY g.not_before
     LIMIT most
   ) AS r;
-  SELECT coalesce(array_agg(DISTINCT k ORDER BY k), '{}') INTO keys FROM unnest(keys || front_keys || lined_keys) AS k;
+
+  -- The first ones that are due, and the groups that they are of. They are read without a lock: an exclusive one before that of
+  -- the group would let others start later jobs of the group first, and one that claims share would make a multixact of each.
+  LOOP
+    due_ids := '{}';
+    due_keys := '{}';
+    level := 2147483648;
+    LOOP
+      SELECT j.priority INTO level
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
+      ORDER BY j.priority DESC
+      LIMIT 1;
+      EXIT WHEN NOT FOUND;
+      SELECT array_agg(d.id), array_agg(d.key) INTO level_ids, level_keys
+      FROM (
+        SELECT j.id, j.key
+        FROM public.rate_limit_jobs AS j
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
+          AND j.limit_names <@ rate_limit_claim.limit_names
+        ORDER BY j.run_at, j.id
+        LIMIT reach - cardinality(due_ids)
+      ) AS d;
+      due_ids := due_ids || level_ids;
+      due_keys := due_keys || level_keys;
+      EXIT WHEN cardinality(due_ids) >= reach;
+    END LOOP;
+    is_all_seen := cardinality(due_ids) < reach;
+    SELECT coalesce(array_agg(DISTINCT k ORDER BY k), '{}') INTO keys
+    FROM unnest(due_keys || front_keys || lined_keys) AS k;
+    EXIT WHEN keys = '{}';
+    --@include lock_due
+  END LOOP;
 
   IF keys <> '{}' THEN
     --@include start
@@ -282,7 +295,7 @@ BEGIN
       FROM public.rate_limit_groups AS g
       WHERE g.queue = job.queue AND g.has_line AND g.not_before BETWEEN job.paid_until - 10 AND job.paid_until + 1100
       ORDER BY g.key
-      FOR UPDATE
+      FOR NO KEY UPDATE
     )
     UPDATE public.rate_limit_groups AS g
     SET not_before = g.held_until
@@ -304,6 +317,50 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
+
+--@ part lock_due: locks the groups and their due jobs, and ends the loop unless a cancellation holds too many of these
+INSERT INTO public.rate_limit_groups (queue, key)
+SELECT queue_name, k
+FROM unnest(keys) AS k
+WHERE NOT EXISTS (
+  SELECT
+  FROM public.rate_limit_groups AS g
+  WHERE g.queue = queue_name AND g.key = k
+)
+ORDER BY k
+ON CONFLICT DO NOTHING;
+open_keys := '{}';
+open_floors := '{}';
+open_refused := '{}';
+shut_keys := '{}';
+FOR group_row IN
+  SELECT g.key, g.not_before, g.refused_job
+  FROM public.rate_limit_groups AS g
+  WHERE g.queue = queue_name AND g.key = ANY (keys)
+  ORDER BY g.key
+  FOR NO KEY UPDATE SKIP LOCKED
+LOOP
+  IF group_row.not_before > horizon THEN
+    shut_keys := shut_keys || group_row.key;
+  ELSE
+    open_keys := open_keys || group_row.key;
+    open_floors := open_floors || group_row.not_before;
+    open_refused := open_refused || group_row.refused_job;
+  END IF;
+END LOOP;
+SELECT coalesce(array_agg(l.id), '{}') INTO locked_ids
+FROM (
+  SELECT j.id
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = ANY (due_ids) AND j.state = 'scheduled' AND j.run_at <= horizon AND j.key = ANY (open_keys || shut_keys)
+  FOR NO KEY UPDATE SKIP LOCKED
+) AS l;
+due_ids := locked_ids;
+EXIT WHEN is_all_seen;
+-- A cancellation may stay open for long: its jobs hide no others. But jobs of groups that others claim from count: claims are
+-- short, and there may be any number of such jobs.
+EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (open_keys || shut_keys));
+reach := 2 * reach;
 
 --@ part give_back: takes back what jobs have paid ahead that were cancelled since; that is a claim of its own
 -- (A cancellation does not do so itself: it may be part of a transaction that stays open, and nobody is to wait for that.)

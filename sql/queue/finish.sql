@@ -189,6 +189,6 @@ AS $function$
   WHERE j.queue = queue_name AND j.state = 'running' AND j.lease_until <= public.rate_limit_clock()
   ORDER BY j.lease_until
   LIMIT most
-  FOR UPDATE SKIP LOCKED
+  FOR NO KEY UPDATE SKIP LOCKED
 $function$;
 COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';

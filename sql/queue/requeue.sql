@@ -27,7 +27,7 @@ BEGIN
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name AND j.state IN ('dead', 'cancelled')
-  FOR UPDATE;
+  FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;

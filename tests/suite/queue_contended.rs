@@ -76,6 +76,45 @@ async fn a_cancellation_that_is_not_committed_holds_up_nobody_else() {
     tx.rollback().await.expect("rollback");
 }
 
+/// More jobs than a claim asks for, and they are due first: in a group that may start, in one that waits, and in lower priorities.
+#[tokio::test]
+async fn a_cancellation_that_is_not_committed_hides_no_due_job_from_small_claims() {
+    for (not_before, priority) in [(0, 0), (0, -1), (4_000_000_000_000_000_i64, 0), (4_000_000_000_000_000, -1)] {
+        let database = Database::migrated().await;
+        let queue = queue(&database).await;
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            held.push(enqueue(&queue, job("fast", "held")).await);
+        }
+        let mut free = Vec::new();
+        for _ in 0..5 {
+            free.push(enqueue(&queue, job("fast", "free").priority(priority)).await);
+        }
+        make_due(&database).await;
+        let group =
+            format!("INSERT INTO rate_limit_groups (queue, key, not_before) VALUES ('q', 'held', {not_before})");
+        database.execute(&group).await;
+        let mut tx = database.app.begin().await.expect("begin");
+        assert_eq!(queue.within(&mut tx).cancel(held[0]).await.expect("an answer"), JobState::Scheduled);
+        let limit = ("fast", 1e6, SECOND, 1e6);
+        let mut started = Vec::new();
+        for most in [1, 1, 3] {
+            let claimed = claim(&database.pool, most, 0, limit).await;
+            assert_eq!(claimed.len(), usize::try_from(most).expect("small"), "{not_before}, {priority}: {started:?}");
+            started.extend(claimed.into_iter().map(|(id, _)| id));
+        }
+        assert_eq!(started, free, "{not_before}, {priority}");
+        assert_eq!(claim(&database.pool, 3, 0, limit).await, []);
+        tx.rollback().await.expect("rollback");
+        database.execute("UPDATE rate_limit_groups SET not_before = 0").await;
+        let mut started = Vec::new();
+        for most in [1, 3, 100] {
+            started.extend(claim(&database.pool, most, 0, limit).await.into_iter().map(|(id, _)| id));
+        }
+        assert_eq!(started, held, "{not_before}, {priority}");
+    }
+}
+
 #[tokio::test]
 async fn settling_in_a_transaction_that_is_not_committed_holds_up_no_worker() {
     let database = Database::migrated().await;

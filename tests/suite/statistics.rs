@@ -41,6 +41,10 @@ impl OwnServer {
         Self::start(&[&logging, settings].concat()).await.expect("a server")
     }
 
+    async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("a count")
+    }
+
     /// The entries of its log: each begins with its severity, and its lines follow.
     async fn log(&self) -> Vec<String> {
         let sql = "SELECT pg_catalog.pg_read_file(pg_catalog.pg_current_logfile('stderr'))";
@@ -310,6 +314,29 @@ async fn no_expression_is_called_as_a_function() {
         let left: Vec<_> = EXPRESSIONS.iter().filter(|name| called.iter().any(|called| called == **name)).collect();
         assert!(left.is_empty(), "{level}: not replaced by their expressions: {left:?}");
     }
+}
+
+/// A multixact costs every reader of its row a lookup, and the database a vacuum before the ids wrap around.
+#[tokio::test]
+async fn workers_make_hardly_any_multixacts() {
+    const JOBS: usize = 300;
+    let server = OwnServer::start(&[]).await.expect("a server");
+    let limits = Limits::new().define("fast", Limit::token_bucket(1_000_000, Duration::from_secs(1))).expect("limits");
+    let limiter = Limiter::new(server.pool.clone(), limits);
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let enqueued = (0..JOBS).map(|nth| queue.enqueue(Job::new(("fast", format!("g{}", nth % 10)), &1).expect("a job")));
+    for answer in join_all(enqueued).await {
+        assert!(!answer.expect("an answer").is_denied());
+    }
+    let before = multixacts(&server).await;
+    work_off(&queue, 3).await;
+    let made = multixacts(&server).await - before;
+    assert!(made <= 10, "{made} multixacts for {JOBS} jobs");
+}
+
+async fn multixacts(server: &OwnServer) -> i64 {
+    sqlx::raw_sql("CHECKPOINT").execute(&server.pool).await.expect("a checkpoint");
+    server.count("SELECT next_multixact_id::text::bigint FROM pg_catalog.pg_control_checkpoint()").await
 }
 
 #[tokio::test]
