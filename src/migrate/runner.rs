@@ -177,10 +177,13 @@ impl Migrator {
     /// Safe.
     ///
     /// # In a transaction
-    /// In none; [`check_on`](Self::check_on) is for the caller's.
+    /// In one of its own, which is rolled back; [`check_on`](Self::check_on) is for the caller's.
     pub async fn check(&self, pool: &PgPool) -> Result<Vec<Drift>, MigrateError> {
-        let mut connection = pool.acquire().await.map_err(|error| self.told(error.into()))?;
-        self.check_on(&mut connection).await
+        let begun = pool.begin_with(BEGIN).await;
+        let mut tx = begun.map_err(|error| self.told(error.into()))?;
+        let found = self.check_on(&mut tx).await;
+        let _ = tx.rollback().await; // Nothing was written in it.
+        found
     }
 
     /// The same on this connection.
