@@ -1,5 +1,5 @@
 -- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
--- SHA-256: 16ab44bf2f4db33b3ec631428071d585baa3bde982a75ddb109ea75643d245fc
+-- SHA-256: c4509ea26143307fc212530ef0e028e99c79bb12c1f15744239a08bf06e8452c
 
 -- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
 -- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
@@ -50,6 +50,7 @@ DECLARE
   of_both double precision; -- that and the other one drawn
   locks_first boolean := false; -- as in rate_limit_decide
   draws integer := 0;
+  is_hot boolean := false;
   holds_row boolean := false; -- which has too little
   left_over double precision;
   left_at bigint;
@@ -118,23 +119,59 @@ BEGIN
         END IF;
       END LOOP;
     END IF;
-    FOR attempt IN 1 .. 3 LOOP
-      UPDATE public.rate_limits AS bucket
-      SET
-        value = least(
-          public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
-          , capacity) - amount,
-        ts = greatest(now, bucket.ts),
-        idle_at = public.rate_limit_full_at(
-          least(
+    -- Several calls in one: the row is hot. Its versions pile up while some transaction holds an old snapshot, and a plain
+    -- UPDATE looks at all of them, oldest first. So the newest is found from the other end of the index. Not under READ
+    -- COMMITTED: an UPDATE by ctid that waits for the row does not find the new version. YugabyteDB has no ctid.
+    IF times > 1 THEN
+      is_hot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+        AND version() NOT LIKE '%-YB-%';
+    END IF;
+    FOR attempt IN 1 .. 2 LOOP
+      IF is_hot THEN
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
             public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
             , capacity) - amount,
-          greatest(now, bucket.ts), rate, period, capacity)
-      WHERE bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
-        AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
-        AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
-        AND public.rate_limit_clock() - now <= 1000
-      RETURNING bucket.value, bucket.ts INTO left_over, left_at;
+          ts = greatest(now, bucket.ts),
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity) - amount,
+            greatest(now, bucket.ts), rate, period, capacity)
+        WHERE bucket.ctid = (
+          SELECT r.ctid
+          FROM public.rate_limits AS r
+          WHERE r.name = rate_limit_take.name AND r.key = rate_limit_take.key AND r.shard BETWEEN chosen AND chosen
+          ORDER BY r.shard DESC
+          LIMIT 1
+        ) AND
+          bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+          AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+          AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
+          -- The second attempt has the row locked, unless the first one was slow without a wait.
+          AND (attempt = 2 OR public.rate_limit_clock() - now <= 1000)
+          RETURNING bucket.value, bucket.ts INTO left_over, left_at;
+      ELSE
+        UPDATE public.rate_limits AS bucket
+        SET
+          value = least(
+            public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+            , capacity) - amount,
+          ts = greatest(now, bucket.ts),
+          idle_at = public.rate_limit_full_at(
+            least(
+              public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
+              , capacity) - amount,
+            greatest(now, bucket.ts), rate, period, capacity)
+        WHERE
+          bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
+          AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
+          AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
+          -- The second attempt has the row locked, unless the first one was slow without a wait.
+          AND (attempt = 2 OR public.rate_limit_clock() - now <= 1000)
+          RETURNING bucket.value, bucket.ts INTO left_over, left_at;
+      END IF;
       waited := public.rate_limit_clock() - now;
       EXIT WHEN left_at IS NOT NULL OR waited <= 1000;
       now := now + waited; -- Now the row is locked.

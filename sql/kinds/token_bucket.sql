@@ -4,7 +4,7 @@
 -- F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets function)", 2022, and Convex's rate limiter.
 --
 -- Tokens are taken as of a time after any wait for the row. Under READ COMMITTED an UPDATE that waited for a transaction that
--- changed the row evaluates its conditions and values again, but with the same `now`. `no_wait` is then false, so that the
+-- changed the row evaluates its conditions and values again, but with the same `now`. rate_limit_take has a condition that is then false, so that the
 -- row stays as it is, locked, for another UPDATE. `taken_by_row` reads the clock for the row, in a sub-select that depends on
 -- it; its condition keeps the earlier `now`: if the balance is enough then, it is enough later.
 
@@ -37,9 +37,6 @@ public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period)
 
 --@ enough: for `amount`, which is not above the capacity; `needed` is that less the tolerance
 AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
-
---@ no_wait: the UPDATE did not wait for the row
-AND public.rate_limit_clock() - now <= 1000
 
 --@ taken: the row once `amount` is taken at `now`
 value = least(

@@ -226,3 +226,35 @@ async fn every_function_that_reads_tables_forbids_compiling() {
     let without: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("functions");
     assert!(without.is_empty(), "{without:?}");
 }
+
+/// A transaction that is open elsewhere keeps all versions of a hot row.
+#[tokio::test]
+async fn combined_calls_do_not_read_all_versions_that_an_old_snapshot_keeps() {
+    const CALL: &str = "SELECT public.rate_limit_take('hot', 'k', 1e9, 1000000, 1e9, 1, 2, 1)";
+    let database = Database::migrated().await;
+    database.execute(CALL).await;
+    let mut old = database.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    sqlx::query("SELECT FROM rate_limits").execute(&mut *old).await.expect("a snapshot");
+    // Each in a transaction of its own.
+    let calls = format!("DO $$ BEGIN FOR nth IN 1 .. 5000 LOOP PERFORM ({CALL}); COMMIT; END LOOP; END $$");
+    database.execute(&calls).await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        // A version on a new page makes the index check all of them: one call in some fifty.
+        let mut least = i64::MAX;
+        for _ in 0..5 {
+            let mut tx = database.pool.begin_with(begin(level)).await.expect("begin");
+            let fetched = "SELECT pg_stat_get_xact_blocks_fetched('public.rate_limits'::regclass)";
+            let before: i64 = sqlx::query_scalar(fetched).fetch_one(&mut *tx).await.expect("a count");
+            sqlx::query(CALL).execute(&mut *tx).await.expect("a decision");
+            let after: i64 = sqlx::query_scalar(fetched).fetch_one(&mut *tx).await.expect("a count");
+            tx.commit().await.expect("commit");
+            least = least.min(after - before);
+        }
+        assert!((1..=10).contains(&least), "{level}: {least} pages read");
+    }
+    old.rollback().await.expect("rollback");
+}
+
+fn begin(level: &str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"))
+}
