@@ -85,7 +85,7 @@ BEGIN
       is_hot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
         AND version() NOT LIKE '%-YB-%';
     END IF;
-    FOR attempt IN 1 .. 2 LOOP
+    FOR attempt IN 1 .. 3 LOOP
       IF is_hot THEN
         UPDATE public.rate_limits AS bucket
         SET
@@ -161,6 +161,6 @@ CROSS JOIN LATERAL (
 bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
 AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
 --@include token_bucket.enough
--- The second attempt has the row locked, unless the first one was slow without a wait.
-AND (attempt = 2 OR public.rate_limit_clock() - now <= 1000)
+-- After a wait the row is locked. The third attempt no longer looks at the time: a busy machine may be slow each time.
+AND (attempt = 3 OR public.rate_limit_clock() - now <= 1000)
 RETURNING bucket.value, bucket.ts INTO left_over, left_at;

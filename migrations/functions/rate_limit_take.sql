@@ -1,5 +1,5 @@
 -- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
--- SHA-256: c4509ea26143307fc212530ef0e028e99c79bb12c1f15744239a08bf06e8452c
+-- SHA-256: 6b04a03f45a9ab6bb494e8eeedf80d02cbf9e20f434cb01a1e7830c3d67ee39b
 
 -- One call on one bucket without a look at anything else: `times` calls for `count` tokens of a token bucket, or one that
 -- reserves them, from a bucket without shards. What the UPDATE cannot decide goes to rate_limit_decide. Results as there:
@@ -126,7 +126,7 @@ BEGIN
       is_hot := current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
         AND version() NOT LIKE '%-YB-%';
     END IF;
-    FOR attempt IN 1 .. 2 LOOP
+    FOR attempt IN 1 .. 3 LOOP
       IF is_hot THEN
         UPDATE public.rate_limits AS bucket
         SET
@@ -149,8 +149,8 @@ BEGIN
           bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
           AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
           AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
-          -- The second attempt has the row locked, unless the first one was slow without a wait.
-          AND (attempt = 2 OR public.rate_limit_clock() - now <= 1000)
+          -- After a wait the row is locked. The third attempt no longer looks at the time: a busy machine may be slow each time.
+          AND (attempt = 3 OR public.rate_limit_clock() - now <= 1000)
           RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       ELSE
         UPDATE public.rate_limits AS bucket
@@ -168,8 +168,8 @@ BEGIN
           bucket.name = rate_limit_take.name AND bucket.key = rate_limit_take.key AND bucket.shard = chosen
           AND bucket.shards = rate_limit_take.shards AND bucket.earlier_counts IS NULL
           AND public.rate_limit_flow(bucket.value, bucket.ts, now, rate, period) >= needed
-          -- The second attempt has the row locked, unless the first one was slow without a wait.
-          AND (attempt = 2 OR public.rate_limit_clock() - now <= 1000)
+          -- After a wait the row is locked. The third attempt no longer looks at the time: a busy machine may be slow each time.
+          AND (attempt = 3 OR public.rate_limit_clock() - now <= 1000)
           RETURNING bucket.value, bucket.ts INTO left_over, left_at;
       END IF;
       waited := public.rate_limit_clock() - now;
