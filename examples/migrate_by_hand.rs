@@ -97,6 +97,8 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         *run = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success").fetch_one(&owner).await?;
     }
     println!("applied: {}, and {} after a second run", applied[0], applied[1]);
+    let drift = pg_limiter::migrate::Migrator::new(schema.clone()).check(&owner).await?;
+    let drift = drift.iter().map(ToString::to_string).collect();
 
     let app = pool_of(pool, "shop_app").await?;
     let mut config = LimiterConfig::default();
@@ -142,8 +144,6 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let roles = "DROP OWNED BY shop_owner, shop_app CASCADE; DROP ROLE shop_app, shop_owner";
     pool.execute(roles).await?;
 
-    let drift = pg_limiter::migrate::Migrator::new(limiter.schema().clone()).check(&owner).await?;
-    let drift = drift.iter().map(ToString::to_string).collect();
     Ok(Story { files, applied, allowed, orders, drift, by_hand })
 }
 

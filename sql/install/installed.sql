@@ -7,7 +7,8 @@ WITH home AS (
   WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
 ),
 relations AS (
-  SELECT c.*
+  -- Listed, because PostgreSQL 11 leaves oid out of the star.
+  SELECT c.oid, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relowner, c.relacl
   FROM pg_catalog.pg_class AS c
   JOIN home AS h ON h.oid = c.relnamespace
   WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')

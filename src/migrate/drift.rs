@@ -195,7 +195,8 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
         let signature = function.signature;
         match State::of(&function, installed, engine) {
             State::Current | State::Newer => {}
-            State::Missing if a_newer_release => {}
+            // Where nothing was migrated, the migrations that are not applied say enough.
+            State::Missing if a_newer_release || installed.applied.is_empty() => {}
             State::Missing => found.push(Drift::FunctionMissing { signature }),
             State::Outdated => found.push(Drift::FunctionOutdated { signature }),
             State::Changed | State::NewerChanged => found.push(Drift::FunctionChanged { signature }),
