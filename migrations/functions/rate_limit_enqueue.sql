@@ -1,5 +1,5 @@
 -- rate_limit_enqueue(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: 91794bc40c93d942c0285a771002272038e85a5ad86e52c094593591278a4dc8
+-- SHA-256: c190498c51e3829c606bc8311b79c004385a17b0360c2a103d1d64ada2a6db25
 
 -- Takes the reservations of jobs, and writes the jobs: both or neither, in the caller's transaction.
 --
@@ -77,7 +77,7 @@ DECLARE
   place integer;
   found_id bigint;
   found_run_at bigint;
-  line_key text; -- the group whose line the job stands in
+  line_key text; -- the group of the line in which the job waits
   line_priority integer;
   line_lag bigint;
   line_held_until bigint;

@@ -74,7 +74,7 @@ DECLARE
   place integer;
   found_id bigint;
   found_run_at bigint;
-  line_key text; -- the group whose line the job stands in
+  line_key text; -- the group of the line in which the job waits
   line_priority integer;
   line_lag bigint;
   line_held_until bigint;

@@ -7,7 +7,7 @@ use crate::error::{Engine, MigrationCause, classify_migration, sqlstate, without
 use crate::migrate::drift::{Plan, drift, occupied};
 use crate::migrate::functions::Function;
 use crate::migrate::installed::{Installed, untrusted};
-use crate::migrate::script::{CLAIM, HISTORY, record_functions, record_migration};
+use crate::migrate::script::{CLAIM, CREATE_RECORDS, record_functions, record_migration};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
 use crate::sql::{Names, SCHEMA_VERSION, Schema, Sql, detect};
@@ -345,7 +345,7 @@ impl Migrator {
 
     /// Creates the schema, and the tables of what was applied.
     pub(super) fn preparations(&self, installed: &Installed) -> Vec<String> {
-        let history = self.schema.render(HISTORY);
+        let history = self.schema.render(CREATE_RECORDS);
         // CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
         if installed.has_schema {
             vec![history]

@@ -4,7 +4,7 @@ use crate::migrate::functions::{Function, functions};
 use crate::migrate::migrations::{Migration, migrations};
 use crate::sql::Schema;
 
-pub(super) const HISTORY: &str = include_str!("../../sql/install/history.sql");
+pub(super) const CREATE_RECORDS: &str = include_str!("../../sql/install/history.sql");
 pub(super) const CLAIM: &str = include_str!("../../sql/install/claim.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
 
@@ -52,7 +52,7 @@ pub fn script(schema: &Schema, part: Part) -> String {
         ));
     }
     blocks.push(refuse(schema));
-    blocks.push(schema.render(HISTORY));
+    blocks.push(schema.render(CREATE_RECORDS));
     for migration in migrations(schema).iter().filter(|migration| migration.version >= from) {
         blocks.push(format!("-- {:04}_{}\n{}", migration.version, migration.name, migration.sql));
         blocks.push(format!("{};", record_migration(schema, migration)));

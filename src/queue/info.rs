@@ -142,7 +142,7 @@ pub struct JobInfo {
     /// How often its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
     pub waits: u32,
     /// Until when no job of its group starts, because a handler returned [`Finish::Wait`](crate::queue::Finish::Wait). `None`
-    /// for a job that has started, and for one whose own time is later.
+    /// for a job that has started, and for a job with a later time of its own.
     pub waiting_until: Option<SystemTime>,
 }
 

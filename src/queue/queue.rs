@@ -296,7 +296,7 @@ impl Queue {
     /// [`WorkerConfig::keep_ended`].
     ///
     /// # Errors
-    /// See [`Queue`]. What was removed before an error stays removed.
+    /// See [`Queue`]. Jobs that were removed before an error stay removed.
     ///
     /// # Cancel safety
     /// Safe: what was removed stays removed.
@@ -321,7 +321,7 @@ impl Queue {
     /// Removes jobs that have been dead for so long, and returns how many. Workers do not: a dead job waits for a decision.
     ///
     /// # Errors
-    /// See [`Queue`]. What was removed before an error stays removed.
+    /// See [`Queue`]. Jobs that were removed before an error stay removed.
     ///
     /// # Cancel safety
     /// Safe: what was removed stays removed.
