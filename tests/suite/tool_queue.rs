@@ -60,9 +60,10 @@ impl Site {
         self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").remaining()
     }
 
-    /// As the tool writes it, to the millisecond.
+    /// As the tool writes it, to the millisecond. Whole milliseconds are multiplied, because a double, which a
+    /// product with an interval is, does not hold every microsecond from the year 2255 on.
     async fn run_at(&self, id: i64) -> String {
-        let sql = "SELECT to_char(date_trunc('milliseconds', 'epoch'::timestamp + run_at * interval '1 microsecond'), \
+        let sql = "SELECT to_char('epoch'::timestamp + (run_at / 1000) * interval '1 millisecond', \
                    'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') FROM rate_limit_jobs WHERE id = $1";
         sqlx::query_scalar(sql).bind(id).fetch_one(&self.database.pool).await.expect("a time")
     }
