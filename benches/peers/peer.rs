@@ -50,7 +50,7 @@ pub(crate) enum Means {
     Redis(RedisLimit),
 }
 
-/// What decides within a transaction of the caller.
+/// The limits within a transaction of the caller, or the UPDATEs in their place.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// `RateLimits::within`, with these limits in one call.

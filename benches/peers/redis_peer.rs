@@ -60,7 +60,7 @@ end
 return {1, 0}";
 
 /// A sliding window of two counters, by the algorithm of Upstash's ratelimit: the count of the window before is weighted by
-/// the part of it that is still in the sliding window. A window has a key of its own, which expires by itself. KEYS: the
+/// the part of it that is still in the sliding window. A window has a key of its own, which expires. KEYS: the
 /// counters of the current window and of the one before. ARGV: limit, the caller's clock and the window, both in
 /// milliseconds. Answers whether the call is allowed, and if it is, how many are left.
 const SLIDE: &str = "
