@@ -10,6 +10,7 @@ use crate::cpu::Processes;
 use crate::load::{Load, Tally};
 use crate::processes;
 use crate::stage::Stage;
+use crate::steal::CpuTimes;
 
 /// Which line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,12 @@ pub(crate) enum Job {
     Processes(processes::Order),
 }
 
-/// A tally, and the server's CPU time for it.
+/// A tally, the server's CPU time for it, and the part of the machine's CPU time that was stolen meanwhile, in percent.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) tally: Tally,
     pub(crate) cpu: Option<Duration>,
+    pub(crate) stolen: Option<f64>,
 }
 
 impl Case {
@@ -90,8 +92,9 @@ pub(crate) async fn with_cpu_time(
     processes: Processes,
     work: impl Future<Output = Result<Tally, Failure>>,
 ) -> Result<Measured, Failure> {
-    let before = processes.cpu_time();
+    let (before, times) = (processes.cpu_time(), CpuTimes::now());
     let tally = work.await?;
+    let stolen = CpuTimes::stolen_since(times);
     let cpu = processes.cpu_time().zip(before).map(|(after, before)| after.saturating_sub(before));
-    Ok(Measured { tally, cpu })
+    Ok(Measured { tally, cpu, stolen })
 }

@@ -1,7 +1,6 @@
 //! Callers on keys: alone, all on one, on many, with four limits, and denied.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pg_limiter::Isolation::{ReadCommitted, Serializable};
 use sqlx::{Connection, PgConnection};
@@ -9,9 +8,9 @@ use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::case::Case;
-use crate::keys::{self, PREFIX, Picks};
+use crate::keys::{self, Picks};
 use crate::limiters::{self, AMPLE, CENTURY, HOUR, PLENTY, SPENT};
-use crate::load::Load;
+use crate::load::{Load, call_each_once};
 use crate::names::*;
 use crate::peer::{Means, Peer};
 use crate::stage::Stage;
@@ -36,10 +35,9 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
         own: stage.limiter(OWN, &url, Serializable, AMPLE).await?,
         read_committed: stage.limiter(READ_COMMITTED, &url, ReadCommitted, AMPLE).await?,
         within: stage.peer(WITHIN, Means::Within(within, AMPLE.into())),
-        redis: stage.redis(PLENTY, HOUR),
+        redis: stage.redis(|redis| redis.bucket(PLENTY, HOUR)),
     };
-    let row = "INSERT INTO plain SELECT $1 || key, $2 FROM unnest($3::text[]) AS key";
-    sqlx::query(row).bind(PREFIX).bind(PLENTY).bind(["lone", "hot"]).execute(pool).await?;
+    stage.postgres.rows_to_update(["lone", "hot"].map(keys::key)).await?;
     let mut cases = Vec::new();
     if wants(LONE) {
         cases.extend(lone(stage, &ample).await?);
@@ -92,16 +90,10 @@ fn hot(ample: &Ample) -> Vec<Case> {
 /// On keys that are all there already.
 async fn many(stage: &Stage, ample: &Ample) -> Result<Vec<Case>, Failure> {
     let keys = keys::numbered(stage.options.size(100_000, 1_000));
-    eprintln!("calling each of {} keys once", keys.len());
-    let rows = "INSERT INTO plain SELECT $1 || number, $2 FROM generate_series(0, $3 - 1) AS number";
-    let pool = &stage.postgres.pool;
-    sqlx::query(rows).bind(PREFIX).bind(PLENTY).bind(i64::try_from(keys.len())?).execute(pool).await?;
-    let peers: Vec<_> = [&ample.update, &ample.own, &ample.read_committed].into_iter().chain(&ample.redis).collect();
-    for peer in &peers {
-        let picks = Picks::each_once(keys.clone());
-        Load { peer: Arc::clone(peer), callers: 256, picks, allowed: true }.run(Duration::ZERO).await?;
-    }
-    sqlx::raw_sql("VACUUM ANALYZE").execute(pool).await?;
+    stage.postgres.rows_to_update(&*keys).await?;
+    let peers = [&ample.update, &ample.own, &ample.read_committed].into_iter().chain(&ample.redis);
+    let peers: Vec<_> = peers.cloned().collect();
+    call_each_once(stage, &peers, &keys).await?;
     // The keys that are called most must not be neighbours in the table.
     let works = [(UNIFORM, Picks::Uniform(keys.clone())), (ZIPF, Picks::zipf(keys::shuffled(&keys)))];
     let case_of =
@@ -124,7 +116,7 @@ async fn denied(stage: &Stage) -> Result<Vec<Case>, Failure> {
         stage.limiter(OWN, &url, Serializable, SPENT).await?,
         stage.limiter(READ_COMMITTED, &url, ReadCommitted, SPENT).await?,
     ];
-    peers.extend(stage.redis(1.0, CENTURY));
+    peers.extend(stage.redis(|redis| redis.bucket(1.0, CENTURY)));
     let remembering = stage.remembering(REMEMBERED, SPENT).await?;
     let key = keys::key("spent");
     sqlx::query("INSERT INTO plain VALUES ($1, 1)").bind(&*key).execute(pool).await?;

@@ -1,5 +1,6 @@
 //! Which keys are asked for. The texts are made beforehand; picking one allocates nothing.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -14,6 +15,23 @@ pub(crate) fn key(name: impl std::fmt::Display) -> Arc<str> {
 
 pub(crate) fn numbered(count: usize) -> Keys {
     (0..count).map(key).collect()
+}
+
+/// Numbered keys that no other work has: on Redis a key has one type.
+pub(crate) fn numbered_of(work: &str, count: usize) -> Keys {
+    (0..count).map(|number| key(format_args!("{work}:{number}"))).collect()
+}
+
+/// The key of the second row that belongs to a key.
+pub(crate) fn second(key: &str) -> String {
+    format!("{key}:second")
+}
+
+/// One of the keys, always the same one for a key of others: its organisation, for example.
+pub(crate) fn partner<'a>(keys: &'a Keys, of: &str) -> &'a Arc<str> {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    &keys[(hasher.finish() % keys.len() as u64) as usize]
 }
 
 /// In another order.

@@ -20,6 +20,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 pub(crate) const AMPLE: &str = "ample";
 pub(crate) const SPENT: &str = "spent";
 pub(crate) const SLIDING: &str = "sliding";
+/// Windows of an [hour](HOUR) for [plenty](PLENTY) of tokens: none of them ends while a load runs, or hardly ever.
+pub(crate) const SLIDING_HOUR: &str = "sliding, an hour";
+pub(crate) const FIXED_HOUR: &str = "fixed, an hour";
 /// Tokens of a bucket that is there to be emptied.
 pub(crate) const FEW: u32 = 2_000;
 
@@ -35,12 +38,14 @@ pub(crate) fn sharded_few(shards: u32) -> String {
 
 pub(crate) const FOUR: [&str; 4] = ["per_user", "per_org", "per_address", "per_route"];
 
-fn limits() -> Result<Limits, Failure> {
+pub(crate) fn limits() -> Result<Limits, Failure> {
     let ample = || Limit::token_bucket(1, HOUR).capacity(PLENTY);
     let mut limits = Limits::new()
         .define(AMPLE, ample())?
         .define(SPENT, Limit::token_bucket(1, CENTURY))?
-        .define(SLIDING, Limit::sliding_window(PLENTY, WINDOW))?;
+        .define(SLIDING, Limit::sliding_window(PLENTY, WINDOW))?
+        .define(SLIDING_HOUR, Limit::sliding_window(PLENTY, HOUR))?
+        .define(FIXED_HOUR, Limit::fixed_window(PLENTY, HOUR))?;
     for name in FOUR {
         limits = limits.define(name, ample())?;
     }

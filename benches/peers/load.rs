@@ -8,8 +8,9 @@ use tokio::task::JoinSet;
 
 use crate::Failure;
 use crate::histogram::Histogram;
-use crate::keys::{Picker, Picks};
+use crate::keys::{Keys, Picker, Picks};
 use crate::peer::Peer;
+use crate::stage::Stage;
 
 /// Longer than any pass over keys that end.
 const UNTIL_THE_KEYS_END: Duration = Duration::from_secs(86_400);
@@ -68,6 +69,17 @@ impl Load {
         }
         Ok(Tally { latencies, elapsed: ended - began, retries: self.peer.retries() - retries, emptied: None })
     }
+}
+
+/// Calls each key once with each of the peers, so that all rows exist before anything is measured.
+pub(crate) async fn call_each_once(stage: &Stage, peers: &[Arc<Peer>], keys: &Keys) -> Result<(), Failure> {
+    eprintln!("calling each of {} keys once", keys.len());
+    for peer in peers {
+        let picks = Picks::each_once(keys.clone());
+        Load { peer: peer.clone(), callers: 256, picks, allowed: true }.run(Duration::ZERO).await?;
+    }
+    sqlx::raw_sql("VACUUM ANALYZE").execute(&stage.postgres.pool).await?;
+    Ok(())
 }
 
 /// Each caller takes until he is refused, and then looks whether that was right.

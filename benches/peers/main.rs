@@ -9,6 +9,7 @@
 mod case;
 mod cpu;
 mod first_touch;
+mod groups;
 mod histogram;
 mod json;
 mod keyed;
@@ -27,9 +28,13 @@ mod results;
 mod rows;
 mod sliding;
 mod stage;
+#[path = "../common/steal.rs"]
+mod steal;
 mod table;
 mod table_size;
 mod targets;
+mod transactions;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -80,7 +85,10 @@ async fn main() -> Result<ExitCode, Failure> {
 /// All that is measured in every round, in the order of a round.
 async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let mut cases = keyed::cases(stage).await?;
+    cases.extend(groups::cases(stage).await?);
+    cases.extend(windows::cases(stage).await?);
     cases.extend(sliding::cases(stage).await?);
+    cases.extend(transactions::cases(stage).await?);
     cases.extend(processes::cases(stage));
     cases.extend(first_touch::cases(stage).await?);
     cases.extend(rows::cases(stage).await?);

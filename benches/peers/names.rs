@@ -14,8 +14,36 @@ pub(crate) const ROWS: &str = "rows";
 pub(crate) const TABLE_SIZE: &str = "table_size";
 pub(crate) const OLD_SNAPSHOT: &str = "old_snapshot";
 
-pub(crate) const WORKS: [&str; 13] =
-    [LONE, HOT, UNIFORM, ZIPF, FOUR, DENIED, SLIDING, PROCESSES, SHARDS, FIRST_TOUCH, ROWS, TABLE_SIZE, OLD_SNAPSHOT];
+pub(crate) const GROUPS: &str = "groups";
+pub(crate) const SLIDING_256: &str = "sliding_256";
+pub(crate) const FIXED_256: &str = "fixed_256";
+pub(crate) const LONE_SLIDING: &str = "lone_sliding";
+pub(crate) const TRANSACTION_LIMIT: &str = "transaction_limit";
+pub(crate) const TRANSACTION_TWO: &str = "transaction_two";
+pub(crate) const TRANSACTION_SLIDING: &str = "transaction_sliding";
+
+pub(crate) const WORKS: [&str; 20] = [
+    LONE,
+    LONE_SLIDING,
+    HOT,
+    UNIFORM,
+    ZIPF,
+    FOUR,
+    GROUPS,
+    SLIDING_256,
+    FIXED_256,
+    DENIED,
+    SLIDING,
+    TRANSACTION_LIMIT,
+    TRANSACTION_TWO,
+    TRANSACTION_SLIDING,
+    PROCESSES,
+    SHARDS,
+    FIRST_TOUCH,
+    ROWS,
+    TABLE_SIZE,
+    OLD_SNAPSHOT,
+];
 
 pub(crate) const UPDATE: &str = "update";
 pub(crate) const SEED: &str = "seed";
@@ -49,6 +77,8 @@ pub(crate) const SHARDED_WORK: [(u32, &str); 3] = [
     (4, "pg-limiter, unit of work, 4 shards"),
     (16, "pg-limiter, unit of work, 16 shards"),
 ];
-pub(crate) const FEW_ROWS: &str = "pg-limiter, 10^4 rows";
-pub(crate) const MANY_ROWS: &str = "pg-limiter, 10^7 rows";
-pub(crate) const MANY_ROWS_QUICK: &str = "pg-limiter, 10^5 rows";
+pub(crate) const ROWS_LIMIT: &str = "pg-limiter, 10^7 rows";
+pub(crate) const ROWS_UPDATE: &str = "update, 10^7 rows";
+pub(crate) const ROWS_LIMIT_QUICK: &str = "pg-limiter, 10^5 rows";
+pub(crate) const ROWS_UPDATE_QUICK: &str = "update, 10^5 rows";
+pub(crate) const TWO_UPDATES: &str = "2 updates";

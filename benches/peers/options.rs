@@ -9,7 +9,8 @@ pub(crate) const HELP: &str = "\
 cargo bench --bench peers -- [options]
   --rounds N      how often everything is measured (default 5)
   --seconds S     how long each measurement takes (default 2)
-  --only A,B      only these works: lone, hot, uniform, zipf, four, denied, sliding, processes, shards,
+  --only A,B      only these works: lone, lone_sliding, hot, uniform, zipf, four, groups, sliding_256, fixed_256,
+                  denied, sliding, transaction_limit, transaction_two, transaction_sliding, processes, shards,
                   first_touch, rows, table_size, old_snapshot
   --quick         see that it works: 1 round of 0.3 s, small tables; its figures say little
   --json          one JSON object on standard output

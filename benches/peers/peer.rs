@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pg_limiter::{Item, LimitRef, Limiter};
+use pg_limiter::{Item, LimitRef, Limiter, RateLimits};
 use sqlx::{PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::cpu::Processes;
-use crate::redis_peer::Bucket;
+use crate::keys::{Keys, partner, second};
+use crate::limiters::AMPLE;
+use crate::redis_peer::RedisLimit;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -26,6 +28,8 @@ pub(crate) enum Means {
     Update(PgPool),
     /// The same on a connection that the caller holds, without a pool. (The lock is free: it has one caller.)
     UpdateAlone(Mutex<PgConnection>),
+    /// The same for a row of the limiter's table, by its primary key.
+    UpdateBucket(Mutex<PgConnection>),
     /// The seed's function in a SERIALIZABLE transaction, tried again after a conflict.
     Seed(PgPool),
     /// A row for every hit, counted anew by each decision.
@@ -34,12 +38,25 @@ pub(crate) enum Means {
     Limiter(Limiter, LimitRef),
     /// The same with several limits in one decision.
     Several(Limiter, Box<[LimitRef; 4]>),
+    /// The same with two limits: one of the key and one of its partner among these keys.
+    Group(Limiter, [LimitRef; 2], Keys),
     /// `limiter.within` in a SERIALIZABLE transaction that writes a row of the caller, too, and is retried as a whole.
     Work(Limiter, LimitRef),
     /// `limiter.within` in a READ COMMITTED transaction of the caller.
     Within(Limiter, LimitRef),
+    /// A READ COMMITTED transaction of the caller that writes a row of the application, too.
+    Transaction(PgPool, Part),
     /// A Lua script.
-    Redis(Bucket),
+    Redis(RedisLimit),
+}
+
+/// The limits within a transaction of the caller, or the UPDATEs in their place.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// `RateLimits::within`, with these limits in one call.
+    Limits(RateLimits, Box<[LimitRef]>),
+    /// Bare UPDATEs of this many rows: one or two.
+    Updates(usize),
 }
 
 impl Peer {
@@ -50,7 +67,10 @@ impl Peer {
     /// So far.
     pub(crate) fn retries(&self) -> u64 {
         match &self.means {
-            Means::Limiter(limiter, _) | Means::Several(limiter, _) | Means::Work(limiter, _) => limiter.retries(),
+            Means::Limiter(limiter, _)
+            | Means::Several(limiter, _)
+            | Means::Group(limiter, ..)
+            | Means::Work(limiter, _) => limiter.retries(),
             _ => self.retries.load(Ordering::Relaxed),
         }
     }
@@ -68,8 +88,9 @@ impl Peer {
     /// One decision: allowed or not.
     pub(crate) async fn decide(&self, key: &Arc<str>) -> Result<bool, Failure> {
         match &self.means {
-            Means::Update(pool) => update(pool, key).await,
-            Means::UpdateAlone(connection) => update(&mut *connection.lock().await, key).await,
+            Means::Update(pool) => Ok(update(pool, key).await?),
+            Means::UpdateAlone(connection) => Ok(update(&mut *connection.lock().await, key).await?),
+            Means::UpdateBucket(connection) => Ok(update_bucket(&mut *connection.lock().await, key).await?),
             Means::Seed(pool) => loop {
                 match seed(pool, key).await {
                     Ok(left) => return Ok(left >= 0.0),
@@ -85,6 +106,11 @@ impl Peer {
             Means::Limiter(limiter, limit) => Ok(limiter.limit((limit.clone(), key.clone())).await?.is_allowed()),
             Means::Several(limiter, limits) => {
                 let items = limits.each_ref().map(|limit| Item::new(limit.clone(), key.clone()));
+                Ok(limiter.limit(items).await?.is_allowed())
+            }
+            Means::Group(limiter, [of_key, of_partner], partners) => {
+                let items = [(of_key, key), (of_partner, partner(partners, key))];
+                let items = items.map(|(limit, key)| Item::new(limit.clone(), key.clone()));
                 Ok(limiter.limit(items).await?.is_allowed())
             }
             Means::Work(limiter, limit) => {
@@ -109,7 +135,15 @@ impl Peer {
                 tx.commit().await?;
                 Ok(decision.is_allowed())
             }
-            Means::Redis(bucket) => bucket.take(key).await,
+            Means::Transaction(pool, part) => loop {
+                match transaction(pool, part, key).await {
+                    Err(WorkError::Limit(error)) if error.is_retryable() => {
+                        self.retries.fetch_add(1, Ordering::Relaxed);
+                    }
+                    done => return Ok(done?),
+                }
+            },
+            Means::Redis(limit) => limit.take(key).await,
         }
     }
 }
@@ -122,9 +156,33 @@ enum WorkError {
     Database(sqlx::Error),
 }
 
-async fn update(executor: impl sqlx::PgExecutor<'_>, key: &str) -> Result<bool, Failure> {
+/// BEGIN, an INSERT of the application, what decides, COMMIT.
+async fn transaction(pool: &PgPool, part: &Part, key: &Arc<str>) -> Result<bool, WorkError> {
+    let mut tx = pool.begin().await.map_err(WorkError::Database)?;
+    let insert = sqlx::query("INSERT INTO messages (author, body) VALUES ($1, 'hello')").bind(&**key);
+    insert.execute(&mut *tx).await.map_err(WorkError::Database)?;
+    let allowed = match part {
+        Part::Limits(rate_limits, limits) => {
+            let items: Vec<Item> = limits.iter().map(|limit| Item::new(limit.clone(), key.clone())).collect();
+            rate_limits.within(&mut tx).limit(items).await?.is_allowed()
+        }
+        Part::Updates(rows) => {
+            let first = update(&mut *tx, key).await.map_err(WorkError::Database)?;
+            first && (*rows < 2 || update(&mut *tx, &second(key)).await.map_err(WorkError::Database)?)
+        }
+    };
+    tx.commit().await.map_err(WorkError::Database)?;
+    Ok(allowed)
+}
+
+async fn update(executor: impl sqlx::PgExecutor<'_>, key: &str) -> Result<bool, sqlx::Error> {
     let update = sqlx::query("UPDATE plain SET value = value - 1 WHERE key = $1 AND value - 1 >= 0").bind(key);
     Ok(update.execute(executor).await?.rows_affected() == 1)
+}
+
+async fn update_bucket(connection: &mut PgConnection, key: &str) -> Result<bool, sqlx::Error> {
+    let sql = "UPDATE rate_limits SET value = value - 1 WHERE name = $1 AND key = $2 AND shard = 0 AND value - 1 >= 0";
+    Ok(sqlx::query(sql).bind(AMPLE).bind(key).execute(connection).await?.rows_affected() == 1)
 }
 
 async fn seed(pool: &PgPool, key: &str) -> Result<f64, sqlx::Error> {

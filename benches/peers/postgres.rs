@@ -6,8 +6,9 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::Failure;
 use crate::cpu::Processes;
+use crate::limiters::PLENTY;
 
-/// A row to update; the function that the idea comes from (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token
+/// A row to update; tables of an application; the function that the idea comes from (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token
 /// buckets function)", 2022: update, insert if that found nothing); and a log of all hits of the last 10 seconds, which
 /// counts exactly because callers of one key wait for each other.
 const YARDSTICKS: &str = r#"
@@ -31,6 +32,13 @@ BEGIN
 END $$;
 
 CREATE TABLE orders (at timestamptz NOT NULL DEFAULT clock_timestamp());
+
+CREATE TABLE messages (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  author text NOT NULL,
+  body text NOT NULL,
+  sent_at timestamptz NOT NULL DEFAULT now()
+);
 
 CREATE TABLE log (key text COLLATE "C" NOT NULL, at timestamptz NOT NULL);
 CREATE INDEX ON log (key, at);
@@ -71,6 +79,14 @@ impl Postgres {
     /// Of the database that holds everything but what needs one of its own.
     pub(crate) fn url(&self) -> String {
         self.server.url("postgres")
+    }
+
+    /// Rows with these keys for a bare UPDATE.
+    pub(crate) async fn rows_to_update(&self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), Failure> {
+        let keys: Vec<String> = keys.into_iter().map(|key| key.as_ref().to_owned()).collect();
+        let rows = "INSERT INTO plain SELECT key, $1 FROM unnest($2::text[]) AS key";
+        sqlx::query(rows).bind(PLENTY).bind(keys).execute(&self.pool).await?;
+        Ok(())
     }
 
     /// Another database with the limiter's table, empty: its URL.

@@ -1,14 +1,14 @@
-//! Redis: a token bucket in Lua, over one multiplexed connection.
+//! Redis: limits in Lua, over one multiplexed connection.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Script, cmd};
 
 use crate::Failure;
 use crate::cpu::Processes;
-use crate::keys::PREFIX;
+use crate::keys::{Keys, PREFIX, partner};
 use crate::redis_server::RedisServer;
 
 /// As in pg-limiter: the server's clock in microseconds, two numbers a bucket, a denial writes nothing, and an idle
@@ -29,6 +29,65 @@ value = value - 1
 redis.call('HSET', KEYS[1], 'value', value, 'ts', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil((capacity - value) / rate / 1000))
 return {1, 0}";
+
+/// The same for two buckets: it checks both and then writes both, or neither. ARGV: capacity and tokens a microsecond of
+/// each. Answers like `TAKE`, with the longer wait.
+const TAKE_BOTH: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local values = {}
+local wait = 0
+for i = 1, 2 do
+  local capacity, rate = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+  local bucket = redis.call('HMGET', KEYS[i], 'value', 'ts')
+  local value = capacity
+  if bucket[1] then
+    value = math.min(tonumber(bucket[1]) + math.max(now - tonumber(bucket[2]), 0) * rate, capacity)
+  end
+  if value < 1 then
+    wait = math.max(wait, math.ceil((1 - value) / rate))
+  end
+  values[i] = value - 1
+end
+if wait > 0 then
+  return {0, wait}
+end
+for i = 1, 2 do
+  local capacity, rate = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+  redis.call('HSET', KEYS[i], 'value', values[i], 'ts', now)
+  redis.call('PEXPIRE', KEYS[i], math.ceil((capacity - values[i]) / rate / 1000))
+end
+return {1, 0}";
+
+/// A sliding window of two counters, by the algorithm of Upstash's ratelimit: the count of the window before is weighted by
+/// the part of it that is still in the sliding window. A window has a key of its own, which expires. KEYS: the
+/// counters of the current window and of the one before. ARGV: limit, the caller's clock and the window, both in
+/// milliseconds. Answers whether the call is allowed, and if it is, how many are left.
+const SLIDE: &str = "
+local limit, now, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local current = tonumber(redis.call('GET', KEYS[1]) or 0)
+local previous = tonumber(redis.call('GET', KEYS[2]) or 0)
+local used = current + math.floor(previous * (1 - now % window / window))
+if used >= limit then
+  return {0, 0}
+end
+if redis.call('INCRBY', KEYS[1], 1) == 1 then
+  redis.call('PEXPIRE', KEYS[1], 2 * window + 1000)
+end
+return {1, limit - used - 1}";
+
+/// A fixed window: one counter, which expires at the end of its window. ARGV: limit, window in milliseconds. Answers
+/// whether the call is allowed, and if it is, how many are left.
+const COUNT: &str = "
+local limit = tonumber(ARGV[1])
+local count = redis.call('INCR', KEYS[1])
+if count == 1 then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+if count > limit then
+  return {0, 0}
+end
+return {1, limit - count}";
 
 #[derive(Debug)]
 pub(crate) struct Redis {
@@ -62,14 +121,29 @@ impl Redis {
         Ok(cmd("INFO").arg("server").query_async(&mut self.connection.clone()).await?)
     }
 
-    /// Buckets of this limit.
-    pub(crate) fn bucket(&self, capacity: f64, rate: f64, period: Duration) -> Bucket {
-        Bucket {
-            connection: self.connection.clone(),
-            script: Script::new(TAKE),
-            capacity: capacity.to_string(),
-            rate: format!("{:e}", rate / period.as_micros() as f64),
-        }
+    /// A token bucket.
+    pub(crate) fn bucket(&self, capacity: f64, period: Duration) -> RedisLimit {
+        self.limit(TAKE, Asks::ItsKey, vec![capacity.to_string(), per_microsecond(period)])
+    }
+
+    /// A token bucket of each key and of its partner among `others`, all or none.
+    pub(crate) fn two_buckets(&self, capacity: f64, period: Duration, others: Keys) -> RedisLimit {
+        let (capacity, rate) = (capacity.to_string(), per_microsecond(period));
+        self.limit(TAKE_BOTH, Asks::WithPartner(others), vec![capacity.clone(), rate.clone(), capacity, rate])
+    }
+
+    /// A sliding window.
+    pub(crate) fn sliding_window(&self, limit: f64, window: Duration) -> RedisLimit {
+        self.limit(SLIDE, Asks::TwoWindows(window), vec![limit.to_string()])
+    }
+
+    /// A fixed window.
+    pub(crate) fn fixed_window(&self, limit: f64, window: Duration) -> RedisLimit {
+        self.limit(COUNT, Asks::ItsKey, vec![limit.to_string(), window.as_millis().to_string()])
+    }
+
+    fn limit(&self, script: &str, asks: Asks, arguments: Vec<String>) -> RedisLimit {
+        RedisLimit { connection: self.connection.clone(), script: Script::new(script), asks, arguments }
     }
 
     /// Leaves nothing on a server that is not ours.
@@ -98,24 +172,55 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-pub(crate) struct Bucket {
-    connection: MultiplexedConnection,
-    script: Script,
-    capacity: String,
-    rate: String,
+/// The rate of one token in a period.
+fn per_microsecond(period: Duration) -> String {
+    format!("{:e}", 1.0 / period.as_micros() as f64)
 }
 
-impl fmt::Debug for Bucket {
+/// A limit, decided by a script.
+pub(crate) struct RedisLimit {
+    connection: MultiplexedConnection,
+    script: Script,
+    asks: Asks,
+    arguments: Vec<String>,
+}
+
+/// The keys of Redis for the key of a call.
+#[derive(Debug)]
+enum Asks {
+    ItsKey,
+    WithPartner(Keys),
+    /// One for the current window and one for the window before. The clock is an argument, too.
+    TwoWindows(Duration),
+}
+
+impl fmt::Debug for RedisLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bucket({}, {})", self.capacity, self.rate)
+        write!(f, "RedisLimit({:?}, {:?})", self.asks, self.arguments)
     }
 }
 
-impl Bucket {
+impl RedisLimit {
     pub(crate) async fn take(&self, key: &str) -> Result<bool, Failure> {
-        let mut call = self.script.key(key);
-        call.arg(&self.capacity).arg(&self.rate);
-        let (allowed, _wait): (bool, u64) = call.invoke_async(&mut self.connection.clone()).await?;
+        let mut call = self.script.prepare_invoke();
+        for argument in &self.arguments {
+            call.arg(argument);
+        }
+        match &self.asks {
+            Asks::ItsKey => {
+                call.key(key);
+            }
+            Asks::WithPartner(others) => {
+                call.key(key).key(&**partner(others, key));
+            }
+            Asks::TwoWindows(window) => {
+                let (now, window) = (SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis(), window.as_millis());
+                let nth = now / window;
+                call.key(format!("{key}:{nth}")).key(format!("{key}:{}", nth - 1));
+                call.arg(now.to_string()).arg(window.to_string());
+            }
+        }
+        let (allowed, _left_or_wait): (bool, i64) = call.invoke_async(&mut self.connection.clone()).await?;
         Ok(allowed)
     }
 }

@@ -20,13 +20,15 @@ pub(crate) struct Figures {
     /// For each decision, as the next.
     pub(crate) retries: Option<f64>,
     pub(crate) cpu_us: Option<f64>,
+    /// The part of the machine's CPU time that was stolen from it.
+    pub(crate) steal_percent: Option<f64>,
     /// Of a bucket that was emptied: how many tokens too many were given out, and how many denials were wrong.
     pub(crate) over_admissions: Option<f64>,
     pub(crate) false_denials: Option<f64>,
 }
 
 impl From<Measured> for Figures {
-    fn from(Measured { tally, cpu }: Measured) -> Self {
+    fn from(Measured { tally, cpu, stolen }: Measured) -> Self {
         let count = tally.latencies.count() as f64;
         let some = |figure: f64| figure.is_finite().then_some(figure);
         Self {
@@ -36,6 +38,7 @@ impl From<Measured> for Figures {
             retries: some(tally.retries as f64 / count),
             // With the emptying of a bucket, which is not among the decisions counted, it says nothing.
             cpu_us: cpu.filter(|_| tally.emptied.is_none()).and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
+            steal_percent: stolen,
             over_admissions: tally.emptied.map(|emptied| emptied.admitted.saturating_sub(FEW.into()) as f64),
             // A token that nobody got was refused to all.
             false_denials: tally
@@ -81,6 +84,7 @@ impl Results {
             p99_ms: self.median(id, |figures| figures.p99_ms),
             retries: self.median(id, |figures| figures.retries),
             cpu_us: self.median(id, |figures| figures.cpu_us),
+            steal_percent: self.median(id, |figures| figures.steal_percent),
             over_admissions: self.sum(id, |figures| figures.over_admissions),
             false_denials: self.sum(id, |figures| figures.false_denials),
         }

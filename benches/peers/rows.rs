@@ -1,19 +1,20 @@
-//! A lone caller on random keys of a small and of a large table.
+//! A lone caller on random keys of a large table: a limit beside a bare UPDATE of the same table.
 
 use std::time::Instant;
 
 use pg_limiter::Isolation;
-use sqlx::PgPool;
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::case::Case;
 use crate::keys::{self, Keys, PREFIX, Picks, Random};
 use crate::limiters::{AMPLE, PLENTY};
 use crate::load::Load;
-use crate::names::{FEW_ROWS, MANY_ROWS, MANY_ROWS_QUICK, ROWS};
+use crate::names::{ROWS, ROWS_LIMIT, ROWS_LIMIT_QUICK, ROWS_UPDATE, ROWS_UPDATE_QUICK};
+use crate::peer::Means;
 use crate::stage::Stage;
 
-const FEW: usize = 10_000;
 /// Rows that one statement fills in.
 const AT_ONCE: usize = 1_000_000;
 /// More keys than are called in a run, and few enough to make them beforehand.
@@ -23,16 +24,21 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     if !stage.options.wants(ROWS) {
         return Ok(Vec::new());
     }
-    let many = if stage.options.quick { (MANY_ROWS_QUICK, 100_000) } else { (MANY_ROWS, 10_000_000) };
-    let mut cases = Vec::new();
-    for (name, rows) in [(FEW_ROWS, FEW), many] {
-        let url = stage.postgres.database(&format!("rows_{rows}")).await?;
-        fill(&url, rows).await?;
-        let peer = stage.limiter(name, &url, Isolation::Serializable, AMPLE).await?;
-        let load = Load { peer, callers: 1, picks: Picks::Uniform(some_of(rows)), allowed: true };
-        cases.push(Case::calls(ROWS, load));
-    }
-    Ok(cases)
+    let (rows, [update, limit]) = if stage.options.quick {
+        (100_000, [ROWS_UPDATE_QUICK, ROWS_LIMIT_QUICK])
+    } else {
+        (10_000_000, [ROWS_UPDATE, ROWS_LIMIT])
+    };
+    let url = stage.postgres.database(ROWS).await?;
+    fill(&url, rows).await?;
+    let connection = PgConnection::connect(&url).await?;
+    let update = stage.peer(update, Means::UpdateBucket(Mutex::new(connection)));
+    let own = stage.limiter(limit, &url, Isolation::Serializable, AMPLE).await?;
+    // Pages are written in full after a checkpoint: so that each peer finds as many of them, it begins with one.
+    let before = Some((PgPool::connect(&url).await?, "CHECKPOINT".to_owned()));
+    let picks = Picks::Uniform(some_of(rows));
+    let load = |peer| Load { peer, callers: 1, picks: picks.clone(), allowed: true };
+    Ok([update, own].map(|peer| Case::calls_after(ROWS, load(peer), before.clone())).into())
 }
 
 /// Buckets of which one token in a thousand is taken, so that they stay for long.

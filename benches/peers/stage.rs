@@ -1,7 +1,6 @@
 //! The servers, and the peers on them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pg_limiter::{DenialMemory, Isolation};
 
@@ -11,7 +10,7 @@ use crate::names::{REDIS, REDIS_DURABLE};
 use crate::options::Options;
 use crate::peer::{Means, Peer};
 use crate::postgres::Postgres;
-use crate::redis_peer::Redis;
+use crate::redis_peer::{Redis, RedisLimit};
 use crate::redis_server::RedisServer;
 
 #[derive(Debug)]
@@ -65,13 +64,11 @@ impl Stage {
         Ok(self.peer(name, Means::Limiter(limiter, limit.into())))
     }
 
-    /// As many as there are.
-    pub(crate) fn redis(&self, capacity: f64, period: Duration) -> Vec<Arc<Peer>> {
+    /// A limit on each Redis that runs: none, one or two.
+    pub(crate) fn redis(&self, limit: impl Fn(&Redis) -> RedisLimit) -> Vec<Arc<Peer>> {
         let redis = [(REDIS, &self.in_memory), (REDIS_DURABLE, &self.durable)];
         let there = redis.into_iter().filter_map(|(name, redis)| Some((name, redis.as_ref()?)));
-        let peer = |(name, redis): (_, &Redis)| {
-            Peer::new(name, redis.processes, Means::Redis(redis.bucket(capacity, 1.0, period)))
-        };
+        let peer = |(name, redis): (_, &Redis)| Peer::new(name, redis.processes, Means::Redis(limit(redis)));
         there.map(peer).collect()
     }
 

@@ -9,8 +9,8 @@ pub(crate) fn print(stage: &Stage, results: &Results) {
     let redis = stage.redis_version().map_or_else(|| "no Redis".to_owned(), |version| format!("Redis {version}"));
     println!("{}, {redis}; medians of {} x {:?}\n", stage.postgres.source(), options.rounds, options.time);
     println!(
-        "{:<12} {:<52} {:>9} {:>11} {:>9} {:>9} {:>8} {:>8}",
-        "", "", "callers", "decisions/s", "p50 ms", "p99 ms", "retries", "CPU us"
+        "{:<19} {:<52} {:>9} {:>11} {:>9} {:>9} {:>8} {:>8} {:>8}",
+        "", "", "callers", "decisions/s", "p50 ms", "p99 ms", "retries", "CPU us", "steal %"
     );
     let mut work = "";
     for (id, figures) in results.lines() {
@@ -21,13 +21,14 @@ pub(crate) fn print(stage: &Stage, results: &Results) {
         let callers =
             if id.processes == 1 { id.callers.to_string() } else { format!("{} x {}", id.processes, id.callers) };
         println!(
-            "{work:<12} {:<52} {callers:>9} {:>11} {:>9} {:>9} {:>8} {:>8}",
+            "{work:<19} {:<52} {callers:>9} {:>11} {:>9} {:>9} {:>8} {:>8} {:>8}",
             id.peer,
             number(figures.per_second, 0),
             number(figures.p50_ms, 3),
             number(figures.p99_ms, 3),
             number(figures.retries, 2),
             number(figures.cpu_us, 1),
+            number(figures.steal_percent, 1),
         );
     }
     println!("\nretries and the server's CPU time are for each decision\n");

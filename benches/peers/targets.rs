@@ -5,7 +5,7 @@ use crate::names::*;
 use crate::options::Options;
 use crate::processes;
 use crate::results::{Figures, Results};
-use crate::{first_touch, old_snapshot, sliding};
+use crate::{first_touch, groups, old_snapshot, sliding, transactions, windows};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
@@ -80,7 +80,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     // A quick run makes fewer decisions than the name says.
     let pages = results.table_pages.filter(|_| !options.quick).map(|pages| pages as f64);
     let remembered = results.median(&Id::of(DENIED, REMEMBERED, 1), |figures| figures.per_second);
-    vec![
+    let mut targets = vec![
         Target::new("hot_256_vs_redis", speed(hot(OWN, 256), hot(REDIS, 256)), At::Least, 1.5),
         Target::new("hot_256_vs_redis_durable", speed(hot(OWN, 256), hot(REDIS_DURABLE, 256)), At::Least, 3.0),
         Target::new("hot_32_vs_seed", speed(hot(OWN, 32), hot(SEED, 32)), At::Least, 40.0),
@@ -103,12 +103,49 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("shards_over_admissions", results.total(SHARDS, |f| f.over_admissions), At::Most, 0.0),
         Target::new("shards_false_denials", results.total(SHARDS, |f| f.false_denials), At::Most, 0.0),
         Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),
-        Target::new("rows_1e7_vs_1e4_p50", p50(Id::of(ROWS, MANY_ROWS, 1), Id::of(ROWS, FEW_ROWS, 1)), At::Most, 1.2),
         Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),
         Target::new("table_pages_after_1e6", pages, At::Most, 64.0),
         Target::new("old_snapshot", kept_least.filter(|_| !options.quick), At::Least, 0.5),
         Target::told("old_snapshot_within", kept_within),
         Target::told("old_snapshot_combined", kept_combined),
         Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
+    ];
+    targets.extend(of_several_limits_and_windows(results));
+    targets.extend(beside_updates(results));
+    targets
+}
+
+fn of_several_limits_and_windows(results: &Results) -> [Target; 4] {
+    let speed = |above, below| results.ratio(&above, &below, |figures| figures.per_second);
+    let group = |peer| Id::of(GROUPS, peer, groups::CALLERS);
+    let window = |work| {
+        let peer = |peer| Id::of(work, peer, windows::CALLERS);
+        speed(peer(OWN), peer(REDIS))
+    };
+    [
+        Target::told("groups_256_vs_redis", speed(group(OWN), group(REDIS))),
+        Target::told("groups_256_vs_redis_read_committed", speed(group(READ_COMMITTED), group(REDIS))),
+        Target::told("sliding_256_vs_redis", window(SLIDING_256)),
+        Target::told("fixed_256_vs_redis", window(FIXED_256)),
+    ]
+}
+
+fn beside_updates(results: &Results) -> [Target; 6] {
+    let speed = |above, below| results.ratio(&above, &below, |figures| figures.per_second);
+    let p50 = |above, below| results.ratio(&above, &below, |figures| figures.p50_ms);
+    let transaction = |work, updates| {
+        let peer = |peer| Id::of(work, peer, transactions::CALLERS);
+        speed(peer(WITHIN), peer(updates))
+    };
+    let lone = |work, own, update| (Id::of(work, own, 1), Id::of(work, update, 1));
+    let (sliding, update) = lone(LONE_SLIDING, OWN, UPDATE);
+    let (row, updated_row) = lone(ROWS, ROWS_LIMIT, ROWS_UPDATE);
+    [
+        Target::told("transaction_limit_vs_update", transaction(TRANSACTION_LIMIT, UPDATE)),
+        Target::told("transaction_two_vs_two_updates", transaction(TRANSACTION_TWO, TWO_UPDATES)),
+        Target::told("transaction_sliding_vs_update", transaction(TRANSACTION_SLIDING, UPDATE)),
+        Target::told("lone_sliding_p50_vs_update", p50(sliding, update)),
+        Target::told("rows_1e7_vs_update", p50(row, updated_row)),
+        Target::told("rows_1e7_vs_update_per_second", speed(row, updated_row)),
     ]
 }

@@ -1,5 +1,6 @@
 //! A bare SKIP LOCKED queue.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::Failure;
@@ -10,6 +11,8 @@ use crate::timed::per_second;
 const INSERT: &str = "INSERT INTO bare_jobs (queue, payload) VALUES ('bench', $1::jsonb) RETURNING id";
 const INSERT_MANY: &str =
     "INSERT INTO bare_jobs (queue, payload) SELECT 'bench', p::jsonb FROM unnest($1) AS p RETURNING id";
+const INSERT_PADDED: &str =
+    "INSERT INTO bare_jobs (queue, payload, padding) VALUES ('bench', $1::jsonb, $2) RETURNING id";
 const CLAIM: &str = "SELECT id, payload::text FROM bare_jobs \
     WHERE queue = 'bench' AND state = 'waiting' AND run_at <= clock_timestamp() \
     ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED";
@@ -32,13 +35,14 @@ pub(crate) async fn enqueue(site: &Site, options: &Options, at_once: usize) -> R
     .await
 }
 
+/// Rows as large as jobs, each in a transaction of the caller.
 pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
-    let pool = site.pool.clone();
+    let (pool, padding) = (site.pool.clone(), Arc::<str>::from(&*site.padding));
     per_second(options, move || {
-        let pool = pool.clone();
+        let (pool, padding) = (pool.clone(), Arc::clone(&padding));
         async move {
             let mut tx = pool.begin().await?;
-            sqlx::query(INSERT).bind("{\"n\": 1}").execute(&mut *tx).await?;
+            sqlx::query(INSERT_PADDED).bind("{\"n\": 1}").bind(&*padding).execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(1)
         }

@@ -11,11 +11,14 @@ mod options;
 mod ours;
 mod report;
 mod site;
+#[path = "../common/steal.rs"]
+mod steal;
 mod timed;
 
 use crate::options::Options;
-use crate::report::Report;
+use crate::report::{DELAYS, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, Report, WORK, WORK_ONE_GROUP, WORKS};
 use crate::site::Site;
+use crate::steal::CpuTimes;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -29,33 +32,42 @@ async fn main() -> Result<(), Failure> {
     let mut report = Report::default();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
-        for (work, groups, at_once) in
-            [("enqueue", 1000, 1), ("enqueue, one group", 1, 1), ("enqueue 100 at once", 1000, 100)]
-        {
-            report.pair(
-                work,
-                bare::enqueue(&site, &options, at_once).await?,
-                ours::enqueue(&site, &options, groups, at_once).await?,
-            );
+        for work in WORKS.into_iter().filter(|work| options.wants(work)) {
+            let before = CpuTimes::now();
+            match pair(&site, &options, work).await? {
+                Some((bare, ours)) => report.pair(work, bare, ours, CpuTimes::stolen_since(before)),
+                None => report.delays(ours::delays(&site, &options).await?),
+            }
             site.clear().await?;
         }
-        report.pair(
-            "enqueue in a transaction",
-            bare::enqueue_within(&site, &options).await?,
-            ours::enqueue_within(&site, &options).await?,
-        );
-        site.clear().await?;
-        for (work, groups) in [("work", 1000), ("work, one group", 1)] {
-            let jobs = options.jobs;
-            bare::fill(&site, jobs).await?;
-            let bare = bare::work(&site, jobs).await?;
-            ours::fill(&site, jobs, groups).await?;
-            report.pair(work, bare, ours::work(&site, jobs).await?);
-            site.clear().await?;
-        }
-        report.delays(ours::delays(&site, &options).await?);
-        site.clear().await?;
     }
-    report.print(&site, &options);
+    if options.json {
+        println!("{:#}", report.json(&site, &options));
+    } else {
+        report.print(&site, &options);
+    }
     Ok(())
+}
+
+/// The rates of the bare queue and of ours, measured one right after the other. `None` for delays: the bare queue has none.
+async fn pair(site: &Site, options: &Options, work: &str) -> Result<Option<(f64, f64)>, Failure> {
+    let (groups, at_once) = match work {
+        ENQUEUE_ONE_GROUP | WORK_ONE_GROUP => (1, 1),
+        ENQUEUE_100 => (1000, 100),
+        _ => (1000, 1),
+    };
+    let jobs = options.jobs;
+    Ok(match work {
+        DELAYS => None,
+        ENQUEUE_TRANSACTION => {
+            Some((bare::enqueue_within(site, options).await?, ours::enqueue_within(site, options).await?))
+        }
+        WORK | WORK_ONE_GROUP => {
+            bare::fill(site, jobs).await?;
+            let bare = bare::work(site, jobs).await?;
+            ours::fill(site, jobs, groups).await?;
+            Some((bare, ours::work(site, jobs).await?))
+        }
+        _ => Some((bare::enqueue(site, options, at_once).await?, ours::enqueue(site, options, groups, at_once).await?)),
+    })
 }

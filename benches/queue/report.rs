@@ -1,65 +1,135 @@
 //! Medians over the rounds.
 
+use serde_json::{Map, Value, json};
+
 use crate::options::Options;
 use crate::site::{CALLERS, CONCURRENCY, Site};
 
-/// What the queue is to reach of the bare one.
+pub(crate) const ENQUEUE: &str = "enqueue";
+pub(crate) const ENQUEUE_ONE_GROUP: &str = "enqueue_one_group";
+pub(crate) const ENQUEUE_100: &str = "enqueue_100";
+pub(crate) const ENQUEUE_TRANSACTION: &str = "enqueue_transaction";
+pub(crate) const WORK: &str = "work";
+pub(crate) const WORK_ONE_GROUP: &str = "work_one_group";
+pub(crate) const DELAYS: &str = "delays";
+
+/// All works, in the order of a round.
+pub(crate) const WORKS: [&str; 7] =
+    [ENQUEUE, ENQUEUE_ONE_GROUP, ENQUEUE_100, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, DELAYS];
+
+/// The ratios that the project promises, by their works.
+const TARGETS: [(&str, &str); 6] = [
+    ("enqueue_vs_insert", ENQUEUE),
+    ("enqueue_one_group_vs_insert", ENQUEUE_ONE_GROUP),
+    ("enqueue_100_vs_insert", ENQUEUE_100),
+    ("enqueue_transaction_vs_insert", ENQUEUE_TRANSACTION),
+    ("work_vs_bare", WORK),
+    ("work_one_group_vs_bare", WORK_ONE_GROUP),
+];
+
+/// The part of the bare queue's rate that the queue has to reach.
 const AT_LEAST: f64 = 0.5;
+
+/// One work in one round.
+struct Pair {
+    work: &'static str,
+    /// Jobs in a second.
+    bare: f64,
+    ours: f64,
+    steal_percent: Option<f64>,
+}
 
 #[derive(Default)]
 pub(crate) struct Report {
-    /// The work, the bare queue's jobs in a second, and ours.
-    pairs: Vec<(&'static str, f64, f64)>,
+    pairs: Vec<Pair>,
     /// In milliseconds.
     delays: Vec<f64>,
 }
 
 impl Report {
-    pub(crate) fn pair(&mut self, work: &'static str, bare: f64, ours: f64) {
-        self.pairs.push((work, bare, ours));
+    pub(crate) fn pair(&mut self, work: &'static str, bare: f64, ours: f64, steal_percent: Option<f64>) {
+        self.pairs.push(Pair { work, bare, ours, steal_percent });
     }
 
     pub(crate) fn delays(&mut self, delays: Vec<f64>) {
         self.delays.extend(delays);
+        self.delays.sort_by(f64::total_cmp);
     }
 
-    pub(crate) fn print(&mut self, site: &Site, options: &Options) {
+    pub(crate) fn print(&self, site: &Site, options: &Options) {
         println!(
             "{}, {} rounds, {CALLERS} callers who enqueue, {CONCURRENCY} jobs at once",
             site.server.source(),
             options.rounds
         );
-        println!("{:<26} {:>12} {:>12} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio");
-        let mut works: Vec<&str> = Vec::new();
-        for (work, ..) in &self.pairs {
-            if !works.contains(work) {
-                works.push(work);
-            }
-        }
-        for work in works {
-            let of = |figure: fn(f64, f64) -> f64| {
-                median(self.pairs.iter().filter(|(name, ..)| *name == work).map(|(_, bare, ours)| figure(*bare, *ours)))
-            };
-            let ratio = of(|bare, ours| ours / bare);
+        println!("{:<26} {:>12} {:>12} {:>7} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio", "steal %");
+        for work in self.works() {
+            let Some(ratio) = self.ratio(work) else { continue };
             let verdict = if ratio >= AT_LEAST { "met" } else { "missed" };
             println!(
-                "{work:<26} {:>12.0} {:>12.0} {ratio:>7.2} at least {AT_LEAST}: {verdict}",
-                of(|bare, _| bare),
-                of(|_, ours| ours)
+                "{work:<26} {:>12} {:>12} {ratio:>7.2} {:>7} at least {AT_LEAST}: {verdict}",
+                number(self.median(work, |pair| Some(pair.bare)), 0),
+                number(self.median(work, |pair| Some(pair.ours)), 0),
+                number(self.median(work, |pair| pair.steal_percent), 1),
             );
         }
-        self.delays.sort_by(f64::total_cmp);
-        let percentile = |part: f64| self.delays[((self.delays.len() - 1) as f64 * part) as usize];
-        println!(
-            "from run_at to the handler, 20 groups of 10 a second: p50 {:.1} ms, p99 {:.1} ms",
-            percentile(0.5),
-            percentile(0.99)
-        );
+        if let Some((p50, p99)) = self.delay(0.5).zip(self.delay(0.99)) {
+            println!("from run_at to the handler, 20 groups of 10 a second: p50 {p50:.1} ms, p99 {p99:.1} ms");
+        }
+    }
+
+    pub(crate) fn json(&self, site: &Site, options: &Options) -> Value {
+        let run = |work| {
+            json!({
+                "work": work,
+                "bare_per_second": self.median(work, |pair| Some(pair.bare)),
+                "jobs_per_second": self.median(work, |pair| Some(pair.ours)),
+                "ratio": self.ratio(work),
+                "steal_percent": self.median(work, |pair| pair.steal_percent),
+            })
+        };
+        let target = |(field, work): (&str, &str)| {
+            let value = self.ratio(work);
+            let met = value.map(|value| value >= AT_LEAST);
+            (field.to_owned(), json!({"value": value, "target": AT_LEAST, "at": "least", "met": met}))
+        };
+        json!({
+            "machine": {
+                "cores": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
+                "postgres": site.server.version(),
+            },
+            "rounds": options.rounds,
+            "seconds": options.time.as_secs_f64(),
+            "quick": options.quick,
+            "callers": CALLERS,
+            "runs": self.works().into_iter().map(run).collect::<Vec<_>>(),
+            "delays": {"p50_ms": self.delay(0.5), "p99_ms": self.delay(0.99)},
+            "targets": TARGETS.into_iter().map(target).collect::<Map<_, _>>(),
+        })
+    }
+
+    /// Those that were measured, each once.
+    fn works(&self) -> Vec<&'static str> {
+        WORKS.into_iter().filter(|work| self.pairs.iter().any(|pair| pair.work == *work)).collect()
+    }
+
+    /// The median of the ratios of the rounds.
+    fn ratio(&self, work: &str) -> Option<f64> {
+        self.median(work, |pair| Some(pair.ours / pair.bare))
+    }
+
+    fn median(&self, work: &str, figure: impl Fn(&Pair) -> Option<f64>) -> Option<f64> {
+        let mut figures: Vec<f64> = self.pairs.iter().filter(|pair| pair.work == work).filter_map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures.get(figures.len() / 2).copied()
+    }
+
+    fn delay(&self, part: f64) -> Option<f64> {
+        let last = self.delays.len().checked_sub(1)?;
+        self.delays.get((last as f64 * part) as usize).copied()
     }
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+fn number(number: Option<f64>, decimals: usize) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.decimals$}"))
 }

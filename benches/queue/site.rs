@@ -8,7 +8,7 @@ use pg_limiter::{Limit, Limiter, Limits};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::Failure;
+use crate::{Failure, bare, ours};
 
 /// Those who enqueue at the same time.
 pub(crate) const CALLERS: usize = 32;
@@ -27,7 +27,8 @@ CREATE TABLE bare_jobs (
   state text NOT NULL DEFAULT 'waiting',
   run_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   payload jsonb NOT NULL,
-  finished_at timestamptz
+  finished_at timestamptz,
+  padding text
 );
 CREATE INDEX ON bare_jobs (queue, run_at, id) WHERE state = 'waiting'";
 
@@ -35,6 +36,8 @@ pub(crate) struct Site {
     pub(crate) server: Server,
     pub(crate) pool: PgPool,
     pub(crate) queue: Queue,
+    /// Text that makes a row of the bare queue as large as a job.
+    pub(crate) padding: String,
 }
 
 impl Site {
@@ -55,7 +58,19 @@ impl Site {
             .define(FREE, Limit::token_bucket(1e9, second))?
             .define(PACED, Limit::token_bucket(10, second).capacity(1))?;
         let queue = Queue::new(&Limiter::new(pool.clone(), limits), "bench")?;
-        Ok(Self { server, pool, queue })
+        let mut site = Self { server, pool, queue, padding: String::new() };
+        site.padding = site.missing_in_a_bare_row().await?;
+        Ok(site)
+    }
+
+    async fn missing_in_a_bare_row(&self) -> Result<String, Failure> {
+        ours::fill(self, 1, 1).await?;
+        bare::fill(self, 1).await?;
+        let sizes = "SELECT (SELECT pg_column_size(job.*) FROM rate_limit_jobs AS job),
+            (SELECT pg_column_size(row.*) FROM bare_jobs AS row)";
+        let (job, row): (i32, i32) = sqlx::query_as(sizes).fetch_one(&self.pool).await?;
+        self.clear().await?;
+        Ok("x".repeat(usize::try_from(job.saturating_sub(row)).unwrap_or_default()))
     }
 
     /// Each measurement begins with empty tables.
