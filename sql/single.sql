@@ -25,41 +25,12 @@ AS $function$
 DECLARE
   decided record;
 BEGIN
-  IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
-    RAISE EXCEPTION 'invalid_name: a limit''s name has 1 to 255 bytes, not %', coalesce(octet_length(name)::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a short name.';
-  END IF;
-  IF coalesce(octet_length(key) > 1024, true) THEN
-    RAISE EXCEPTION 'invalid_key: a key has at most 1024 bytes, not %', coalesce(octet_length(key)::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
-  END IF;
-  -- So that they fit into microseconds; the finer bounds stand in rate_limit_validate. NULL is not true.
-  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
-    RAISE EXCEPTION 'invalid_limit: the period is not between 1 microsecond and 36525 days, or start is out of reach'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
-  END IF;
-  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
-    RAISE EXCEPTION 'invalid_limit: the period % has months or years, which have no fixed length', period
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
-  END IF;
-  IF extract(year FROM start) <> 0 OR extract(month FROM start) <> 0 THEN
-    RAISE EXCEPTION 'invalid_limit: the start % has months or years, which have no fixed length', start
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
-  END IF;
+  PERFORM public.rate_limit_validate_item(NULL, name, key, kind, rate, period, capacity, max_reserved, start, resolution,
+    shards);
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
   END IF;
-  PERFORM public.rate_limit_validate(
-    kind,
-    rate,
-    (extract(epoch FROM period) * 1000000)::bigint,
-    capacity,
-    max_reserved,
-    (extract(epoch FROM start) * 1000000)::bigint,
-    resolution,
-    shards
-  );
   -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(
     ARRAY[kind],

@@ -1,5 +1,5 @@
--- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
-CREATE OR REPLACE FUNCTION public.rate_limit_validate(
+-- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
+CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
   kind text,
   rate double precision,
   period bigint,
@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   resolution integer,
   shards integer
 )
-RETURNS void
+RETURNS text
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
@@ -35,6 +35,28 @@ BEGIN
   ELSE
     reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
   END IF;
+  RETURN reason;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_invalid IS 'Returns why the options of a limit are not valid, or NULL.';
+
+CREATE OR REPLACE FUNCTION public.rate_limit_validate(
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  start bigint,
+  resolution integer,
+  shards integer
+)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  reason CONSTANT text :=
+    public.rate_limit_invalid(kind, rate, period, capacity, max_reserved, start, resolution, shards);
+BEGIN
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason
       USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';

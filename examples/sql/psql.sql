@@ -7,7 +7,8 @@
 BEGIN;
 
 -- A role that may limit needs EXECUTE on what it calls, and nothing else:
---   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_check, rate_limit_enforce, rate_limit_reset(text, text) TO app_role;
+--   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_all, rate_limit_check, rate_limit_check_all, rate_limit_enforce,
+--     rate_limit_reset(text, text) TO app_role;
 
 -- Take a token. The answer is a row: ok, when to come back (NULL: now), and what is left. A denial is no error, and
 -- takes nothing.
@@ -36,9 +37,20 @@ FROM rate_limit('report', 'ann', 'fixed_window', 1, '1 day', start => '7 hours',
 SELECT ok, retry_after
 FROM rate_limit('report', 'ann', 'fixed_window', 1, '1 day', start => '7 hours', at => '2026-01-02 07:00Z');
 
--- Several limits, all or none: rate_limit_enforce raises an error instead of returning a denial, which undoes what was
--- taken before it. In a transaction of your own that is all there is to it; here a block catches it, so that the file
--- goes on.
+-- Several limits, all or none: an array of them, as jsonb. The second call is refused by one limit, and charges neither.
+SELECT ok, retry_after, denied_by, jsonb_array_length(limits) AS limits
+FROM rate_limit_all('[
+  {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
+  {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}
+]');
+SELECT ok, retry_after <= '1 hour' AS within_1_h, denied_by, l ->> 'name' AS name, l ->> 'refused' AS refused
+FROM rate_limit_all('[
+  {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
+  {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}
+]') AS d, jsonb_array_elements(d.limits) AS l;
+
+-- rate_limit_enforce raises an error instead of returning a denial, which undoes what was taken before it. In a transaction
+-- of your own that is all there is to it; here a block catches it, so that the file goes on.
 DO $$
 DECLARE
   detail text;
@@ -50,7 +62,7 @@ EXCEPTION WHEN SQLSTATE 'RL429' THEN
   GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
   RAISE NOTICE '%: %', SQLERRM, detail;
 END $$;
-SELECT count(*) AS taken FROM rate_limits WHERE name IN ('per_user', 'per_org');
+SELECT count(*) AS taken FROM rate_limits WHERE key IN ('ann', 'acme') AND name LIKE 'per%';
 
 -- What there is: two numbers a bucket. (For its owner: nobody else can read the table.)
 SELECT name, key, round(value) AS value, to_timestamp(ts / 1e6) AT TIME ZONE 'UTC' AS at FROM rate_limits ORDER BY name, key;

@@ -15,7 +15,7 @@ BEGIN
 END $$;
 CREATE SCHEMA app AUTHORIZATION app_owner;
 GRANT USAGE ON SCHEMA app TO app_role;
-GRANT EXECUTE ON FUNCTION public.rate_limit_enforce TO app_owner;
+GRANT EXECUTE ON FUNCTION public.rate_limit_enforce, public.rate_limit_all TO app_owner;
 
 SET LOCAL ROLE app_owner;
 
@@ -53,6 +53,32 @@ END $$;
 CREATE TRIGGER limit_events AFTER INSERT ON app.events REFERENCING NEW TABLE AS written
   FOR EACH STATEMENT EXECUTE FUNCTION app.limit_events();
 
+-- Two messages an hour for each author, and three for each team, decided together: a message is charged to both or to none.
+CREATE TABLE app.messages (author text NOT NULL, team text NOT NULL);
+GRANT SELECT, INSERT ON app.messages TO app_role;
+
+CREATE FUNCTION app.limit_messages() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  decision record;
+BEGIN
+  SELECT d.*
+  INTO decision
+  FROM public.rate_limit_all(jsonb_build_array(
+    jsonb_build_object('name', 'author', 'key', NEW.author, 'kind', 'token_bucket', 'rate', 2, 'period', '1 hour'),
+    jsonb_build_object('name', 'team', 'key', NEW.team, 'kind', 'token_bucket', 'rate', 3, 'period', '1 hour')
+  )) AS d;
+  IF NOT decision.ok THEN
+    RAISE EXCEPTION 'rate limit exceeded: %', array_to_string(decision.denied_by, ', ')
+      USING
+        ERRCODE = 'RL429',
+        DETAIL = format('Retry after %s seconds.', extract(epoch FROM decision.retry_after)::numeric(30, 6));
+  END IF;
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER limit_messages AFTER INSERT ON app.messages FOR EACH ROW EXECUTE FUNCTION app.limit_messages();
+
 -- What the application sees. `attempt` is for this file only: it shows an error where the application would get it.
 RESET ROLE;
 CREATE FUNCTION pg_temp.attempt(statement text, OUT result text, OUT detail text) LANGUAGE plpgsql AS $$
@@ -79,10 +105,20 @@ SELECT '90 more' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'sensor', n FROM generate_series(91, 180) AS n$$);
 SELECT 'more than can ever be' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'other', n FROM generate_series(1, 101) AS n$$);
+SELECT 'two messages of ann' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('ann', 'red'), ('ann', 'red')$$);
+SELECT 'a third one' AS what, * FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('ann', 'red')$$);
+SELECT 'one of bob in the same team' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'red')$$);
+SELECT 'another one, with which the team has too many' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'red')$$);
+SELECT 'that one in another team: bob was not charged' AS what, *
+FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'blue')$$);
 SELECT 'a reset' AS what, * FROM pg_temp.attempt($$SELECT rate_limit_reset('posts', 'ann')$$);
 SELECT 'a bucket by hand' AS what, * FROM pg_temp.attempt($$UPDATE rate_limits SET value = 100$$);
 
 SELECT 'posts of ' || author AS what, count(*) FROM app.posts GROUP BY author ORDER BY author;
 SELECT 'events' AS what, count(*) FROM app.events;
+SELECT 'messages' AS what, count(*) FROM app.messages;
 
 ROLLBACK;

@@ -1,7 +1,6 @@
 -- rate_limit_validate(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: 77491754d48ebab15e639ecb8d3ebcb96d208a8b86c6204df2b1a234f26a0b0b
+-- SHA-256: 733ecf80f6d5dda3ef1a3a1d9919cf9af7ce0e0f623adbe84c14b37949e19360
 
--- The rules for a limit, for those who call from SQL; the client knows the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   kind text,
   rate double precision,
@@ -16,39 +15,9 @@ RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
-  reason text;
+  reason CONSTANT text :=
+    public.rate_limit_invalid(kind, rate, period, capacity, max_reserved, start, resolution, shards);
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
-  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
-    reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
-  ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
-    reason := 'the period is not between 1 microsecond and 36525 days';
-  ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
-    reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
-  ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
-    reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
-  ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
-    reason := format('the resolution %s is not between 1 and 1000', resolution);
-  ELSIF NOT coalesce(shards BETWEEN 1 AND 1000, false) THEN
-    reason := format('the number of shards %s is not between 1 and 1000', coalesce(shards::text, 'NULL'));
-  ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
-    reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
-      shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
-  ELSIF kind = 'fixed_window' THEN
-    IF resolution IS NOT NULL THEN
-      reason := 'resolution does not apply to a fixed window';
-    END IF;
-  ELSIF kind = 'sliding_window' THEN
-    IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
-      reason := 'capacity and max_reserved do not apply to a sliding window';
-    END IF;
-  ELSIF kind = 'token_bucket' THEN
-    IF start IS NOT NULL OR resolution IS NOT NULL THEN
-      reason := 'start and resolution do not apply to a token bucket';
-    END IF;
-  ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
-  END IF;
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason
       USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';

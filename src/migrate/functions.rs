@@ -23,8 +23,10 @@ macro_rules! sources {
 const ALL: &[&str] = sources![
     "rate_limit"
     "rate_limit_again"
+    "rate_limit_all"
     "rate_limit_asked"
     "rate_limit_check"
+    "rate_limit_check_all"
     "rate_limit_claim"
     "rate_limit_claimed"
     "rate_limit_claimed_jobs"
@@ -40,6 +42,7 @@ const ALL: &[&str] = sources![
     "rate_limit_full_at"
     "rate_limit_held"
     "rate_limit_in_line"
+    "rate_limit_invalid"
     "rate_limit_job_again"
     "rate_limit_job_cancel"
     "rate_limit_job_done"
@@ -51,6 +54,7 @@ const ALL: &[&str] = sources![
     "rate_limit_jobs_prune"
     "rate_limit_lag"
     "rate_limit_left_over"
+    "rate_limit_length"
     "rate_limit_phase"
     "rate_limit_prune"
     "rate_limit_prune_answers"
@@ -60,11 +64,14 @@ const ALL: &[&str] = sources![
     "rate_limit_reset_name"
     "rate_limit_ring"
     "rate_limit_rows"
+    "rate_limit_several"
     "rate_limit_single"
     "rate_limit_take"
     "rate_limit_taken"
     "rate_limit_unpay"
     "rate_limit_validate"
+    "rate_limit_validate_element"
+    "rate_limit_validate_item"
 ];
 
 /// The functions of this release, for this schema, each to be created or replaced after the tables. Their order does not matter

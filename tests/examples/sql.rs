@@ -92,6 +92,18 @@ async fn a_trigger_refuses_the_rows_that_are_too_many_and_counts_those_that_were
     assert_refused(row(&rows, "90 more"), "events", 48.0);
     let never = &row(&rows, "more than can ever be")[0];
     assert!(never.starts_with("22023 count_exceeds_capacity"), "{never}");
+    assert_eq!(row(&rows, "two messages of ann")[0], "done");
+    let exceeded = |what: &str, limit: &str, seconds: f64| {
+        let row = row(&rows, what);
+        assert_eq!(row[0], format!("RL429 rate limit exceeded: {limit}"));
+        let after = retry_after(&row[1]);
+        assert!(after > 0.0 && after <= seconds, "{row:?}");
+    };
+    exceeded("a third one", "author", 1800.0);
+    assert_eq!(row(&rows, "one of bob in the same team")[0], "done");
+    exceeded("another one, with which the team has too many", "team", 1200.0);
+    assert_eq!(row(&rows, "that one in another team: bob was not charged")[0], "done");
+    assert_eq!(row(&rows, "messages"), ["4"]);
     for by_hand in ["a reset", "a bucket by hand"] {
         assert!(row(&rows, by_hand)[0].starts_with("42501 permission denied"), "{by_hand}");
     }
@@ -195,7 +207,19 @@ async fn from_plain_sql_every_operation_is_a_row() {
     assert_eq!(texts[9], ["t", ""]);
     assert_eq!(texts[10], ["f", "22:00:00"]);
     assert_eq!(texts[11], ["t", ""]);
-    assert_eq!(texts[12], ["0"]);
-    let buckets: Vec<_> = texts[13..].iter().map(|row| &row[..3]).collect();
-    assert_eq!(buckets, [["deploy", "shop", "0"], ["mails", "ann", "-1"], ["report", "ann", "0"]]);
+    assert_eq!(texts[12], ["t", "", "{}", "2"]);
+    assert_eq!(texts[13], ["f", "t", "{per_team}", "per_user", "false"]);
+    assert_eq!(texts[14], ["f", "t", "{per_team}", "per_team", "true"]);
+    assert_eq!(texts[15], ["0"]);
+    let buckets: Vec<_> = texts[16..].iter().map(|row| &row[..3]).collect();
+    assert_eq!(
+        buckets,
+        [
+            ["deploy", "shop", "0"],
+            ["mails", "ann", "-1"],
+            ["per_team", "red", "1"],
+            ["per_user", "bob", "9"],
+            ["report", "ann", "0"]
+        ]
+    );
 }

@@ -40,6 +40,8 @@ mod queue_pace;
 mod queue_stopped;
 mod queue_tokens;
 mod queue_waits;
+mod rate_limit_all;
+mod rate_limit_all_input;
 mod remembered;
 mod reservations;
 mod retry_promise;

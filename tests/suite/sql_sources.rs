@@ -17,11 +17,14 @@ use pg_limiter::sqlx::{self, PgPool};
 use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
-const SOURCES: [&str; 32] = [
+const SOURCES: [&str; 38] = [
     "rate_limit_rows",
     "clock",
     "phase",
     "validate",
+    "validate_item",
+    "length",
+    "validate_element",
     "flow",
     "full_at",
     "taken",
@@ -32,8 +35,11 @@ const SOURCES: [&str; 32] = [
     "rate_limit_take",
     "held",
     "single",
+    "several",
     "rate_limit",
+    "rate_limit_all",
     "rate_limit_check",
+    "rate_limit_check_all",
     "rate_limit_enforce",
     "rate_limit_reset",
     "rate_limit_reset_name",

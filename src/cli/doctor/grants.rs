@@ -28,7 +28,9 @@ const FROM_SQL: Group = Group {
     what: "call from SQL and triggers",
     functions: &[
         ("rate_limit", None),
+        ("rate_limit_all", None),
         ("rate_limit_check", None),
+        ("rate_limit_check_all", None),
         ("rate_limit_enforce", None),
         ("rate_limit_reset", Some(2)),
     ],

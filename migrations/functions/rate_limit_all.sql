@@ -1,0 +1,28 @@
+-- rate_limit_all(jsonb, boolean)
+-- SHA-256: 9c5ae3cea09137627f7dda2b7597477d52387b2631a1df497f00af95767355ca
+
+-- Takes tokens from several buckets, all or none. Each element of `calls` has the options of rate_limit: name, key, kind,
+-- rate and period, and if wanted capacity, count, max_reserved, start, resolution and shards. `reserve` is for all of them.
+-- A denial writes nothing. `denied_by` names the limits that refused, and is empty if the call was allowed. `retry_after` is
+-- the time until all of them would allow the call, or the wait of a reservation. `limits` has one object for each element,
+-- in the order given: name, key, refused, and as `value` what is left.
+--   SELECT ok, retry_after, denied_by, limits FROM rate_limit_all('[
+--     {"name": "per_user", "key": "u1", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
+--     {"name": "per_org", "key": "o7", "kind": "sliding_window", "rate": 1000, "period": "1 hour", "count": 2}]');
+CREATE OR REPLACE FUNCTION public.rate_limit_all(
+  calls jsonb,
+  reserve boolean DEFAULT false,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT denied_by text[],
+  OUT limits jsonb
+)
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $function$
+  SELECT s.ok, s.retry_after, s.denied_by, s.limits
+  FROM public.rate_limit_several('limit', calls, reserve) AS s
+$function$;
+COMMENT ON FUNCTION public.rate_limit_all IS
+  'Takes tokens from several buckets, all or none, or returns the time after which the call would be allowed.';

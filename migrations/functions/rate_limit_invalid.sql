@@ -1,0 +1,55 @@
+-- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
+-- SHA-256: 2d8fc9cb9f4b073df5d2b45c31aeaf07cbba0d7f9a4580ea0c2ffbdf64fd09a1
+
+-- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
+CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  start bigint,
+  resolution integer,
+  shards integer
+)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  reason text;
+BEGIN
+  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
+    reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
+  ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
+    reason := 'the period is not between 1 microsecond and 36525 days';
+  ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
+    reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
+  ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
+    reason := format('max_reserved %s is not a number from 0 to 1e100', max_reserved);
+  ELSIF NOT (resolution BETWEEN 1 AND 1000) THEN
+    reason := format('the resolution %s is not between 1 and 1000', resolution);
+  ELSIF NOT coalesce(shards BETWEEN 1 AND 1000, false) THEN
+    reason := format('the number of shards %s is not between 1 and 1000', coalesce(shards::text, 'NULL'));
+  ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
+    reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
+      shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
+  ELSIF kind = 'fixed_window' THEN
+    IF resolution IS NOT NULL THEN
+      reason := 'resolution does not apply to a fixed window';
+    END IF;
+  ELSIF kind = 'sliding_window' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
+      reason := 'capacity and max_reserved do not apply to a sliding window';
+    END IF;
+  ELSIF kind = 'token_bucket' THEN
+    IF start IS NOT NULL OR resolution IS NOT NULL THEN
+      reason := 'start and resolution do not apply to a token bucket';
+    END IF;
+  ELSE
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+  END IF;
+  RETURN reason;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_invalid IS 'Returns why the options of a limit are not valid, or NULL.';

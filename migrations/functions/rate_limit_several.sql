@@ -1,0 +1,143 @@
+-- rate_limit_several(text, jsonb, boolean)
+-- SHA-256: 1ab56c9cd085a43a2f504a7d0656e9fca97623e8c999f30da5b28653e675bbfb
+
+-- One call on several buckets, for rate_limit_all and rate_limit_check_all: an array of limits, then the arrays of
+-- rate_limit_decide. Elements with the same name and key are one item there, with the sum of their counts.
+CREATE OR REPLACE FUNCTION public.rate_limit_several(
+  op text,
+  calls jsonb,
+  reserve boolean,
+  OUT ok boolean,
+  OUT retry_after interval,
+  OUT denied_by text[],
+  OUT limits jsonb
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $function$
+DECLARE
+  places integer[]; -- of each element, the number of its bucket
+  -- One element a bucket, in the order in which rows are locked.
+  names text[];
+  keys text[];
+  kinds text[];
+  rates double precision[];
+  periods bigint[];
+  capacities double precision[];
+  max_reserveds double precision[];
+  starts bigint[];
+  resolutions integer[];
+  shard_counts integer[];
+  counts double precision[];
+  contradictions text[];
+  decided record;
+BEGIN
+  IF jsonb_typeof(calls) IS DISTINCT FROM 'array' THEN
+    RAISE EXCEPTION 'invalid_call: the argument is %, not an array', coalesce('of type ' || jsonb_typeof(calls), 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give an array of objects, one for each limit.';
+  END IF;
+  IF jsonb_array_length(calls) = 0 THEN
+    RAISE EXCEPTION 'invalid_call: the call names no limit'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Name at least one.';
+  END IF;
+  FOR nth IN 1 .. jsonb_array_length(calls) LOOP
+    PERFORM public.rate_limit_validate_element(calls -> (nth - 1), nth);
+  END LOOP;
+
+  WITH elements AS (
+    SELECT
+      e.nth,
+      dense_rank() OVER (ORDER BY e.name COLLATE "C", e.key COLLATE "C") AS bucket,
+      e.name,
+      e.key,
+      e.kind,
+      e.rate,
+      (extract(epoch FROM public.rate_limit_length(e.period)) * 1000000)::bigint AS period,
+      e.capacity,
+      e.max_reserved,
+      (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
+      e.resolution::integer AS resolution,
+      coalesce(e.shards, 1)::integer AS shards,
+      coalesce(e.count, 1) AS count
+    FROM ROWS FROM (
+      jsonb_to_recordset(calls) AS (
+        name text, key text, kind text, rate double precision, period text, capacity double precision,
+        max_reserved double precision, start text, resolution numeric, shards numeric, count double precision)
+    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, nth)
+  ),
+  buckets AS (
+    SELECT
+      e.bucket, e.name, e.key, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards,
+      sum(e.count) AS count,
+      count(*) OVER (PARTITION BY e.bucket) AS forms
+    FROM elements AS e
+    GROUP BY
+      e.bucket, e.name, e.key, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards
+  )
+  SELECT
+    (SELECT array_agg(e.bucket::integer ORDER BY e.nth) FROM elements AS e),
+    array_agg(b.name ORDER BY b.bucket),
+    array_agg(b.key ORDER BY b.bucket),
+    array_agg(b.kind ORDER BY b.bucket),
+    array_agg(b.rate ORDER BY b.bucket),
+    array_agg(b.period ORDER BY b.bucket),
+    array_agg(b.capacity ORDER BY b.bucket),
+    array_agg(b.max_reserved ORDER BY b.bucket),
+    array_agg(b.start ORDER BY b.bucket),
+    array_agg(b.resolution ORDER BY b.bucket),
+    array_agg(b.shards ORDER BY b.bucket),
+    array_agg(b.count ORDER BY b.bucket),
+    array_agg(b.name ORDER BY b.bucket) FILTER (WHERE b.forms > 1)
+  INTO
+    places, names, keys, kinds, rates, periods, capacities, max_reserveds, starts, resolutions, shard_counts, counts,
+    contradictions
+  FROM buckets AS b;
+  IF contradictions IS NOT NULL THEN
+    RAISE EXCEPTION 'invalid_call: the call gives the limit "%" in two different forms for one key', contradictions[1]
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give it once, or with the same options each time.';
+  END IF;
+
+  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  decided := public.rate_limit_decide(
+    kinds,
+    rates,
+    periods,
+    capacities,
+    max_reserveds,
+    starts,
+    resolutions,
+    CASE WHEN 1 <> ANY (shard_counts) THEN shard_counts END,
+    names,
+    keys,
+    NULL,
+    ARRAY(SELECT generate_series(1, cardinality(names))),
+    counts,
+    CASE WHEN op <> 'limit' THEN ARRAY[op] END,
+    CASE WHEN reserve THEN ARRAY[reserve] END,
+    CASE WHEN cardinality(names) > 1 THEN ARRAY[cardinality(names)] END,
+    NULL,
+    NULL
+  );
+  ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
+  retry_after := decided.call_waits[1] * interval '1 microsecond';
+  denied_by := ARRAY(
+    SELECT DISTINCT names[r.bucket] COLLATE "C"
+    FROM unnest(decided.item_refused) WITH ORDINALITY AS r (refused, bucket)
+    WHERE r.refused
+    ORDER BY 1
+  );
+  limits := (
+    SELECT jsonb_agg(
+      jsonb_build_object(
+        'name', names[p.bucket],
+        'key', keys[p.bucket],
+        'refused', coalesce(decided.item_refused[p.bucket], false),
+        'value', decided.item_values[p.bucket])
+      ORDER BY p.nth)
+    FROM unnest(places) WITH ORDINALITY AS p (bucket, nth)
+  );
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_several IS
+  'Decides one call on several buckets, given as jsonb; called by rate_limit_all and rate_limit_check_all.';

@@ -1,0 +1,84 @@
+-- One element of the array that rate_limit_all decides: the names and types of its fields, then the rules of rate_limit.
+-- The messages show no key.
+CREATE OR REPLACE FUNCTION public.rate_limit_validate_element(element jsonb, nth integer)
+RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  field text;
+  given text;
+  expected text;
+  number numeric;
+  length interval;
+  count double precision;
+BEGIN
+  IF jsonb_typeof(element) <> 'object' THEN
+    RAISE EXCEPTION 'invalid_call: element % is of type %, not object', nth, jsonb_typeof(element)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give each limit as an object with its fields.';
+  END IF;
+  FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) LOOP
+    given := jsonb_typeof(element -> field);
+    expected := CASE
+      WHEN field IN ('name', 'key', 'kind', 'period', 'start') THEN 'string'
+      WHEN field IN ('rate', 'capacity', 'count', 'max_reserved', 'resolution', 'shards') THEN 'number'
+    END;
+    IF expected IS NULL THEN
+      RAISE EXCEPTION 'invalid_call: element % has the unknown field "%"', nth, left(field, 100)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'The fields are name, key, kind, rate, period, capacity, count, '
+          'max_reserved, start, resolution and shards; `reserve` is an argument of the function.';
+    ELSIF given NOT IN (expected, 'null') THEN
+      RAISE EXCEPTION 'invalid_call: element %: the field "%" is of type %, not %', nth, field, given, expected
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Write numbers without quotes, all else with quotes.';
+    ELSIF given = 'number' THEN
+      -- A jsonb number may be of any size, and the casts would raise other errors.
+      number := (element ->> field)::numeric;
+      IF number <> 0 AND NOT (abs(number) BETWEEN 1e-300 AND 1e300) THEN
+        RAISE EXCEPTION '%: element %: the field "%" is out of range',
+          CASE field WHEN 'count' THEN 'invalid_count' ELSE 'invalid_limit' END, nth, field
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give 0 or a number from 1e-100 to 1e100.';
+      ELSIF field IN ('resolution', 'shards') AND NOT (number = trunc(number) AND abs(number) < 1e9) THEN
+        RAISE EXCEPTION 'invalid_limit: element %: the field "%" is %, not a whole number from 1 to 1000',
+          nth, field, left(number::text, 40)
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+      END IF;
+    END IF;
+  END LOOP;
+  FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', 'period'] LOOP
+    IF element ->> field IS NULL THEN
+      RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global.';
+    END IF;
+  END LOOP;
+  FOREACH field IN ARRAY ARRAY['period', 'start'] LOOP
+    length := public.rate_limit_length(element ->> field);
+    IF length IS NULL AND element ->> field IS NOT NULL THEN
+      RAISE EXCEPTION 'invalid_limit: element %: the % "%" is not an interval', nth, field, left(element ->> field, 100)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it like ''1 minute'', ''1h 30m'' or ''1 day 02:00:00''.';
+    END IF;
+  END LOOP;
+  -- The last length is `start`.
+  PERFORM public.rate_limit_validate_item(
+    nth,
+    element ->> 'name',
+    element ->> 'key',
+    element ->> 'kind',
+    (element ->> 'rate')::double precision,
+    public.rate_limit_length(element ->> 'period'),
+    (element ->> 'capacity')::double precision,
+    (element ->> 'max_reserved')::double precision,
+    length,
+    (element ->> 'resolution')::numeric::integer,
+    coalesce(element ->> 'shards', '1')::numeric::integer
+  );
+  -- Here, because counts of one bucket are added up before they are decided on.
+  count := coalesce(element ->> 'count', '1')::double precision;
+  IF NOT (count = 0 OR count BETWEEN 1e-100 AND 1e100) THEN
+    RAISE EXCEPTION 'invalid_count: element %: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
+      nth, count, element ->> 'name'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_validate_element IS
+  'Raises an error if an element of the array for rate_limit_all is not valid.';
