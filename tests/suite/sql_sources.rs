@@ -17,7 +17,7 @@ use pg_limiter::sqlx::{self, PgPool};
 use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
-const SOURCES: [&str; 32] = [
+const SOURCES: [&str; 55] = [
     "rate_limit_rows",
     "clock",
     "phase",
@@ -38,16 +38,39 @@ const SOURCES: [&str; 32] = [
     "rate_limit_reset",
     "rate_limit_reset_name",
     "rate_limit_prune",
-    "queue/ring",
-    "queue/enqueue",
-    "queue/claim",
     "queue/again",
-    "queue/finish",
-    "queue/cancel",
-    "queue/settle",
-    "queue/requeue",
-    "queue/prune",
-    "queue/gauges",
+    "queue/ask_to_start",
+    "queue/claim",
+    "queue/claimed",
+    "queue/claimed_jobs",
+    "queue/correct",
+    "queue/correct_started",
+    "queue/dead_jobs_prune",
+    "queue/decide_started",
+    "queue/enqueue",
+    "queue/enqueue_jobs",
+    "queue/in_line",
+    "queue/job_again",
+    "queue/job_cancel",
+    "queue/job_done",
+    "queue/job_extend",
+    "queue/job_requeue",
+    "queue/job_settle",
+    "queue/jobs_discard",
+    "queue/jobs_lapsed",
+    "queue/jobs_prune",
+    "queue/lag",
+    "queue/lock_due",
+    "queue/pay_ahead",
+    "queue/plan_claim",
+    "queue/queue_gauges",
+    "queue/repay_jobs",
+    "queue/ring",
+    "queue/start_jobs",
+    "queue/stop_groups",
+    "queue/unpay",
+    "queue/unpay_cancelled",
+    "queue/write_jobs",
     "answers/decide_once",
     "answers/prune",
 ];
@@ -287,5 +310,15 @@ fn public_stands_only_where_the_schema_is_meant() {
                 assert!(before.is_none_or(|c| " ($".contains(c)), "line {}: {line}", number + 1);
             }
         }
+    }
+}
+
+/// A function that fits on a few screens can be read.
+#[test]
+fn no_function_of_the_queue_is_longer_than_200_lines() {
+    for file in std::fs::read_dir(root().join("sql/queue")).expect("sql/queue") {
+        let path = file.expect("a file").path();
+        let lines = std::fs::read_to_string(&path).expect("a source").lines().count();
+        assert!(lines <= 200, "{} has {lines} lines", path.display());
     }
 }
