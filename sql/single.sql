@@ -24,12 +24,22 @@ SET jit = off
 AS $function$
 DECLARE
   decided record;
+  taken double precision[];
 BEGIN
   PERFORM public.rate_limit_validate_item(NULL, name, key, kind, rate, period, capacity, max_reserved, start, resolution,
     shards);
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+  IF op = 'limit' AND at IS NULL THEN
+    taken := public.rate_limit_decide_one(
+      name, key, kind, rate, (extract(epoch FROM period) * 1000000)::bigint, coalesce(capacity, rate), max_reserved,
+      (extract(epoch FROM start) * 1000000)::bigint, coalesce(resolution, 1), shards, count, 1, reserve);
+    ok := taken[1] = 1;
+    retry_after := taken[2] * interval '1 microsecond';
+    value := taken[3];
+    RETURN;
   END IF;
   -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(

@@ -31,7 +31,18 @@ BEGIN
   ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
     reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
       shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
-  --@kinds validate else
+  ELSIF kind = 'token_bucket' THEN
+    IF start IS NOT NULL OR resolution IS NOT NULL THEN
+      reason := 'start and resolution do not apply to a token bucket';
+    END IF;
+  ELSIF kind = 'fixed_window' THEN
+    IF resolution IS NOT NULL THEN
+      reason := 'resolution does not apply to a fixed window';
+    END IF;
+  ELSIF kind = 'sliding_window' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
+      reason := 'capacity and max_reserved do not apply to a sliding window';
+    END IF;
   ELSE
     reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
   END IF;

@@ -1,20 +1,20 @@
 -- rate_limit_enqueue(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: c190498c51e3829c606bc8311b79c004385a17b0360c2a103d1d64ada2a6db25
+-- SHA-256: eca82ce863813b75d4cbe3b6bc6cc0bc1a5b6b3ff6c7487b1b7d292da1280470
 
--- Takes the reservations of jobs, and writes the jobs: both or neither, in the caller's transaction.
+-- Takes the reservations of jobs and writes the jobs, both or neither, in the caller's transaction.
 --
 --   limit_*, bucket_*, item_*  as for rate_limit_decide
 --   job_sizes        the number of items of each job
 --   job_keys         the group of each job
 --   job_payloads     JSON
---   job_unique_ids   a second job of that id in the queue is the first one, until that is pruned; NULL: any number
---   job_jitters      run_at is spread over so many microseconds after the tokens are there
---   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are there
+--   job_unique_ids   if the queue has a job of this id, that is the job, until it is pruned; NULL: any number of jobs
+--   job_jitters      run_at is spread over so many microseconds after the tokens are available
+--   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
 --   results          job_outcomes: scheduled, duplicate (of job_ids; nothing was taken), refused (by the limits in
---                    item_refused; job_waits says after which time it would be let in) or past (the time asked for has
---                    gone by). job_run_ats: when it will run; job_waits: the microseconds until then. job_aheads, only
---                    of an estimate: how many jobs of the group wait already.
+--                    item_refused; job_waits is the time after which it would be admitted) or past (the time that it is not to
+--                    run before has passed). job_run_ats: when it will run; job_waits: the microseconds until then. job_aheads,
+--                    only of an estimate: how many jobs of the group wait already.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue(
   queue_name text,
   limit_kinds text[],
@@ -57,225 +57,80 @@ SET enable_sort = on
 SET jit = off
 AS $function$
 DECLARE
-  jobs CONSTANT integer := cardinality(job_keys);
-  has_unique CONSTANT boolean := array_remove(job_unique_ids, NULL) <> '{}';
-  -- A bucket for each job and a job for each bucket: said by NULL below, which is quicker.
-  is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs;
-  is_looked_at boolean := false; -- some are only checked
-  is_behind boolean; -- some group of the queue has a line
-  ops text[] := array_fill(CASE WHEN only_estimate THEN 'check' ELSE 'limit' END, ARRAY[jobs]);
-  clock bigint := public.rate_limit_clock();
-  admitted integer[];
-  waits bigint[];
+  clock bigint;
   taken double precision[];
-  first_items integer[];
-  slots bigint[]; -- when the tokens are there
-  new_ids bigint[];
-  new_unique_ids text[];
-  inserted integer := 0;
-  item integer := 1;
-  place integer;
-  found_id bigint;
-  found_run_at bigint;
-  line_key text; -- the group of the line in which the job waits
-  line_priority integer;
-  line_lag bigint;
-  line_held_until bigint;
-  first_at bigint;
+  is_behind boolean; -- the group has a line
+  wakes boolean; -- a worker sleeps for longer than until the job runs
 BEGIN
   IF NOT coalesce(
-    jobs = ALL (ARRAY[
+    cardinality(job_keys) = ALL (ARRAY[
       cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
       cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts)
     ]), false)
   THEN
-    RAISE EXCEPTION 'the arrays for % jobs differ in length', jobs
+    RAISE EXCEPTION 'the arrays for % jobs differ in length', cardinality(job_keys)
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job.';
   END IF;
 
-  -- What is there already, or can not be, takes no tokens: it is only checked.
-  FOR nth IN 1 .. jobs LOOP
-    first_items[nth] := item;
-    item := item + job_sizes[nth];
-    IF job_not_befores[nth] < clock - 1000000 THEN -- The client's clock may be a little behind.
-      job_outcomes[nth] := 'past';
-      ops[nth] := 'check';
-      is_looked_at := true;
-    ELSIF job_unique_ids[nth] IS NOT NULL AND (
-      job_unique_ids[nth] = ANY (job_unique_ids[:nth - 1])
-      OR EXISTS (
-        SELECT
-        FROM public.rate_limit_jobs AS j
-        WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth]
-      ))
-    THEN
-      job_outcomes[nth] := 'duplicate';
-      ops[nth] := 'check';
-      is_looked_at := true;
-    END IF;
-  END LOOP;
-
-  IF jobs = 1 AND is_plain AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1
-    AND NOT only_estimate AND NOT is_looked_at
-  THEN -- One job with one limit, the most usual: there is a shorter way for it.
+  -- One job with one token bucket, the most usual call, is written here. In PL/pgSQL each expression and each statement costs
+  -- time once in a transaction, so there are few of them.
+  IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
+    AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
+    AND job_unique_ids[1] IS NULL AND (job_not_befores[1] < public.rate_limit_clock() - 1000000) IS NOT TRUE
+  THEN
     taken := public.rate_limit_take(
       bucket_names[1], bucket_keys[1], limit_rates[1], limit_periods[1], coalesce(limit_capacities[1], limit_rates[1]),
       item_counts[1], 1, 1, true, limit_max_reserved[1]);
-    admitted[1] := taken[1];
-    waits[1] := taken[2];
-    item_refused[1] := taken[1] = 0;
-    item_values[1] := taken[3];
-  ELSE
-    SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
-    INTO admitted, waits, item_refused, item_values
-    FROM public.rate_limit_decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
-      limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts,
-      CASE WHEN only_estimate OR is_looked_at THEN ops END, array_fill(true, ARRAY[jobs]),
-      CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
-    ) AS d;
-  END IF;
-
-  clock := public.rate_limit_clock(); -- After the locks, and not before the moment that the waits count from.
-  FOR nth IN 1 .. jobs LOOP
-    job_waits[nth] := waits[nth];
-    slots[nth] := greatest(
-      clock + coalesce(waits[nth], 0) + (random() * job_jitters[nth])::bigint, job_not_befores[nth]);
-    IF job_outcomes[nth] IS NULL THEN
-      job_outcomes[nth] := CASE
-        WHEN coalesce(admitted[nth], 1) = 1 THEN 'scheduled'
-        -- It may have waited for the very one of its id, and for the last tokens.
-        WHEN job_unique_ids[nth] IS NOT NULL AND EXISTS (
-          SELECT
-          FROM public.rate_limit_jobs AS j
-          WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth]
-        )
-        THEN 'duplicate'
-        ELSE 'refused'
-      END;
+    item_values := ARRAY[taken[3]];
+    IF taken[1] = 0 THEN
+      job_outcomes := ARRAY['refused'];
+      job_waits := ARRAY[taken[2]];
+      item_refused := ARRAY[true];
+      RETURN;
     END IF;
-  END LOOP;
-
-  IF NOT only_estimate AND 'scheduled' = ANY (job_outcomes) THEN
-    WITH written AS (
-      INSERT INTO public.rate_limit_jobs (
-        queue, key, priority, run_at, not_before, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
-        enqueued_at
-      )
-      SELECT
-        queue_name, u.key, u.priority, u.slot, u.not_before, u.payload::jsonb, u.unique_id,
-        CASE
-          WHEN u.size = 1 THEN ARRAY[bucket_names[item_buckets[u.first_item]]]
-          ELSE ARRAY(
-            SELECT bucket_names[item_buckets[n]]
-            FROM generate_series(u.first_item, u.first_item + u.size - 1) AS n
-            ORDER BY n)
-        END,
-        CASE
-          WHEN u.size = 1 THEN ARRAY[bucket_keys[item_buckets[u.first_item]]]
-          ELSE ARRAY(
-            SELECT bucket_keys[item_buckets[n]]
-            FROM generate_series(u.first_item, u.first_item + u.size - 1) AS n
-            ORDER BY n)
-        END,
-        item_counts[u.first_item:u.first_item + u.size - 1],
-        u.max_attempts, clock
-      FROM unnest(
-        job_keys, job_priorities, slots, job_not_befores, job_payloads, job_unique_ids, job_max_attempts, first_items,
-        job_sizes, job_outcomes
-      ) WITH ORDINALITY AS u (
-        key, priority, slot, not_before, payload, unique_id, max_attempts, first_item, size, outcome, nth
-      )
-      WHERE u.outcome = 'scheduled'
-      ORDER BY u.nth
-      ON CONFLICT DO NOTHING
-      RETURNING id, unique_id
+    clock := public.rate_limit_clock(); -- After the lock, and not before the moment that the wait counts from.
+    INSERT INTO public.rate_limit_jobs AS j (
+      queue, key, priority, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
     )
-    SELECT array_agg(w.id), array_agg(w.unique_id) INTO new_ids, new_unique_ids FROM written AS w;
-    -- In the order of the jobs, without those that somebody else has written since they were looked for.
-    FOR nth IN 1 .. jobs LOOP
-      CONTINUE WHEN job_outcomes[nth] <> 'scheduled';
-      IF has_unique AND new_unique_ids[inserted + 1] IS DISTINCT FROM job_unique_ids[nth] THEN
-        job_outcomes[nth] := 'duplicate';
-        PERFORM public.rate_limit_decide(
-          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
-          limit_resolutions, limit_shards, bucket_names, bucket_keys, i.buckets, i.limits, i.counts,
-          ARRAY['credit'], NULL, ARRAY[job_sizes[nth]], NULL, NULL)
-        FROM (
-          SELECT
-            array_agg(item_buckets[n] ORDER BY n) AS buckets,
-            array_agg(item_limits[n] ORDER BY n) AS limits,
-            array_agg(item_counts[n] ORDER BY n) AS counts
-          FROM generate_series(first_items[nth], first_items[nth] + job_sizes[nth] - 1) AS n
-        ) AS i;
-      ELSE
-        inserted := inserted + 1;
-        job_ids[nth] := new_ids[inserted];
-      END IF;
-    END LOOP;
-  END IF;
-
-  is_behind := EXISTS (
-    SELECT
-    FROM public.rate_limit_groups AS g
-    WHERE g.queue = queue_name AND g.has_line
-  );
-  FOR nth IN 1 .. jobs LOOP
-    IF only_estimate THEN
-      job_aheads[nth] := (
-        SELECT count(*)
-        FROM public.rate_limit_jobs AS j
-        WHERE j.queue = queue_name AND j.key = job_keys[nth] AND j.state IN ('scheduled', 'available')
-      );
-    END IF;
-    IF job_outcomes[nth] = 'duplicate' THEN
-      SELECT j.id, j.run_at, j.key, j.priority INTO found_id, found_run_at, line_key, line_priority
-      FROM public.rate_limit_jobs AS j
-      WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
-      IF FOUND THEN
-        job_ids[nth] := found_id;
-        job_run_ats[nth] := found_run_at;
-      ELSE -- The first one of that id, in this same call, was not let in; nor is this one.
-        place := array_position(job_unique_ids, job_unique_ids[nth]);
-        job_outcomes[nth] := job_outcomes[place];
-        job_waits[nth] := job_waits[place];
-        CONTINUE;
-      END IF;
-    ELSIF job_outcomes[nth] = 'scheduled' THEN
-      job_run_ats[nth] := greatest(slots[nth], clock);
-      line_key := job_keys[nth];
-      line_priority := job_priorities[nth];
-      IF NOT only_estimate THEN
-        first_at := least(first_at, slots[nth]);
-      END IF;
-    ELSE
-      CONTINUE;
+    VALUES (
+      queue_name, job_keys[1], job_priorities[1],
+      greatest(clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1]),
+      job_not_befores[1], job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts, job_max_attempts[1], clock
+    )
+    RETURNING
+      ARRAY['scheduled'], ARRAY[j.id], ARRAY[greatest(j.run_at, clock)], ARRAY[greatest(j.run_at - clock, 0)],
+      EXISTS (
+        SELECT
+        FROM public.rate_limit_groups AS g
+        WHERE g.queue = queue_name AND g.key = j.key AND g.has_line
+      ) AS is_behind,
+      EXISTS (
+        SELECT
+        FROM public.rate_limit_workers AS w
+        WHERE w.queue = queue_name AND w.asleep_until > j.run_at
+      ) AS wakes
+    INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes;
+    IF wakes THEN
+      PERFORM public.rate_limit_ring(queue_name, job_run_ats[1]);
     END IF;
     IF is_behind THEN
-      SELECT g.lag, g.held_until INTO line_lag, line_held_until
-      FROM public.rate_limit_groups AS g
-      WHERE g.queue = queue_name AND g.key = line_key AND g.has_line;
-      IF line_held_until > 0 THEN
-        job_run_ats[nth] := public.rate_limit_in_line(
-          queue_name, line_key, job_ids[nth], job_run_ats[nth], line_priority, i.names, i.keys, i.counts, i.limits,
-          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
-        FROM (
-          SELECT
-            array_agg(bucket_names[item_buckets[n]] ORDER BY n) AS names,
-            array_agg(bucket_keys[item_buckets[n]] ORDER BY n) AS keys,
-            array_agg(item_counts[n] ORDER BY n) AS counts,
-            array_agg(item_limits[n] ORDER BY n) AS limits
-          FROM generate_series(first_items[nth], first_items[nth] + job_sizes[nth] - 1) AS n
-        ) AS i;
-      ELSE
-        job_run_ats[nth] := job_run_ats[nth] + coalesce(line_lag, 0);
-      END IF;
+      job_run_ats[1] := public.rate_limit_in_line(
+        queue_name, job_keys[1], job_ids[1], job_run_ats[1], job_priorities[1], bucket_names, bucket_keys, item_counts,
+        item_limits, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+      job_waits[1] := greatest(job_run_ats[1] - clock, 0);
     END IF;
-    job_waits[nth] := greatest(job_run_ats[nth] - clock, 0);
-  END LOOP;
-  IF first_at IS NOT NULL THEN
-    PERFORM public.rate_limit_ring(queue_name, first_at);
+    RETURN;
   END IF;
+
+  SELECT
+    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.job_aheads, e.item_refused, e.item_values
+  INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values
+  FROM public.rate_limit_enqueue_jobs(
+    queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
+    limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,
+    job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts,
+    only_estimate
+  ) AS e;
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs down with their times.';

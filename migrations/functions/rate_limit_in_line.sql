@@ -1,5 +1,5 @@
 -- rate_limit_in_line(text, text, bigint, bigint, integer, text[], text[], double precision[], integer[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 965f0ff4d3074f4c25d7a5efe04579a58e971f76ebf0b082b496c9e755bab50a
+-- SHA-256: a441558275b3d6a5e61e7a0c8226280b258df51ad1fceb5112314660a49b6079
 
 -- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
 -- `job_id` is NULL for a job that is not written yet.
@@ -34,18 +34,6 @@ DECLARE
   ahead integer;
   totals double precision[];
   ready_at bigint;
-  limit_names text[];
-  all_kinds text[] := limit_kinds;
-  all_rates double precision[] := limit_rates;
-  all_periods bigint[] := limit_periods;
-  all_capacities double precision[] := limit_capacities;
-  all_starts bigint[] := limit_starts;
-  asked_limits integer[];
-  nth_limit integer;
-  limit_kind text;
-  capacity double precision;
-  full_capacity double precision;
-  phase bigint;
   waits bigint[];
 BEGIN
   SELECT g.not_before, g.held_until, g.lag INTO job_group
@@ -53,6 +41,8 @@ BEGIN
   WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
   IF NOT FOUND THEN
     RETURN slot;
+  ELSIF job_group.held_until <= 0 THEN
+    RETURN slot + job_group.lag;
   END IF;
   WITH before AS (
     (
@@ -89,37 +79,11 @@ BEGIN
   IF ahead > most OR job_group.held_until <= least(first_at, slot) THEN
     RETURN slot + job_group.lag;
   END IF;
-  FOR i IN 1 .. cardinality(names) LOOP
-    limit_names[item_limits[i]] := names[i];
-    -- The limit that item i is started under, as nth_limit of all_*: of names[i] and bucket_keys[i], for counts[i].
-    -- The bucket has to hold what one job asks for, and what one window grants, or some could never start on time.
-    nth_limit := array_position(limit_names, names[i]);
-    limit_kind := limit_kinds[nth_limit];
-    capacity := coalesce(limit_capacities[nth_limit], limit_rates[nth_limit]);
-    full_capacity := greatest(capacity, counts[i]);
-    phase := limit_starts[nth_limit];
-    IF limit_kind = 'fixed_window' THEN
-      full_capacity := greatest(full_capacity, limit_rates[nth_limit]);
-      IF phase IS NULL THEN -- That of the bucket that was reserved from, which has another name.
-        phase := public.rate_limit_phase(names[i], bucket_keys[i]);
-      END IF;
-    END IF;
-    IF full_capacity > capacity OR phase IS DISTINCT FROM limit_starts[nth_limit] THEN
-      all_kinds := all_kinds || limit_kind;
-      all_rates := all_rates || limit_rates[nth_limit];
-      all_periods := all_periods || limit_periods[nth_limit];
-      all_capacities := all_capacities || full_capacity;
-      all_starts := all_starts || phase;
-      nth_limit := cardinality(all_kinds);
-    END IF;
-    asked_limits[i] := nth_limit;
-  END LOOP;
   ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
   SELECT d.call_waits INTO waits
-  FROM public.rate_limit_decide(
-    all_kinds, all_rates, all_periods, all_capacities, NULL, all_starts, NULL, NULL,
-    ARRAY(SELECT n || '/started' FROM unnest(names) WITH ORDINALITY AS u (n, nth) ORDER BY u.nth), bucket_keys, NULL,
-    asked_limits, totals, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL, ARRAY[ready_at]
+  FROM public.rate_limit_decide_started(
+    names, bucket_keys, counts, item_limits, totals, NULL, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL,
+    ARRAY[ready_at], limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts
   ) AS d;
   RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
 END

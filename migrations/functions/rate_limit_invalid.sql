@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: 2d8fc9cb9f4b073df5d2b45c31aeaf07cbba0d7f9a4580ea0c2ffbdf64fd09a1
+-- SHA-256: d21cb2e1dd063f14dab95f63b5479b9e9b663c80051c170e07e5c598bf360f1a
 
 -- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -34,6 +34,10 @@ BEGIN
   ELSIF shards > 1 AND coalesce(capacity, rate) / shards < 1 THEN
     reason := format('%s tokens over %s shards are %s each, less than 1: at most %s shards have one', coalesce(capacity, rate),
       shards, coalesce(capacity, rate) / shards, greatest(floor(coalesce(capacity, rate)), 1));
+  ELSIF kind = 'token_bucket' THEN
+    IF start IS NOT NULL OR resolution IS NOT NULL THEN
+      reason := 'start and resolution do not apply to a token bucket';
+    END IF;
   ELSIF kind = 'fixed_window' THEN
     IF resolution IS NOT NULL THEN
       reason := 'resolution does not apply to a fixed window';
@@ -41,10 +45,6 @@ BEGIN
   ELSIF kind = 'sliding_window' THEN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
-    END IF;
-  ELSIF kind = 'token_bucket' THEN
-    IF start IS NOT NULL OR resolution IS NOT NULL THEN
-      reason := 'start and resolution do not apply to a token bucket';
     END IF;
   ELSE
     reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));

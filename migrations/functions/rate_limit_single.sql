@@ -1,5 +1,5 @@
 -- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
--- SHA-256: cf220591125fa4d2b6d385ee159d0b55af4133d9ac6459320146f0b124c6e4e1
+-- SHA-256: 369af2fb90568c354493fede6c58e6d11fc62bee846f5b1e6190474a83b7058d
 
 -- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
@@ -27,12 +27,22 @@ SET jit = off
 AS $function$
 DECLARE
   decided record;
+  taken double precision[];
 BEGIN
   PERFORM public.rate_limit_validate_item(NULL, name, key, kind, rate, period, capacity, max_reserved, start, resolution,
     shards);
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN
     RAISE EXCEPTION 'invalid_limit: the clock % is not between the years 1800 and 2199', at
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+  IF op = 'limit' AND at IS NULL THEN
+    taken := public.rate_limit_decide_one(
+      name, key, kind, rate, (extract(epoch FROM period) * 1000000)::bigint, coalesce(capacity, rate), max_reserved,
+      (extract(epoch FROM start) * 1000000)::bigint, coalesce(resolution, 1), shards, count, 1, reserve);
+    ok := taken[1] = 1;
+    retry_after := taken[2] * interval '1 microsecond';
+    value := taken[3];
+    RETURN;
   END IF;
   -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(

@@ -6,6 +6,7 @@ DECLARE
   made text[];
   revokes text[];
   revoke text;
+  statement text;
 BEGIN
   WITH objects AS (
     SELECT
@@ -21,7 +22,12 @@ BEGIN
       -- Row types without their schema.
       pg_catalog.format('%s(%s)', p.proname, (
         SELECT pg_catalog.string_agg(
-          CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+          CASE
+            WHEN t.typname LIKE 'rate\_limit%' THEN t.typname
+            WHEN t.typname LIKE '\_rate\_limit%' THEN pg_catalog.substr(t.typname, 2) || '[]'
+            ELSE pg_catalog.format_type(t.oid, NULL)
+          END,
+          ', ' ORDER BY a.nth)
         FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
         JOIN pg_catalog.pg_type AS t ON t.oid = a.type
       )),
@@ -54,6 +60,22 @@ BEGIN
   INTO made, revokes;
   FOREACH revoke IN ARRAY revokes LOOP
     EXECUTE revoke;
+  END LOOP;
+  -- A function that clients call in the place of an older one is granted to the roles that may call that.
+  FOR statement IN
+    SELECT
+      pg_catalog.format(
+        'GRANT EXECUTE ON FUNCTION %s TO %s',
+        n.oid::pg_catalog.regprocedure,
+        CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
+    FROM (VALUES ('rate_limit_decide', 'rate_limit_decide_batch'), ('rate_limit_take', 'rate_limit_decide_one')) AS s (older, newer)
+    JOIN pg_catalog.pg_proc AS o ON o.proname = s.older AND o.pronamespace = home
+    JOIN pg_catalog.pg_proc AS n ON n.proname = s.newer AND n.pronamespace = home
+    CROSS JOIN LATERAL pg_catalog.aclexplode(coalesce(o.proacl, pg_catalog.acldefault('f', o.proowner))) AS a
+    WHERE a.grantee <> o.proowner
+      AND EXISTS (SELECT FROM pg_catalog.unnest(made) AS m (object) WHERE m.object LIKE s.newer || '(%')
+  LOOP
+    EXECUTE statement;
   END LOOP;
   -- Clients and other migrators look at these two.
   IF 'rate_limits_objects' = ANY (made) THEN

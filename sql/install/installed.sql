@@ -16,10 +16,15 @@ relations AS (
 functions AS (
   SELECT
     p.*,
-    -- Row types without their schema.
+    -- Row types, and arrays of them, without their schema.
     pg_catalog.format('%s(%s)', p.proname, (
       SELECT pg_catalog.string_agg(
-        CASE WHEN t.typname LIKE 'rate\_limit%' THEN t.typname ELSE pg_catalog.format_type(t.oid, NULL) END, ', ' ORDER BY a.nth)
+        CASE
+          WHEN t.typname LIKE 'rate\_limit%' THEN t.typname
+          WHEN t.typname LIKE '\_rate\_limit%' THEN pg_catalog.substr(t.typname, 2) || '[]'
+          ELSE pg_catalog.format_type(t.oid, NULL)
+        END,
+        ', ' ORDER BY a.nth)
       FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
       JOIN pg_catalog.pg_type AS t ON t.oid = a.type
     )) AS signature

@@ -1,48 +1,68 @@
--- fixed_window: `rate` tokens at the start of each window of length `period`; what is left rolls over up to `capacity`.
--- The grid of windows is absolute, w(t) = floor((t - phase) / period): it is the same in every process and after the
--- row is gone. Without `start` the phase is derived from the bucket, so that windows of many keys do not end together.
+-- fixed_window: `rate` tokens are granted at the start of each window of length `period`; unused tokens roll over up to
+-- `capacity`. `value` is the balance, and `ts` the start of the window in which it was written.
+-- The grid of windows is absolute, w(t) = floor((t - phase) / period): it is the same in every process and after the row was
+-- deleted. Without `start` the phase is derived from the bucket, so that the windows of many keys do not end together.
 -- Source: the fixed window of Convex's rate limiter, with the grid made absolute.
 
---@ declare
-opened bigint; -- the start of the window that holds `now`
+-- Returns the start of the window that contains `at`. Twice %, because the remainder of a negative number is negative.
+CREATE OR REPLACE FUNCTION public.rate_limit_window_start(at bigint, phase bigint, period bigint)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT at - ((at - phase % period) % period + period) % period
+$function$;
+COMMENT ON FUNCTION public.rate_limit_window_start IS 'Returns the start of the window that contains a time; inlined.';
 
---@ fresh: the state of a bucket without a row, at `now`
-bucket.value := capacity;
-bucket.ts := NULL;
-bucket.earlier_counts := NULL;
+-- Returns the balance at `now`.
+CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_value(
+  value double precision,
+  ts bigint,
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT least(
+    value + rate * greatest(
+      (public.rate_limit_window_start(now, phase, period) - public.rate_limit_window_start(ts, phase, period)) / period, 0),
+    capacity)
+$function$;
+COMMENT ON FUNCTION public.rate_limit_fixed_window_value IS 'Returns the balance of a fixed window at a time; inlined.';
 
---@ advance: from `bucket.ts` to `now`; sets `balance`
-DECLARE
-  phase bigint := limit_starts[limit_in_hand];
-  opened_before bigint;
-BEGIN
-  IF phase IS NULL THEN
-    phase := public.rate_limit_phase(bucket_names[in_hand], bucket_keys[in_hand]);
-  END IF;
-  --@include balance_of_counts
-  -- Twice %, because the remainder of a negative number is negative. A phase may be longer than the period.
-  opened := now - ((now - phase % period) % period + period) % period;
-  opened_before := bucket.ts - ((bucket.ts - phase % period) % period + period) % period;
-  inflow := coalesce(rate * ((opened - opened_before) / period), 0);
-  bucket.value := least(bucket.value + inflow, capacity);
-  -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
-  bucket.ts := greatest(bucket.ts, opened);
-  balance := bucket.value;
-END;
+-- Returns the time from which a bucket that holds `value` in the window of `now` is full.
+CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_idle_at(
+  value double precision,
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint
+)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT public.rate_limit_window_start(now, phase, period)
+    + least(greatest(pg_catalog.ceil((capacity - value) / rate - 1e-9), 0) * period, 1e18)::bigint
+$function$;
+COMMENT ON FUNCTION public.rate_limit_fixed_window_idle_at IS 'Returns when a fixed window is full; inlined.';
 
---@ take: `count` tokens
-bucket.value := bucket.value - count;
-
---@ credit: `count` tokens come back
-bucket.value := least(bucket.value + count, capacity);
-
---@ idle: when the bucket is full again
-bucket.idle_at := opened + least(greatest(ceil((capacity - bucket.value) / rate - 1e-9), 0) * period, 1e18)::bigint;
-
---@ wait: microseconds from `now` until the balance has grown by `missing`
-wait := opened - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
-
---@ validate: sets `reason` if an option does not apply
-IF resolution IS NOT NULL THEN
-  reason := 'resolution does not apply to a fixed window';
-END IF;
+-- Returns the microseconds from `now` until the balance has grown by `missing`.
+CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_wait(
+  missing double precision,
+  tolerance double precision,
+  now bigint,
+  rate double precision,
+  period bigint,
+  phase bigint
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT public.rate_limit_window_start(now, phase, period) - now
+    + greatest(pg_catalog.ceil((missing - tolerance) / rate), 1) * period
+$function$;
+COMMENT ON FUNCTION public.rate_limit_fixed_window_wait IS 'Returns the time until a fixed window has refilled; inlined.';

@@ -1,145 +1,269 @@
--- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those
--- before it count whole; the one that is just leaving counts for the part of it that is still inside:
---   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval gone by)
--- `value` is c[0]; `earlier_counts` is what the limit was (period, start, rate), then c[1] to c[n]. With n = 1 that is the two-counter
--- form.
+-- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those before it
+-- count whole; the oldest counts for the part of it that is still in the window:
+--   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval that has passed)
+-- `value` is c[0]; `earlier_counts` holds the limit's period, phase and rate, then c[1] to c[n]. `ts` is the time of the last
+-- write. With n = 1 this is the two-counter form.
 -- Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017 (two counters);
 -- sub-intervals as in ClassDojo's sliding counters.
+--
+-- n = 1 is common, so it is an expression that the planner inlines; larger ones are computed by a function.
 
---@ declare
-sub_interval bigint; -- the number, on the grid, of the sub-interval that holds `now`
-gone double precision; -- the fraction of it that is gone by
+-- Returns the fraction of the current sub-interval that has passed at `now`.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT ((now - public.rate_limit_window_start(now, phase, period)) * resolution % period)::double precision / period
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_passed IS
+  'Returns the fraction of the current sub-interval of a sliding window that has passed; inlined.';
 
---@ fresh: the state of a bucket without a row, at `now`
-bucket.value := 0;
-bucket.ts := now;
-bucket.earlier_counts := NULL;
-
---@ advance: from `bucket.ts` to `now`; sets `balance`
+-- Returns c[0] to c[n] at `now` of a row with this grid.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_counts(
+  value double precision,
+  ts bigint,
+  earlier_counts double precision[],
+  now bigint,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision[]
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $function$
 DECLARE
-  phase CONSTANT bigint := coalesce(limit_starts[limit_in_hand] % period, 0);
-  -- Microseconds gone of the period that holds `ts`, `now`. Twice %: the remainder of a negative number is negative.
-  inside_before CONSTANT bigint := ((bucket.ts - phase) % period + period) % period;
-  inside CONSTANT bigint := ((now - phase) % period + period) % period;
-  counts double precision[] := bucket.earlier_counts[4:]; -- c[1] to c[n]
-  steps bigint;
-  used double precision;
-BEGIN
-  IF bucket.earlier_counts IS NULL THEN
-    IF present THEN -- The row was another kind's: what is missing from it is used.
-      bucket.value := greatest(rate - bucket.value, 0);
-    END IF;
-    counts := array_fill(0::double precision, ARRAY[resolution]);
-  ELSIF cardinality(counts) <> resolution
-    OR bucket.earlier_counts[1] <> period
-    OR bucket.earlier_counts[2] <> phase
-  THEN -- The grid has changed: all counts move to the newest sub-interval, so that none leaves too soon.
-    FOREACH part IN ARRAY counts LOOP
-      bucket.value := bucket.value + part;
-    END LOOP;
-    counts := array_fill(0::double precision, ARRAY[resolution]);
-  END IF;
-  sub_interval := (now - phase - inside) / period * resolution + inside * resolution / period;
-  steps := least(
-    sub_interval - (bucket.ts - phase - inside_before) / period * resolution - inside_before * resolution / period,
+  start_before CONSTANT bigint := public.rate_limit_window_start(ts, phase, period);
+  start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);
+  -- The sub-intervals that have begun since `ts`. Two periods are as good as more, and cannot overflow.
+  steps CONSTANT bigint := least(
+    least((start_now - start_before) / period, 2) * resolution
+      + (now - start_now) * resolution / period - (ts - start_before) * resolution / period,
     resolution + 1);
-  WHILE steps > 0 LOOP
-    counts := bucket.value || counts[1 : resolution - 1];
-    bucket.value := 0;
-    steps := steps - 1;
-  END LOOP;
-  bucket.ts := now;
-  bucket.earlier_counts := ARRAY[period, phase, rate]::double precision[] || counts;
-  gone := (inside * resolution % period)::double precision / period;
-  used := bucket.value + counts[resolution] * (1 - gone);
-  FOR i IN 1 .. resolution - 1 LOOP
-    used := used + counts[i];
-  END LOOP;
-  balance := rate - used;
-END;
-
---@ take: `count` tokens
-bucket.value := bucket.value + count;
-
---@ credit: `count` tokens come back, from the newest counts
-DECLARE
-  counts double precision[] := bucket.earlier_counts;
-  back double precision := least(count, bucket.value);
-  rest double precision := count - back;
 BEGIN
-  bucket.value := bucket.value - back;
-  FOR i IN 1 .. resolution LOOP
-    EXIT WHEN rest <= 0;
-    back := least(rest, counts[i + 3]);
-    counts[i + 3] := counts[i + 3] - back;
-    rest := rest - back;
-  END LOOP;
-  bucket.earlier_counts := counts;
-END;
+  IF steps <= 0 THEN
+    RETURN value || earlier_counts[4:];
+  END IF;
+  RETURN array_fill(0::double precision, ARRAY[steps::integer]) || (value || earlier_counts[4:])[: resolution + 1 - steps];
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_counts IS 'Returns the counts of a sliding window at a time.';
 
---@ idle: when all counts have left
+-- Returns what is left of `rate` with these counts, of which the last is that of the oldest sub-interval.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left(
+  counts double precision[],
+  rate double precision,
+  passed double precision
+)
+RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $function$
 DECLARE
-  newest integer := 0; -- the newest sub-interval with a count
-  left_at bigint; -- the number of the sub-interval at whose start it has left
-  part_of bigint; -- the place of that one in its period
+  used double precision := counts[cardinality(counts)] * (1 - passed);
 BEGIN
-  bucket.idle_at := bucket.ts;
-  IF bucket.value = 0 THEN
-    newest := NULL;
-    FOR i IN 1 .. resolution LOOP
-      IF bucket.earlier_counts[i + 3] <> 0 THEN
-        newest := i;
-        EXIT;
-      END IF;
-    END LOOP;
-  END IF;
-  IF newest IS NOT NULL THEN
-    left_at := sub_interval - newest + resolution + 1;
-    part_of := (left_at % resolution + resolution) % resolution;
-    -- Whole periods and parts apart, or the product would not fit; parts rounded up.
-    bucket.idle_at := bucket.earlier_counts[2]::bigint + (left_at - part_of) / resolution * period
-      + (part_of * period + resolution - 1) / resolution;
-  END IF;
-END;
+  FOR nth IN 1 .. cardinality(counts) - 1 LOOP
+    used := used + counts[nth];
+  END LOOP;
+  RETURN rate - used;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_left IS 'Returns what is left of a sliding window with these counts.';
 
---@ wait: microseconds from `now` until the balance has grown by `missing`
+-- Returns c[0] at `now`.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_value(
+  value double precision,
+  ts bigint,
+  earlier_counts double precision[],
+  now bigint,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN resolution > 1
+    THEN (public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution))[1]
+    WHEN ts >= public.rate_limit_window_start(now, phase, period) THEN value
+    ELSE 0
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_value IS 'Returns the newest count of a sliding window at a time; inlined.';
+
+-- Returns `earlier_counts` at `now`.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_earlier(
+  value double precision,
+  ts bigint,
+  earlier_counts double precision[],
+  now bigint,
+  rate double precision,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT ARRAY[period, phase, rate]::double precision[] || CASE
+    WHEN resolution > 1
+    THEN (public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution))[2:]
+    WHEN ts >= public.rate_limit_window_start(now, phase, period) THEN earlier_counts[4:]
+    WHEN ts >= public.rate_limit_window_start(now, phase, period) - period THEN ARRAY[value]
+    ELSE ARRAY[0::double precision]
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_earlier IS
+  'Returns the earlier counts of a sliding window at a time; inlined.';
+
+-- Returns what is left at `now`.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left_at(
+  value double precision,
+  ts bigint,
+  earlier_counts double precision[],
+  now bigint,
+  rate double precision,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN resolution > 1
+    THEN public.rate_limit_sliding_window_left(
+      public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution),
+      rate,
+      public.rate_limit_sliding_window_passed(now, period, phase, resolution))
+    WHEN ts >= public.rate_limit_window_start(now, phase, period)
+    THEN rate - value - earlier_counts[4] * (1 - public.rate_limit_sliding_window_passed(now, period, phase, 1))
+    WHEN ts >= public.rate_limit_window_start(now, phase, period) - period
+    THEN rate - value * (1 - public.rate_limit_sliding_window_passed(now, period, phase, 1))
+    ELSE rate
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_left_at IS 'Returns what is left of a sliding window at a time; inlined.';
+
+-- Returns the time from which none of these counts (c[0] to c[n] at `now`) is in the window.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_at(
+  counts double precision[],
+  now bigint,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $function$
 DECLARE
-  room CONSTANT double precision := rate - balance - missing; -- what may be used then
-  whole double precision := bucket.value; -- what counts whole in the sub-interval looked at
-  counts CONSTANT double precision[] := bucket.earlier_counts[4:];
+  start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);
+  steps bigint; -- sub-intervals from the start of the period until the newest count has left
+BEGIN
+  FOR nth IN 1 .. resolution + 1 LOOP
+    IF counts[nth] <> 0 THEN
+      steps := (now - start_now) * resolution / period + resolution + 2 - nth;
+      -- Whole periods apart, or the product would not fit; parts are rounded up.
+      RETURN start_now + steps / resolution * period + (steps % resolution * period + resolution - 1) / resolution;
+    END IF;
+  END LOOP;
+  RETURN now;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_idle_at IS 'Returns when the counts of a sliding window have left it.';
+
+-- Returns the microseconds from `now` until `missing` more is left, if nothing else is counted.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_wait(
+  missing double precision,
+  tolerance double precision,
+  counts double precision[],
+  left_now double precision,
+  rate double precision,
+  period bigint,
+  passed double precision
+)
+RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $function$
+DECLARE
+  resolution CONSTANT integer := cardinality(counts) - 1;
+  may_be_used CONSTANT double precision := rate - left_now - missing;
+  whole double precision := 0; -- what counts whole in the sub-interval looked at
   leaving double precision;
 BEGIN
-  FOR i IN 1 .. resolution - 1 LOOP
-    whole := whole + counts[i];
+  FOR nth IN 1 .. resolution LOOP
+    whole := whole + counts[nth];
   END LOOP;
-  -- In the sub-interval j steps ahead, c[n-j] is the one that leaves.
-  FOR j IN 0 .. resolution LOOP
-    leaving := CASE WHEN j < resolution THEN counts[resolution - j] ELSE bucket.value END;
-    IF j = resolution THEN
+  -- In the sub-interval `steps` ahead, c[n - steps] is the one that leaves.
+  FOR steps IN 0 .. resolution LOOP
+    leaving := counts[resolution - steps + 1];
+    IF steps = resolution THEN
       whole := 0;
     END IF;
-    IF whole <= room + tolerance THEN
+    IF whole <= may_be_used + tolerance THEN
       IF leaving > 0 THEN
-        wait := (j + greatest(least(1 - (room - whole) / leaving, 1), 0) - gone) * period / resolution;
-        wait := ceil(wait - least(0.001, tolerance / 2 * period / resolution / leaving));
-      ELSE
-        wait := ceil((j - gone) * period / resolution - 0.001);
+        RETURN ceil(
+          (steps + greatest(least(1 - (may_be_used - whole) / leaving, 1), 0) - passed) * period / resolution
+            - least(0.001, tolerance / 2 * period / resolution / leaving));
       END IF;
-      EXIT;
+      RETURN ceil((steps - passed) * period / resolution - 0.001);
     END IF;
-    IF j + 1 < resolution THEN
-      whole := whole - counts[resolution - j - 1];
-    ELSE
-      whole := 0;
-    END IF;
+    whole := whole - counts[resolution - steps];
   END LOOP;
-END;
+  RETURN NULL;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS 'Returns the time until so much is left of a sliding window.';
 
---@ validate: sets `reason` if an option does not apply
-IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
-  reason := 'capacity and max_reserved do not apply to a sliding window';
-END IF;
+-- Returns `bucket` with its counts moved to this grid, if they have another: all to the newest sub-interval, so that none leaves
+-- too early. Tokens that are missing from a row of another kind count as used.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_adopt(
+  bucket public.rate_limits,
+  rate double precision,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  earlier double precision;
+BEGIN
+  IF bucket.earlier_counts IS NULL THEN
+    bucket.value := greatest(rate - bucket.value, 0);
+  ELSIF cardinality(bucket.earlier_counts) = resolution + 3 AND bucket.earlier_counts[1] = period
+    AND bucket.earlier_counts[2] = phase
+  THEN
+    bucket.earlier_counts[3] := rate;
+    RETURN bucket;
+  ELSE
+    FOREACH earlier IN ARRAY bucket.earlier_counts[4:] LOOP
+      bucket.value := bucket.value + earlier;
+    END LOOP;
+  END IF;
+  bucket.earlier_counts := ARRAY[period, phase, rate]::double precision[] || array_fill(0::double precision, ARRAY[resolution]);
+  RETURN bucket;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_adopt IS 'Returns a row moved to the grid of a sliding window.';
 
---@ reserve: refuses, where the kind cannot
-RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket_names[in_hand]
-  USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
+-- Returns `bucket` with `count` tokens given back: from the newest counts, and not below 0.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  rest double precision := count - least(count, bucket.value);
+  part double precision;
+BEGIN
+  bucket.value := bucket.value - least(count, bucket.value);
+  FOR nth IN 4 .. cardinality(bucket.earlier_counts) LOOP
+    EXIT WHEN rest <= 0;
+    part := least(rest, bucket.earlier_counts[nth]);
+    bucket.earlier_counts[nth] := bucket.earlier_counts[nth] - part;
+    rest := rest - part;
+  END LOOP;
+  RETURN bucket;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_credit IS 'Returns a row of a sliding window with tokens given back.';

@@ -1,10 +1,10 @@
-//! Calls as the arrays of `rate_limit_decide`: the one place where batches are formed.
+//! Calls as the arrays of `rate_limit_decide_batch`: the one place where batches are formed.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::call::{Op, Resolved, ResolvedItem};
-use crate::limit::{Kind, Limit};
+use crate::limit::Limit;
 
 /// How far back a limit is looked for: most statements have few different ones, and naming one twice does no harm.
 const LIMITS_LOOKED_AT: usize = 16;
@@ -26,6 +26,18 @@ pub(crate) struct Batch {
     all_plain: bool,
     /// The i-th item asks the i-th bucket, and no bucket is asked by two.
     is_one_to_one: bool,
+    /// Every bucket is asked under one limit.
+    has_one_limit_each: bool,
+    order: OnceLock<Order>,
+}
+
+/// The buckets in the order in which rows are locked.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// The buckets, counted from 0.
+    pub(super) buckets: Vec<usize>,
+    /// The place of each in that order.
+    pub(super) ranks: Vec<usize>,
 }
 
 /// The name of a limit, and a key.
@@ -69,6 +81,9 @@ pub(super) struct Arrays {
     pub(super) limit_shards: Vec<Option<i32>>,
     pub(super) bucket_names: Vec<Arc<str>>,
     pub(super) bucket_keys: Vec<Arc<str>>,
+    pub(super) bucket_limits: Vec<i32>,
+    /// The sum of the counts for each bucket.
+    pub(super) bucket_amounts: Vec<f64>,
     pub(super) item_buckets: Vec<i32>,
     pub(super) item_limits: Vec<i32>,
     pub(super) item_counts: Vec<f64>,
@@ -81,7 +96,7 @@ pub(super) struct Arrays {
 
 impl Batch {
     pub(crate) fn new() -> Self {
-        Self { all_plain: true, is_one_to_one: true, ..Self::default() }
+        Self { all_plain: true, is_one_to_one: true, has_one_limit_each: true, ..Self::default() }
     }
 
     /// One call.
@@ -126,7 +141,7 @@ impl Batch {
         self.arrays.call_ats.push(at);
         for (place, item) in call.items.iter().enumerate() {
             let limit = self.limit(&item.limit);
-            let bucket = self.bucket(item, nth, first_item + place);
+            let bucket = self.bucket(item, limit, nth, first_item + place);
             self.arrays.item_limits.push(limit);
             self.arrays.item_buckets.push(bucket.index);
             self.arrays.item_counts.push(item.count);
@@ -152,6 +167,7 @@ impl Batch {
         }
         let time = arrays.call_times[call];
         arrays.call_times[call] = time.checked_add(1)?;
+        arrays.bucket_amounts[usize::try_from(bucket.index - 1).ok()?] += item.count;
         Some(Place { call, time, item: nth, items: 1, count: item.count })
     }
 
@@ -174,18 +190,23 @@ impl Batch {
         index(self.limits.len())
     }
 
-    fn bucket(&mut self, item: &ResolvedItem, asked_by: usize, nth: usize) -> Asked {
+    fn bucket(&mut self, item: &ResolvedItem, limit: i32, asked_by: usize, nth: usize) -> Asked {
         let arrays = &mut self.arrays;
         let entry = self.buckets.entry((item.name.clone(), item.key.clone()));
         let bucket = entry.or_insert_with(|| {
             arrays.bucket_names.push(item.name.clone());
             arrays.bucket_keys.push(item.key.clone());
+            arrays.bucket_limits.push(limit);
+            arrays.bucket_amounts.push(0.0);
             Asked { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
         });
         bucket.asked_by = asked_by;
         bucket.item = nth;
         bucket.calls += 1;
         self.is_one_to_one &= bucket.calls == 1;
+        let place = usize::try_from(bucket.index - 1).unwrap_or_default();
+        self.has_one_limit_each &= arrays.bucket_limits[place] == limit;
+        arrays.bucket_amounts[place] += item.count;
         *bucket
     }
 
@@ -204,11 +225,10 @@ impl Batch {
         self.arrays.call_ops.iter().any(|op| *op != Op::Check)
     }
 
-    /// The limit, if all that is asked is one plain call of a token bucket, however often, or one reservation from a bucket
-    /// without shards.
-    pub(super) fn lone_token_bucket(&self) -> Option<&Limit> {
+    /// The limit, if all that is asked is one plain call, however often, or one reservation from a bucket without shards.
+    pub(super) fn lone_limit(&self) -> Option<&Limit> {
         let [limit] = self.limits.as_slice() else { return None };
-        let is_lone = self.is_one_to_one && self.items == 1 && limit.kind() == Kind::TokenBucket;
+        let is_lone = self.is_one_to_one && self.items == 1;
         (is_lone && (self.all_plain || self.is_lone_reservation(limit))).then_some(limit)
     }
 
@@ -218,6 +238,23 @@ impl Batch {
         matches!(asked, ([Op::Limit], [true], [None])) && limit.given_shards().is_none()
     }
 
+    /// Whether nothing but tokens is asked of every bucket, now and under one limit.
+    pub(super) const fn is_plain(&self) -> bool {
+        self.all_plain && self.has_one_limit_each
+    }
+
+    /// By name and key, in bytes.
+    pub(super) fn order(&self) -> &Order {
+        self.order.get_or_init(|| {
+            let Arrays { bucket_names: names, bucket_keys: keys, .. } = &self.arrays;
+            let mut buckets: Vec<usize> = (0..names.len()).collect();
+            buckets.sort_unstable_by_key(|bucket| (&names[*bucket], &keys[*bucket]));
+            let mut ranks = vec![0; buckets.len()];
+            buckets.iter().enumerate().for_each(|(rank, bucket)| ranks[*bucket] = rank);
+            Order { buckets, ranks }
+        })
+    }
+
     /// Whether the i-th item asks the i-th bucket, and no bucket is asked by two.
     pub(super) const fn is_one_to_one(&self) -> bool {
         self.is_one_to_one
@@ -225,6 +262,6 @@ impl Batch {
 }
 
 /// An index into an array of PostgreSQL. What does not fit would not fit into a message either.
-fn index(place: usize) -> i32 {
+pub(super) fn index(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }

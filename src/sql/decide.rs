@@ -7,7 +7,7 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
-use crate::sql::batch::{Arrays, Batch, Bucket, Place};
+use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
 use crate::sql::read_only::explain;
 use crate::sql::{Sql, Statements};
 
@@ -71,7 +71,7 @@ pub(crate) async fn decide(
     statements: &Statements,
     batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let row = query((&statements.take, &statements.decide), batch).fetch_one(conn).await?;
+    let row = query((&statements.decide_one, &statements.decide), batch).fetch_one(conn).await?;
     answers(&row, batch)
 }
 
@@ -84,8 +84,8 @@ pub(crate) async fn decide_alone(
     alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
     let sql = match waits_for_disk {
-        true => (&statements.take, &statements.decide),
-        false => (&statements.take_relaxed, &statements.decide_relaxed),
+        true => (&statements.decide_one, &statements.decide),
+        false => (&statements.decide_one_relaxed, &statements.decide_relaxed),
     };
     let row = match last_row(conn, sql, batch, alone).await {
         Ok(row) => row,
@@ -114,7 +114,7 @@ async fn last_row(
 
 /// How long the statement waited for a row, as far as it is known.
 fn waited(row: &PgRow, batch: &Batch) -> Result<Duration, sqlx::Error> {
-    if batch.lone_token_bucket().is_none() {
+    if batch.lone_limit().is_none() {
         return Ok(Duration::ZERO);
     }
     let [.., micros]: [Option<f64>; 4] = row.try_get(0)?;
@@ -153,9 +153,8 @@ fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
     array.iter().any(Option::is_some).then_some(array)
 }
 
-/// The limits and buckets of a batch, as ten arguments. What is usual in all elements of an array is said by NULL, which is
-/// quicker.
-fn bind_buckets<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+/// The limits of a batch, as eight arguments. An array of defaults is sent as NULL, which is quicker.
+fn bind_limits<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
     query
         .bind(&arrays.limit_kinds)
@@ -166,8 +165,6 @@ fn bind_buckets<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -
         .bind(given(&arrays.limit_starts))
         .bind(given(&arrays.limit_resolutions))
         .bind(given(&arrays.limit_shards))
-        .bind(arrays.bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
-        .bind(arrays.bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
 }
 
 /// The limits, buckets and items of a batch and the sizes of its calls, as fourteen arguments, nothing left out.
@@ -176,29 +173,34 @@ pub(super) fn bind_items<'q>(
     batch: &'q Batch,
 ) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
-    bind_buckets(query, batch)
+    bind_limits(query, batch)
+        .bind(arrays.bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(arrays.bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
         .bind(&arrays.item_buckets)
         .bind(&arrays.item_limits)
         .bind(&arrays.item_counts)
         .bind(&arrays.call_sizes)
 }
 
-/// The statement: `take` for one call of a token bucket, or else `decide`.
-fn query<'q>((take, decide): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
-    if let Some(limit) = batch.lone_token_bucket() {
+/// The statement: `one` for one call of one bucket, or else `several`.
+fn query<'q>((one, several): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    if let Some(limit) = batch.lone_limit() {
         let arrays = &batch.arrays;
-        return take
+        return one
             .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
+            .bind(limit.kind().as_str())
             .bind(limit.rate())
-            .bind(limit.period_micros() as f64) // Exact: it is below 2^53.
+            .bind(limit.period_micros())
             .bind(limit.capacity())
+            .bind(limit.max_reserved())
+            .bind(limit.start_micros())
+            .bind(index(limit.resolution() as usize))
+            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
             .bind(arrays.item_counts.first())
             .bind(arrays.call_times.first())
-            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
-            .bind(arrays.call_reserves.first())
-            .bind(limit.max_reserved());
+            .bind(arrays.call_reserves.first());
     }
     let Arrays {
         item_buckets,
@@ -209,10 +211,29 @@ fn query<'q>((take, decide): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgr
         call_sizes,
         call_times,
         call_ats,
+        bucket_names,
+        bucket_keys,
+        bucket_limits,
+        bucket_amounts,
         ..
     } = &batch.arrays;
-    bind_buckets(decide.query(), batch)
-        .bind(unless(batch.is_one_to_one(), item_buckets))
+    let order = batch.order();
+    let rank = |bucket: &i32| usize::try_from(bucket - 1).ok().and_then(|bucket| order.ranks.get(bucket));
+    let item_buckets: Vec<i32> =
+        item_buckets.iter().map(|bucket| rank(bucket).map_or(0, |rank| index(rank + 1))).collect();
+    let is_in_order = item_buckets.iter().enumerate().all(|(item, bucket)| index(item + 1) == *bucket);
+    fn sorted<'a, T>(values: &'a [T], order: &'a [usize]) -> impl Iterator<Item = &'a T> {
+        order.iter().map(|bucket| &values[*bucket])
+    }
+    bind_limits(several.query(), batch)
+        .bind(sorted(bucket_names, &order.buckets).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(sorted(bucket_keys, &order.buckets).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(
+            bucket_limits.iter().all(|limit| *limit == 1),
+            sorted(bucket_limits, &order.buckets).copied().collect::<Vec<i32>>(),
+        ))
+        .bind(batch.is_plain().then(|| sorted(bucket_amounts, &order.buckets).copied().collect::<Vec<f64>>()))
+        .bind(unless(is_in_order && batch.is_one_to_one(), item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
         .bind(
@@ -226,10 +247,41 @@ fn query<'q>((take, decide): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgr
 }
 
 fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    match batch.lone_token_bucket() {
+    match batch.lone_limit() {
         Some(_) => told(&Said::of_one(row)?, batch),
-        None => of_several(row, 0, batch),
+        None => match row.try_get::<Option<Vec<f64>>, _>(0)? {
+            Some(balances) => all_allowed(&balances, batch),
+            None => of_several(row, 1, batch),
+        },
     }
+}
+
+/// Every call was allowed, and these are the balances after all of them: each call left what those behind it took, too.
+fn all_allowed(balances: &[f64], batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let missing = || sqlx::Error::Decode("rate_limit_decide_batch answered for fewer buckets than were asked".into());
+    let Arrays { item_buckets, item_counts, .. } = &batch.arrays;
+    let mut balances: Vec<f64> = batch
+        .order()
+        .ranks
+        .iter()
+        .map(|rank| balances.get(*rank).copied())
+        .collect::<Option<_>>()
+        .ok_or_else(missing)?;
+    let mut answers = Vec::with_capacity(batch.places.len());
+    for place in batch.places.iter().rev() {
+        let mut items = Vec::with_capacity(place.items);
+        for item in place.item..place.item + place.items {
+            let bucket = usize::try_from(item_buckets[item] - 1).ok();
+            let balance = bucket.and_then(|bucket| balances.get_mut(bucket)).ok_or_else(missing)?;
+            // A rounding error is no balance.
+            let remaining = if balance.abs() <= 1e-9 { 0.0 } else { *balance };
+            items.push(ItemAnswer { refused: false, balance: remaining });
+            *balance += item_counts[item];
+        }
+        answers.push(Answer { ok: true, wait: None, items });
+    }
+    answers.reverse();
+    Ok(answers)
 }
 
 /// The answers in four columns from this one on.
@@ -240,7 +292,7 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 fn told(said: &Said, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
-    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
+    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide_batch answered fewer calls than were asked".into()))
 }
 
 /// The results of the function. `None` is the usual: all allowed, no wait, none refused.
@@ -261,10 +313,10 @@ impl Said {
         })
     }
 
-    /// What `rate_limit_take` says: {admitted, wait, value, waited}.
+    /// The result of `rate_limit_decide_one`: {admitted, wait, value, waited}.
     fn of_one(row: &PgRow) -> Result<Self, sqlx::Error> {
         let [admitted, wait, value, _]: [Option<f64>; 4] = row.try_get(0)?;
-        let missing = || sqlx::Error::Decode("rate_limit_take answered without a number".into());
+        let missing = || sqlx::Error::Decode("rate_limit_decide_one answered without a number".into());
         Ok(Self {
             admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),
             waits: Some(vec![wait.map(|micros| micros as i64)]),

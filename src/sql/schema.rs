@@ -68,10 +68,10 @@ impl fmt::Display for Schema {
 pub(crate) struct Statements {
     pub(crate) schema: Schema,
     pub(crate) decide: Sql,
-    pub(crate) take: Sql,
+    pub(crate) decide_one: Sql,
     /// The same, committed without waiting for the disk.
     pub(crate) decide_relaxed: Sql,
-    pub(crate) take_relaxed: Sql,
+    pub(crate) decide_one_relaxed: Sql,
     pub(crate) held: Sql,
     pub(crate) decide_once: Sql,
     pub(crate) flush: Sql,
@@ -86,22 +86,22 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn new(schema: Schema, names: Names) -> Self {
         let quoted = schema.quoted();
+        let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
         let decide = format!(
-            "SELECT call_admitted, call_waits, item_refused, item_values \
-             FROM {quoted}.rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
-             $18)"
+            // The columns are bucket_balances, call_admitted, call_waits, item_refused, item_values; the server logs this text.
+            "SELECT * FROM {quoted}.rate_limit_decide_batch({})",
+            arguments(20)
         );
-        let take = format!("SELECT {quoted}.rate_limit_take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
+        let decide_one = format!("SELECT {quoted}.rate_limit_decide_one({})", arguments(13));
         // For the transaction of this one statement.
         let relaxed = "pg_catalog.set_config('synchronous_commit', 'off', true)";
         let decide_relaxed = format!("{decide}, {relaxed}");
-        let take_relaxed = format!("{take} FROM {relaxed}");
+        let decide_one_relaxed = format!("{decide_one} FROM {relaxed}");
         let held = format!("SELECT {quoted}.rate_limit_held($1, $2)");
-        let arguments: Vec<String> = (1..=18).map(|nth| format!("${nth}")).collect();
         let decide_once = format!(
             "SELECT outcome, call_admitted, call_waits, item_refused, item_values \
              FROM {quoted}.rate_limit_decide_once({})",
-            arguments.join(", ")
+            arguments(18)
         );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
         let prune =
@@ -110,9 +110,9 @@ impl Statements {
         Self {
             schema,
             decide: Sql::new(decide, &names),
-            take: Sql::new(take, &names),
+            decide_one: Sql::new(decide_one, &names),
             decide_relaxed: Sql::new(decide_relaxed, &names),
-            take_relaxed: Sql::new(take_relaxed, &names),
+            decide_one_relaxed: Sql::new(decide_one_relaxed, &names),
             held: Sql::new(held, &names),
             decide_once: Sql::new(decide_once, &names),
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),

@@ -27,7 +27,7 @@ fn limiter(pool: &PgPool, isolation: Isolation) -> Limiter {
 /// them.
 async fn backends(pool: &PgPool) -> (Vec<i32>, bool) {
     let sql = "SELECT coalesce(array_agg(pid), '{}'), coalesce(bool_or(query ~ 'set_config|emit_message'), false)
-        FROM pg_stat_activity WHERE query ~ 'rate_limit_take|emit_message' AND pid <> pg_backend_pid()";
+        FROM pg_stat_activity WHERE query ~ 'rate_limit_decide_one|emit_message' AND pid <> pg_backend_pid()";
     sqlx::query_as(sql).fetch_one(pool).await.expect("the backends")
 }
 

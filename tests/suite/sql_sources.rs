@@ -1,14 +1,10 @@
-//! `migrations/functions/` is put together from `sql/`: one source for each function, one file for each kind of limit.
-//! `BLESS=1 cargo test --all-features --test suite sql_sources` writes it anew after a change in `sql/`, with the hash of each
-//! function, and `migrations/tables.txt`, which lists what the numbered migrations make. Those never change.
-//!
-//! In the sources, `--@kinds X` stands for the section `X` of every file in `sql/kinds/`, chosen by `kind`;
-//! `--@include K.X` for the section `X` of the kind `K`; `--@include X` for the part `X` of the same file, or of a file
-//! that it is put into, or else for the file `sql/parts/X.sql`.
+//! `migrations/functions/` is `sql/`, one file for each function, with its signature and its hash in the first two lines.
+//! `BLESS=1 cargo test --all-features --test suite sql_sources` writes it anew after a change in `sql/`, and
+//! `migrations/tables.txt`, which lists what the numbered migrations make. Those never change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pg_limiter::Schema;
 use pg_limiter::migrate::{functions, migrations};
@@ -17,21 +13,36 @@ use pg_limiter::sqlx::{self, PgPool};
 use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
-const SOURCES: [&str; 38] = [
+const SOURCES: &[&str] = &[
     "rate_limit_rows",
     "clock",
     "phase",
     "validate",
+    "kinds/token_bucket",
+    "kinds/fixed_window",
+    "kinds/sliding_window",
+    "kinds",
+    "item",
+    "decide_rows",
+    "amounts",
+    "guard",
+    "write",
+    "shards/draw",
+    "shards/rows",
+    "shards/gather",
+    "shards/drain",
+    "shards/level",
+    "shards/find",
+    "decide_each",
+    "asked_rows",
+    "write_all",
+    "take_ample",
+    "rate_limit_decide_batch",
+    "rate_limit_decide",
+    "rate_limit_decide_one",
     "validate_item",
     "length",
     "validate_element",
-    "flow",
-    "full_at",
-    "taken",
-    "left_over",
-    "reserved_wait",
-    "asked",
-    "decide",
     "rate_limit_take",
     "held",
     "single",
@@ -44,16 +55,39 @@ const SOURCES: [&str; 38] = [
     "rate_limit_reset",
     "rate_limit_reset_name",
     "rate_limit_prune",
-    "queue/ring",
-    "queue/enqueue",
-    "queue/claim",
     "queue/again",
-    "queue/finish",
-    "queue/cancel",
-    "queue/settle",
-    "queue/requeue",
-    "queue/prune",
-    "queue/gauges",
+    "queue/ask_to_start",
+    "queue/claim",
+    "queue/claimed",
+    "queue/claimed_jobs",
+    "queue/correct",
+    "queue/correct_started",
+    "queue/dead_jobs_prune",
+    "queue/decide_started",
+    "queue/enqueue",
+    "queue/enqueue_jobs",
+    "queue/in_line",
+    "queue/job_again",
+    "queue/job_cancel",
+    "queue/job_done",
+    "queue/job_extend",
+    "queue/job_requeue",
+    "queue/job_settle",
+    "queue/jobs_discard",
+    "queue/jobs_lapsed",
+    "queue/jobs_prune",
+    "queue/lag",
+    "queue/lock_due",
+    "queue/pay_ahead",
+    "queue/plan_claim",
+    "queue/queue_gauges",
+    "queue/repay_jobs",
+    "queue/ring",
+    "queue/start_jobs",
+    "queue/stop_groups",
+    "queue/unpay",
+    "queue/unpay_cancelled",
+    "queue/write_jobs",
     "answers/decide_once",
     "answers/prune",
 ];
@@ -68,103 +102,17 @@ const FROZEN: [&str; 4] = [
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";
 
-type Sections = BTreeMap<String, Vec<String>>;
-
-struct Source {
-    text: Vec<String>,
-    parts: Sections,
-}
-
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Splits at the lines that begin with `marker`; what stands before the first one is the text.
-fn split(path: &Path, marker: &str) -> Source {
-    let mut source = Source { text: Vec::new(), parts: Sections::new() };
-    let mut current: Option<String> = None;
-    for line in std::fs::read_to_string(path).expect("a source in sql/").lines() {
-        if let Some(rest) = line.strip_prefix(marker) {
-            let name = rest.split([':', ' ']).next().unwrap_or_default().to_owned();
-            source.parts.insert(name.clone(), Vec::new());
-            current = Some(name);
-        } else {
-            match &current {
-                Some(name) => source.parts.get_mut(name).expect("inserted above").push(line.to_owned()),
-                None => source.text.push(line.to_owned()),
-            }
-        }
-    }
-    for lines in source.parts.values_mut().chain([&mut source.text]) {
-        while lines.last().is_some_and(|line| line.is_empty()) {
-            lines.pop();
-        }
-    }
-    source
-}
-
-fn kinds() -> BTreeMap<String, Sections> {
-    let files = std::fs::read_dir(root().join("sql/kinds")).expect("sql/kinds");
-    let paths = files.map(|file| file.expect("a file").path());
-    paths
-        .map(|path| {
-            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            (name, split(&path, "--@ ").parts)
-        })
-        .collect()
-}
-
-fn push(out: &mut Vec<String>, indent: &str, line: &str) {
-    out.push(if line.is_empty() { String::new() } else { format!("{indent}{line}") });
-}
-
-fn expand(lines: &[String], indent: &str, parts: &Sections, kinds: &BTreeMap<String, Sections>, out: &mut Vec<String>) {
-    for line in lines {
-        let words = line.trim_start();
-        let deeper = format!("{indent}{}", &line[..line.len() - words.len()]);
-        if let Some(name) = words.strip_prefix("--@include ") {
-            if let Some((kind, section)) = name.split_once('.') {
-                expand(&kinds[kind][section], &deeper, parts, kinds, out);
-            } else if let Some(part) = parts.get(name) {
-                expand(part, &deeper, parts, kinds, out);
-            } else {
-                let mut file = split(&root().join("sql/parts").join(name).with_extension("sql"), "--@ part ");
-                for (name, part) in parts {
-                    file.parts.entry(name.clone()).or_insert_with(|| part.clone());
-                }
-                expand(&file.text, &deeper, &file.parts, kinds, out);
-            }
-        } else if let Some(name) = words.strip_prefix("--@kinds ") {
-            let (name, chained) = name.strip_suffix(" else").map_or((name, false), |name| (name, true));
-            let having: Vec<_> =
-                kinds.iter().filter_map(|(kind, sections)| Some((kind, sections.get(name)?))).collect();
-            assert!(!having.is_empty(), "no kind has a section {name}");
-            for (place, (kind, section)) in having.iter().enumerate() {
-                if name == "declare" {
-                    section.iter().for_each(|line| push(out, &deeper, line));
-                    continue;
-                }
-                let word = if place == 0 && !chained { "IF" } else { "ELSIF" };
-                push(out, &deeper, &format!("{word} kind = '{kind}' THEN"));
-                expand(section, &format!("{deeper}  "), parts, kinds, out);
-            }
-            if name != "declare" && !chained {
-                push(out, &deeper, "END IF;");
-            }
-        } else {
-            push(out, indent, line);
-        }
-    }
-}
-
 /// The functions of the sources, by the names of their files: each with the comment above it.
 fn compose() -> BTreeMap<String, String> {
-    let kinds = kinds();
     let mut composed = BTreeMap::new();
     for name in SOURCES {
-        let source = split(&root().join("sql").join(name).with_extension("sql"), "--@ part ");
-        let mut lines = Vec::new();
-        expand(&source.text, "", &source.parts, &kinds, &mut lines);
+        let source =
+            std::fs::read_to_string(root().join("sql").join(name).with_extension("sql")).expect("a source in sql/");
+        let lines: Vec<&str> = source.trim_end().lines().collect();
         let creates: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with(CREATE)).collect();
         let Some((_, later)) = creates.split_first() else {
             composed.insert(stem(name), lines.join("\n") + "\n"); // Put together by the server.
@@ -293,5 +241,26 @@ fn public_stands_only_where_the_schema_is_meant() {
                 assert!(before.is_none_or(|c| " ($".contains(c)), "line {}: {line}", number + 1);
             }
         }
+    }
+}
+
+/// Functions stay short enough to be read: 200 lines, and 45 variables with their parameters.
+#[tokio::test]
+async fn no_function_is_too_long_to_follow() {
+    let database = Database::migrated().await;
+    let sql = "SELECT proname::text, coalesce(cardinality(proallargtypes), pronargs::integer), prosrc FROM pg_proc \
+               WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%'";
+    let functions: Vec<(String, i32, String)> =
+        sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the functions");
+    assert!(functions.len() > 80, "{}", functions.len());
+    for (name, parameters, body) in functions {
+        assert!(body.lines().count() <= 200, "{name} has {} lines", body.lines().count());
+        let declared = body.split_once("DECLARE\n").and_then(|(_, rest)| rest.split_once("\nBEGIN\n"));
+        let declared = declared.map_or(0, |(declared, _)| {
+            let code = declared.lines().map(|line| line.split("--").next().unwrap_or_default());
+            code.map(|line| line.matches(';').count()).sum()
+        });
+        let variables = parameters as usize + declared;
+        assert!(variables <= 45, "{name} has {variables} variables, {declared} of them declared");
     }
 }

@@ -268,14 +268,24 @@ impl Failing {
 }
 
 /// The functions that consist of one expression or one query.
-const EXPRESSIONS: [&str; 7] = [
-    "rate_limit_asked",
+const EXPRESSIONS: [&str; 17] = [
+    "rate_limit_asked_rows",
     "rate_limit_clock",
-    "rate_limit_flow",
-    "rate_limit_full_at",
-    "rate_limit_left_over",
-    "rate_limit_reserved_wait",
-    "rate_limit_taken",
+    "rate_limit_fits",
+    "rate_limit_fixed_window_idle_at",
+    "rate_limit_fixed_window_value",
+    "rate_limit_fixed_window_wait",
+    "rate_limit_grid",
+    "rate_limit_left",
+    "rate_limit_phase",
+    "rate_limit_sliding_window_earlier",
+    "rate_limit_sliding_window_left_at",
+    "rate_limit_sliding_window_passed",
+    "rate_limit_sliding_window_value",
+    "rate_limit_token_bucket_idle_at",
+    "rate_limit_token_bucket_value",
+    "rate_limit_token_bucket_wait",
+    "rate_limit_window_start",
 ];
 
 /// The server counts the calls of functions, and not those that the planner has replaced by their expressions.

@@ -178,13 +178,36 @@ async fn drift_of_tables_owners_and_privileges_is_reported() {
     database.execute(&format!("DROP ROLE {other}")).await;
 }
 
+/// The statements of a client of the release before: a lone call, and a group.
+const OLD_LONE: &str = "SELECT (rate_limit_take('a', 'k', 500, 100000000000000, 500, 1, 1, 1))[1] = 1";
+const OLD_GROUP: &str = "SELECT call_admitted IS NULL OR call_admitted[1] = 1
+    FROM rate_limit_decide(ARRAY['token_bucket', 'token_bucket'], ARRAY[500, 1e6], ARRAY[100000000000000, 100000000000000], NULL,
+      NULL, NULL, NULL, NULL, ARRAY['b', 'a'], ARRAY['k', 'k'], ARRAY[2, 1], ARRAY[1, 2], ARRAY[1, 1], NULL, NULL, ARRAY[2], NULL,
+      NULL)";
+
+/// Decides in a transaction of its own, and again after a conflict.
+async fn as_the_release_before(pool: &sqlx::PgPool, sql: &'static str) -> Result<bool, sqlx::Error> {
+    loop {
+        let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE").await?;
+        let decided = match sqlx::query_scalar(sql).fetch_one(&mut *tx).await {
+            Ok(allowed) => tx.commit().await.map(|()| allowed),
+            Err(error) => Err(error),
+        };
+        match decided {
+            Err(error) if error.as_database_error().and_then(|error| error.code()).as_deref() == Some("40001") => {}
+            decided => return decided,
+        }
+    }
+}
+
 /// Callers take tokens and enqueue jobs while the database is brought up to date: no call fails, and no token is granted twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_the_release_before_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    database.execute(&guide::grants()[0].replace("app_role", &app)).await;
+    let grants = guide::grants()[0].replace("rate_limit_decide_batch", "rate_limit_decide");
+    database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
     let limiter = database.limiter(limits(500.0));
     let queue = Queue::new(&limiter, "mails").expect("a queue");
     let (ends, taken, failed) =
@@ -192,13 +215,13 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
     let started = Arc::new(AtomicU64::new(0));
     let mut callers = Vec::new();
     for nth in 0..8 {
-        let (limiter, queue, pool) = (limiter.clone(), queue.clone(), database.app.clone());
+        let (queue, pool) = (queue.clone(), database.app.clone());
         let (ends, taken, failed, started) = (ends.clone(), taken.clone(), failed.clone(), started.clone());
         callers.push(tokio::spawn(async move {
             while !ends.load(Ordering::Relaxed) {
-                let decision = match nth {
-                    0..4 => limiter.limit(("a", "k")).await,
-                    4..6 => limiter.limit([Item::from(("a", "k")), Item::from(("b", "k"))]).await,
+                let allowed = match nth {
+                    0..4 => as_the_release_before(&pool, OLD_LONE).await,
+                    4..6 => as_the_release_before(&pool, OLD_GROUP).await,
                     _ => {
                         let mut tx = pool.begin().await.expect("begin");
                         let job = Job::new(("b", "jobs"), &1).expect("a job");
@@ -209,15 +232,13 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
                             .expect("enqueued")
                             .enforce()
                             .expect("there are tokens");
-                        let decision = limiter.within(&mut tx).limit(("a", "k")).await;
+                        let allowed = sqlx::query_scalar(OLD_LONE).fetch_one(&mut *tx).await;
                         tx.commit().await.expect("commit");
-                        decision
+                        allowed
                     }
                 };
-                match decision {
-                    Ok(decision) if decision.is_allowed() => _ = taken.fetch_add(1, Ordering::Relaxed),
-                    Ok(_) => {}
-                    Err(Error::Conflict { .. }) if nth >= 6 => {}
+                match allowed {
+                    Ok(allowed) => _ = taken.fetch_add(u64::from(allowed), Ordering::Relaxed),
                     Err(error) => {
                         eprintln!("a call failed: {error}");
                         failed.fetch_add(1, Ordering::Relaxed);
@@ -288,6 +309,46 @@ async fn an_unrecorded_function_with_another_result_is_dropped_and_granted_again
     assert_eq!(text(&database, &may(&app)).await, "true");
     assert_eq!(text(&database, &may("public")).await, "false");
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// The client calls other functions than the release before did. Migrating grants them to the roles that could call their predecessors.
+#[tokio::test]
+async fn roles_keep_the_right_to_decide() {
+    let (app, other) = ("app", "other");
+    for by_printed_sql in [false, true] {
+        let database = of_the_release_before().await;
+        let (app, other) = (role(&database, app), role(&database, other));
+        database
+            .execute(&format!(
+                "CREATE ROLE {app}; CREATE ROLE {other};
+                 GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_take TO {app};
+                 GRANT EXECUTE ON FUNCTION rate_limit_held TO {other}"
+            ))
+            .await;
+        if by_printed_sql {
+            database.execute(&script(&Schema::default(), Part::All)).await;
+        } else {
+            migrate(&database.pool).await.expect("migrated");
+        }
+        for (role, expected) in [(&app, "true"), (&other, "false")] {
+            for function in ["rate_limit_decide_one", "rate_limit_decide_batch"] {
+                let sql = format!(
+                    "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \
+                     WHERE proname = '{function}'"
+                );
+                assert_eq!(text(&database, &sql).await, expected, "{function}, printed: {by_printed_sql}");
+            }
+        }
+        let limiter = pg_limiter::RateLimits::new(limits(2.0));
+        let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+        sqlx::query(AssertSqlSafe(format!("SET ROLE {app}"))).execute(&mut conn).await.expect("the role");
+        let lone = limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision");
+        assert!(lone.is_allowed());
+        let both = [Item::new("a", "k"), Item::new("b", "k")];
+        assert!(limiter.within(&mut conn).limit(both).await.expect("a decision").is_allowed());
+        conn.close().await.expect("close");
+        database.execute(&format!("DROP OWNED BY {app}, {other}; DROP ROLE {app}, {other}")).await;
+    }
 }
 
 /// Printed SQL brings what migrate() brings, to an empty database and to one of the release before, and for each of its parts.

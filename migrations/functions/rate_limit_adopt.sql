@@ -1,0 +1,37 @@
+-- rate_limit_adopt(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer)
+-- SHA-256: ea52ca2baeea54cbb4b69ef85b86a1bc296968edee6b0d688fb95ff06f198ef6
+
+-- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
+CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
+  kind text,
+  bucket public.rate_limits,
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint,
+  resolution integer
+)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  used double precision;
+BEGIN
+  IF bucket.ts IS NULL THEN
+    bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
+    bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
+    bucket.earlier_counts := NULL;
+  END IF;
+  IF kind = 'sliding_window' THEN
+    RETURN public.rate_limit_sliding_window_adopt(bucket, rate, period, phase, resolution);
+  END IF;
+  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+    SELECT bucket.value + coalesce(sum(c), 0) INTO used FROM unnest(bucket.earlier_counts[4:]) AS c;
+    bucket.value := capacity - used;
+    bucket.earlier_counts := NULL;
+  END IF;
+  RETURN bucket;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_adopt IS 'Returns a row, or no row, as a row of this kind and grid.';

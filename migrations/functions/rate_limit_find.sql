@@ -1,0 +1,86 @@
+-- rate_limit_find(text, text, text, double precision, bigint, double precision, bigint, integer, integer, double precision, bigint, integer, boolean, boolean)
+-- SHA-256: 38f52098709f31fb6607ecb48b46e643010063010d0a8ca3331a422923822803
+
+-- Returns the row of a bucket to decide on; without `ts` if the bucket has none. A sharded bucket is one of two rows that are drawn
+-- if that covers `amount`, or else all of its rows gathered into one. `locks`: the row, or all of them, are locked.
+--
+--   shards    of the limit
+--   amount    the tokens to take; NULL: all rows are read
+--   at        the time, if it is not the database's
+--   nth_shard the row that was drawn before; NULL: none was
+--   parts     the row is one of so many of its bucket
+--   beyond    what the others are thought to hold
+--   shares    the rows that were gathered; NULL: none were
+CREATE OR REPLACE FUNCTION public.rate_limit_find(
+  bucket_name text,
+  bucket_key text,
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  start bigint,
+  resolution integer,
+  shards integer,
+  amount double precision,
+  at bigint,
+  nth_shard integer,
+  locks boolean,
+  may_wait boolean,
+  OUT bucket public.rate_limits,
+  OUT parts integer,
+  OUT beyond double precision,
+  OUT shares public.rate_limits[]
+)
+LANGUAGE plpgsql VOLATILE
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  drawn record;
+BEGIN
+  IF shards > 1 AND amount IS NOT NULL AND nth_shard IS NULL AND NOT locks THEN
+    drawn := public.rate_limit_draw(
+      bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, at);
+    bucket := drawn.bucket;
+    IF bucket.ts IS NOT NULL THEN
+      parts := shards;
+      beyond := drawn.beyond;
+      RETURN;
+    END IF;
+  END IF;
+  IF shards = 1 OR nth_shard IS NOT NULL THEN
+    parts := CASE WHEN shards > 1 THEN shards END;
+    nth_shard := coalesce(nth_shard, 0);
+    IF locks THEN
+      SELECT r.*
+      INTO bucket
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard
+      FOR NO KEY UPDATE;
+    ELSE
+      SELECT r.*
+      INTO bucket
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard;
+    END IF;
+  END IF;
+  IF bucket.shards = shards THEN
+    RETURN;
+  END IF;
+  parts := NULL;
+  IF shards > 1 OR bucket.shards > 1 THEN
+    -- A row that was locked alone may come after others of the bucket.
+    shares := public.rate_limit_bucket_rows(
+      bucket_name, bucket_key, shards, locks, may_wait AND coalesce(nth_shard, 0) = 0);
+  END IF;
+  IF shares <> '{}' THEN
+    bucket := public.rate_limit_gather(
+      shares, kind, rate, period, capacity, public.rate_limit_grid(kind, start, period, bucket_name, bucket_key), resolution);
+  ELSE
+    bucket.name := bucket_name;
+    bucket.key := bucket_key;
+    bucket.shard := 0;
+  END IF;
+  bucket.shards := shards;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_find IS 'Returns the row of a bucket to decide on.';

@@ -1,0 +1,77 @@
+-- rate_limit_gather(rate_limits[], text, double precision, bigint, double precision, bigint, integer)
+-- SHA-256: f18a2191d28ef4e3552dfa0eb74be83ede0ba2e336c71ef37af67a711ae7d5ce
+
+-- Returns the rows of a sharded bucket as one row, as of the last time at which any of them was written. The limit is that of the
+-- whole bucket, in `kept.shards` parts.
+--
+-- That row holds more than all of them together where one row was full, and what flowed in was lost, while others were not: one
+-- bucket of the whole rate would have kept it. A row that lacked w tokens at a time s was asked, since any time before, for at
+-- most w and what flowed into it since then. So, seen from each of these times, the bucket lacks at most
+--   the sum of this over the rows that were written then or later, less what has flowed into the whole bucket since then,
+-- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the integrodifferential
+-- equation of Takacs", 1958). All of them shrink at the whole rate.
+CREATE OR REPLACE FUNCTION public.rate_limit_gather(
+  shares public.rate_limits[],
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint,
+  resolution integer
+)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  kept public.rate_limits := shares[1];
+  parts CONSTANT integer := kept.shards;
+  share public.rate_limits;
+  lacks double precision[]; -- tokens that each row lacked to be full, when it was written
+  inflows double precision[]; -- and that have flowed in since
+  counts double precision[];
+BEGIN
+  FOREACH share IN ARRAY shares LOOP
+    kept.ts := greatest(kept.ts, share.ts);
+  END LOOP;
+  FOR nth IN 1 .. cardinality(shares) LOOP
+    share := shares[nth];
+    lacks[nth] := CASE
+      WHEN kind <> 'sliding_window' AND share.earlier_counts IS NULL THEN capacity / parts - least(share.value, capacity / parts)
+    END;
+    share := public.rate_limit_adopt(kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution);
+    -- The inflow is what an empty row without a capacity would hold.
+    inflows[nth] := CASE
+      WHEN lacks[nth] IS NULL THEN 0
+      ELSE public.rate_limit_left(kind, 0, share.ts, NULL, kept.ts, rate / parts, period, 1e300, phase, resolution)
+    END;
+    share := (public.rate_limit_take_from(
+      kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution, 0)).after;
+    lacks[nth] := coalesce(lacks[nth], capacity / parts - share.value);
+    kept.value := CASE WHEN nth = 1 THEN 0 ELSE kept.value END + share.value;
+    FOR place IN 4 .. coalesce(cardinality(share.earlier_counts), 0) LOOP
+      counts[place] := coalesce(counts[place], 0) + share.earlier_counts[place];
+    END LOOP;
+    kept.earlier_counts := share.earlier_counts;
+    kept.ts := greatest(kept.ts, share.ts);
+  END LOOP;
+  IF counts IS NOT NULL THEN
+    kept.earlier_counts := kept.earlier_counts[1:2] || rate || counts[4:];
+  ELSE
+    SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - parts)), 0)
+    INTO kept.value
+    FROM (
+      SELECT
+        f.inflow,
+        sum(f.lack - f.inflow) OVER written_since AS lacks,
+        count(*) OVER written_since AS rows
+      FROM (
+        SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow -- More than that makes no difference.
+        FROM unnest(lacks, inflows) AS u (lack, inflow)
+      ) AS f
+      WINDOW written_since AS (ORDER BY f.inflow)
+    ) AS g;
+  END IF;
+  RETURN kept;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_gather IS 'Returns the rows of a sharded bucket as one row.';

@@ -1,0 +1,64 @@
+-- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
+-- SHA-256: db252805a972f6d7c527c14b2b5ff1bdca1e9dc0612d8d14e8036e9bcf751cef
+
+-- Raises an error if a limit, bucket, item or clock of a batch would spoil a row. Which option suits which kind is for the caller
+-- to check, with rate_limit_validate.
+CREATE OR REPLACE FUNCTION public.rate_limit_guard(
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_max_reserved double precision[],
+  limit_resolutions integer[],
+  limit_shards integer[],
+  bucket_names text[],
+  bucket_keys text[],
+  item_buckets integer[],
+  item_limits integer[],
+  item_counts double precision[],
+  call_ops text[],
+  call_ats bigint[]
+)
+RETURNS void
+LANGUAGE plpgsql STABLE
+AS $function$
+BEGIN
+  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  FOR l IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
+    IF NOT coalesce(
+      limit_rates[l] BETWEEN 1e-100 AND 1e100 AND limit_periods[l] BETWEEN 1 AND 3155760000000000
+        AND coalesce(limit_capacities[l], limit_rates[l]) BETWEEN 0 AND 1e100
+        AND coalesce(limit_max_reserved[l] BETWEEN 0 AND 1e100, true)
+        AND coalesce(limit_resolutions[l], 1) BETWEEN 1 AND 1000 AND coalesce(limit_shards[l], 1) BETWEEN 1 AND 1000,
+      false)
+    THEN
+      RAISE EXCEPTION 'limit % is not valid', l
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
+    END IF;
+  END LOOP;
+  IF array_position(bucket_names, NULL) IS NOT NULL OR array_position(bucket_keys, NULL) IS NOT NULL
+    OR NOT coalesce(1 <= ALL (item_buckets) AND cardinality(bucket_names) >= ALL (item_buckets), item_buckets IS NULL)
+    OR NOT coalesce(1 <= ALL (item_limits) AND cardinality(limit_kinds) >= ALL (item_limits), item_limits IS NULL)
+    OR coalesce(cardinality(limit_kinds), 0) = 0
+  THEN
+    RAISE EXCEPTION 'an item names a limit or a bucket that is not listed or not valid'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate; indices count from 1.';
+  END IF;
+  FOR item IN 1 .. coalesce(cardinality(item_counts), 0) LOOP
+    IF NOT coalesce(item_counts[item] = 0 OR item_counts[item] BETWEEN 1e-100 AND 1e100, false) THEN
+      RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
+        item_counts[item], bucket_names[coalesce(item_buckets[item], item)]
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
+    END IF;
+  END LOOP;
+  -- A clock of the caller's could lock a key for a century, or fill a bucket before its time. The caller is the role of SET ROLE,
+  -- or the one that has logged in; within this function current_user is the owner.
+  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- which writes nothing
+    AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
+  THEN
+    RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_guard IS 'Raises an error if a limit, bucket, item or clock would spoil a row.';

@@ -1,0 +1,127 @@
+-- rate_limit_lock_due(text, integer, bigint, text[])
+-- SHA-256: 398e8917eb27f76b888e25ec1f9f2e06f946a006d6d00038d4b457dd3e39eb9e
+
+-- Finds the first jobs of a queue that are due, and locks their groups, and the groups whose lines are ready; then it locks
+-- the due jobs. Locks that other transactions hold are skipped.
+--
+--   most     the most due jobs; as many groups with lines; and as many jobs that have paid ahead
+--   horizon  jobs with a run_at up to this time are due
+--   results  groups: the locked groups. due_ids: the locked due jobs, which are scheduled. front_ids: jobs that have paid
+--            ahead and whose moment has come, not locked. lowest_priority: if not all due jobs were read, the priority of
+--            the last one that was
+CREATE OR REPLACE FUNCTION public.rate_limit_lock_due(
+  queue_name text,
+  most integer,
+  horizon bigint,
+  limit_names text[],
+  OUT groups public.rate_limit_groups[],
+  OUT due_ids bigint[],
+  OUT front_ids bigint[],
+  OUT lowest_priority integer
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  reach bigint := most; -- the most due jobs to read
+  level bigint; -- the loop reads one priority after the other, from the highest on
+  level_ids bigint[];
+  level_keys text[];
+  due_keys text[];
+  other_keys text[]; -- of the jobs that have paid ahead, and of lines that are ready
+  keys text[];
+BEGIN
+  SELECT array_agg(f.id), array_agg(f.key) INTO front_ids, other_keys
+  FROM (
+    SELECT j.id, j.key
+    FROM public.rate_limit_jobs AS j
+    WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
+      AND j.limit_names <@ rate_limit_lock_due.limit_names
+    ORDER BY j.paid_until
+    LIMIT most
+  ) AS f;
+  other_keys := other_keys || ARRAY(
+    SELECT g.key
+    FROM public.rate_limit_groups AS g
+    WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
+      -- Lines without a job of known limits are left out. A line without any job is not: the claim removes it.
+      AND (
+        EXISTS (
+          SELECT
+          FROM public.rate_limit_jobs AS j
+          WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
+            AND j.limit_names <@ rate_limit_lock_due.limit_names
+        )
+        OR NOT EXISTS (
+          SELECT
+          FROM public.rate_limit_jobs AS j
+          WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
+        )
+      )
+    ORDER BY g.not_before
+    LIMIT most
+  );
+
+  -- The due jobs are first read without a lock: an exclusive lock before the lock of the group would let other claims start
+  -- later jobs of the group first, and a lock that claims share would make a multixact of each row.
+  LOOP
+    due_ids := '{}';
+    due_keys := '{}';
+    level := 2147483648;
+    LOOP
+      SELECT j.priority INTO level
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
+      ORDER BY j.priority DESC
+      LIMIT 1;
+      EXIT WHEN NOT FOUND;
+      SELECT array_agg(d.id), array_agg(d.key) INTO level_ids, level_keys
+      FROM (
+        SELECT j.id, j.key
+        FROM public.rate_limit_jobs AS j
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
+          AND j.limit_names <@ rate_limit_lock_due.limit_names
+        ORDER BY j.run_at, j.id
+        LIMIT reach - cardinality(due_ids)
+      ) AS d;
+      due_ids := due_ids || level_ids;
+      due_keys := due_keys || level_keys;
+      EXIT WHEN cardinality(due_ids) >= reach;
+    END LOOP;
+    lowest_priority := CASE WHEN cardinality(due_ids) >= reach THEN level END;
+    keys := ARRAY(SELECT DISTINCT k FROM unnest(due_keys || other_keys) AS k ORDER BY k);
+    EXIT WHEN keys = '{}';
+
+    INSERT INTO public.rate_limit_groups (queue, key)
+    SELECT queue_name, k
+    FROM unnest(keys) AS k
+    WHERE NOT EXISTS (
+      SELECT
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = queue_name AND g.key = k
+    )
+    ORDER BY k
+    ON CONFLICT DO NOTHING;
+    groups := ARRAY(
+      SELECT g
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = queue_name AND g.key = ANY (keys)
+      ORDER BY g.key
+      FOR NO KEY UPDATE SKIP LOCKED
+    );
+    keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);
+    due_ids := ARRAY(
+      SELECT j.id
+      FROM public.rate_limit_jobs AS j
+      WHERE j.id = ANY (due_ids) AND j.state = 'scheduled' AND j.run_at <= horizon AND j.key = ANY (keys)
+      FOR NO KEY UPDATE SKIP LOCKED
+    );
+    EXIT WHEN lowest_priority IS NULL;
+    -- A cancellation may stay open for long: the jobs that it has locked must not hide others. Jobs of groups that other
+    -- claims have locked count as found: claims are short, and there may be any number of such jobs.
+    EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (keys));
+    reach := 2 * reach;
+  END LOOP;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_lock_due IS 'Locks due jobs and their groups for a claim.';

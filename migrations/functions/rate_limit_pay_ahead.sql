@@ -1,0 +1,78 @@
+-- rate_limit_pay_ahead(bigint[], integer[], bigint[], bigint[], text[], text[], double precision[], bigint[], double precision[], bigint[])
+-- SHA-256: 1c411774652ae4bd46e32d2cb0dcbdc80b82635d7870add62020fab8d18da452
+
+-- Lets jobs that cannot start yet take the tokens of one of their items ahead. A bucket that owes nothing allows that: it
+-- then goes down to the count of the job below 0. If the group was not stopped by the same job before, the job only asks.
+--
+--   items      the item of each job: a place in its limit_names, limit_keys and counts
+--   ats        the time as of which each job pays
+--   ready_ats  when each job could start, by its limits
+--   results    untils: when each job starts, if it has paid, or asks again. payers: the jobs that have paid
+CREATE OR REPLACE FUNCTION public.rate_limit_pay_ahead(
+  job_ids bigint[],
+  items integer[],
+  ats bigint[],
+  ready_ats bigint[],
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  OUT untils bigint[],
+  OUT payers bigint[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  ops text[];
+  admitted integer[];
+  waits bigint[];
+BEGIN
+  SELECT p.ops, d.call_admitted, d.call_waits INTO ops, admitted, waits
+  FROM (
+    SELECT
+      array_agg(j.limit_names[p.item] ORDER BY p.nth) AS names,
+      array_agg(j.limit_keys[p.item] ORDER BY p.nth) AS keys,
+      array_agg(j.counts[p.item] ORDER BY p.nth) AS counts,
+      array_agg(array_position(rate_limit_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
+      array_agg(CASE WHEN j.id = g.refused_job THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
+    FROM unnest(job_ids, items) WITH ORDINALITY AS p (id, item, nth)
+    JOIN public.rate_limit_jobs AS j ON j.id = p.id
+    JOIN public.rate_limit_groups AS g ON g.queue = j.queue AND g.key = j.key
+  ) AS p
+  CROSS JOIN LATERAL public.rate_limit_decide_started(
+    p.names, p.keys, p.counts, p.limits, NULL, p.counts, p.ops, array_fill(true, ARRAY[cardinality(p.ops)]),
+    array_fill(1, ARRAY[cardinality(p.ops)]), NULL, ats, limit_kinds, limit_rates, limit_periods, limit_capacities,
+    limit_starts
+  ) AS d;
+
+  WITH payments AS (
+    SELECT
+      p.nth, p.id, p.item, p.op = 'limit' AND p.is_admitted AS has_paid,
+      CASE
+        -- The wait ends when the bucket owes nothing any more. The jobs ask right after that, within a millisecond, and those
+        -- that have waited longer before the others.
+        WHEN NOT p.is_admitted THEN p.paid_at + 1 + (1e9 / (1e6 + greatest(p.paid_at - j.run_at, 0)))::bigint
+        WHEN p.op = 'check' THEN p.ready_at
+        ELSE p.paid_at
+      END AS until
+    FROM (
+      SELECT p.*, coalesce(p.admitted, 1) = 1 AS is_admitted, p.at + coalesce(p.wait, 0) AS paid_at
+      FROM unnest(job_ids, items, ats, ready_ats, ops, admitted, waits) WITH ORDINALITY
+        AS p (id, item, at, ready_at, op, admitted, wait, nth)
+    ) AS p
+    JOIN public.rate_limit_jobs AS j ON j.id = p.id
+  ),
+  paid AS (
+    UPDATE public.rate_limit_jobs AS j
+    SET paid_until = p.until, paid_item = p.item
+    FROM payments AS p
+    WHERE j.id = p.id AND p.has_paid
+  )
+  SELECT array_agg(p.until ORDER BY p.nth), array_agg(p.id) FILTER (WHERE p.has_paid) INTO untils, payers
+  FROM payments AS p;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_pay_ahead IS 'Takes tokens of jobs that cannot start yet ahead of their starts.';

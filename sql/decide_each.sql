@@ -1,0 +1,199 @@
+-- Decides calls row by row: it reads the rows without locking them, decides, and writes each row that is to change if it has not
+-- changed since. So a denial locks nothing and writes nothing. Arguments and results are those of rate_limit_decide; the buckets
+-- are listed in the global order.
+--
+--   rows_before  the rows of these buckets that a statement before has written, as they were before; NULL: none
+--
+-- Under REPEATABLE READ and SERIALIZABLE a row that has changed makes the write fail (40001). Under READ COMMITTED the write does
+-- not match; then that row and all after it that are to change are locked, and the calls that were allowed are decided again.
+--
+-- All transactions take rows in one order, or two of them could wait for each other in a circle: new rows first, then existing
+-- ones, each by (name, key, shard) in bytes. A transaction that has existing rows inserts no more, but the other rows of a bucket
+-- whose row of shard 0 it has. Nothing here catches an exception: a caught 40001 would let the transaction commit on what it
+-- should not have read.
+CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_max_reserved double precision[],
+  limit_starts bigint[],
+  limit_resolutions integer[],
+  limit_shards integer[],
+  bucket_names text[],
+  bucket_keys text[],
+  item_buckets integer[],
+  item_limits integer[],
+  item_counts double precision[],
+  call_ops text[],
+  call_reserves boolean[],
+  call_sizes integer[],
+  call_times integer[],
+  call_ats bigint[],
+  may_wait boolean,
+  rows_before public.rate_limits[],
+  OUT call_admitted integer[],
+  OUT call_waits bigint[],
+  OUT item_refused boolean[],
+  OUT item_values double precision[]
+)
+LANGUAGE plpgsql VOLATILE
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  buckets CONSTANT integer := cardinality(bucket_names);
+  before public.rate_limits[] := coalesce(rows_before, array_fill(CAST(NULL AS public.rate_limits), ARRAY[buckets]));
+  is_written boolean[] := array_fill(false, ARRAY[buckets]); -- the table has another row than `before`
+  is_locked boolean[];
+  was_locked boolean[]; -- when the calls were decided
+  parts integer[]; -- `before` is one of so many rows of its bucket
+  beyond double precision[]; -- what the others are thought to hold
+  shares public.rate_limits[]; -- the rows that `before` stands for, of all buckets for which it stands for several
+  first_shares integer[];
+  last_shares integer[];
+  limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
+  amounts double precision[]; -- what is asked of each bucket, if it is only taken
+  locks boolean := false; -- rows are locked as they are read
+  is_read boolean[] := array_fill(false, ARRAY[buckets]);
+  clock bigint;
+  decided record;
+  after public.rate_limits[];
+  changed boolean[];
+  looked record;
+  bucket public.rate_limits;
+  bucket_in_doubt integer; -- the first one that was changed by another transaction
+BEGIN
+  FOR b IN 1 .. buckets LOOP
+    is_written[b] := rows_before IS NOT NULL AND (rows_before[b]).name IS NOT NULL;
+  END LOOP;
+  is_locked := is_written;
+  is_read := is_written;
+  FOR item IN 1 .. coalesce(cardinality(item_limits), 0) LOOP
+    limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
+  END LOOP;
+  IF limit_shards IS NOT NULL AND may_wait THEN
+    amounts := public.rate_limit_amounts(buckets, item_buckets, item_counts, call_ops, call_sizes, call_times);
+  END IF;
+
+  LOOP
+    FOR b IN 1 .. buckets LOOP
+      CONTINUE WHEN is_read[b];
+      looked := public.rate_limit_find(
+        bucket_names[b], bucket_keys[b], limit_kinds[limits[b]], limit_rates[limits[b]], limit_periods[limits[b]],
+        coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]), limit_starts[limits[b]],
+        coalesce(limit_resolutions[limits[b]], 1), coalesce(limit_shards[limits[b]], 1), amounts[b], call_ats[1],
+        CASE WHEN parts[b] > 1 THEN (before[b]).shard END, locks OR is_locked[b], may_wait AND NOT is_locked[b]);
+      before[b] := looked.bucket;
+      parts[b] := looked.parts;
+      beyond[b] := looked.beyond;
+      first_shares[b] := CASE WHEN looked.shares IS NOT NULL THEN coalesce(cardinality(shares), 0) + 1 END;
+      shares := shares || looked.shares;
+      last_shares[b] := cardinality(shares);
+      is_read[b] := true;
+      is_locked[b] := is_locked[b] OR (locks AND (before[b]).ts IS NOT NULL);
+      IF locks AND NOT is_locked[b] AND true = ANY (is_locked) THEN -- It was deleted, and new rows come before existing ones.
+        RAISE EXCEPTION 'could not serialize access to a bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
+    END LOOP;
+
+    -- The clock is read after the locks: a waiter must not decide as of the time at which it began to wait. A session's first
+    -- decision takes long, and is repeated.
+    FOR try IN 1 .. 2 LOOP
+      clock := public.rate_limit_clock();
+      decided := public.rate_limit_decide_rows(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
+        parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, clock,
+        call_admitted, call_waits, item_refused, item_values);
+      EXIT WHEN public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+    END LOOP;
+    FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
+      IF parts[coalesce(item_buckets[item], item)] > 1
+        AND (decided.item_refused[item] OR decided.item_values[item] < -1e-9)
+      THEN -- One row of several can allow a call, and only all of them together can deny it.
+        is_read[coalesce(item_buckets[item], item)] := false;
+        amounts[coalesce(item_buckets[item], item)] := NULL;
+        parts[coalesce(item_buckets[item], item)] := NULL;
+      END IF;
+    END LOOP;
+    CONTINUE WHEN false = ANY (is_read);
+    after := decided.buckets;
+    changed := decided.changed;
+    call_admitted := decided.call_admitted;
+    call_waits := decided.call_waits;
+    item_refused := decided.item_refused;
+    item_values := decided.item_values;
+
+    -- New rows, before any that exists.
+    was_locked := is_locked;
+    bucket_in_doubt := NULL;
+    FOR b IN 1 .. buckets LOOP
+      changed[b] := changed[b] AND ((before[b]).ts IS NOT NULL OR (after[b]).ts IS NOT NULL);
+      CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b] OR (before[b]).ts IS NOT NULL;
+      bucket := after[b];
+      INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+      VALUES (bucket.name, bucket.key, 0, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts)
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      IF NOT FOUND THEN
+        bucket_in_doubt := least(bucket_in_doubt, b);
+        CONTINUE;
+      END IF;
+      is_locked[b] := true;
+      is_written[b] := true;
+      IF first_shares[b] IS NOT NULL THEN
+        shares := shares || bucket;
+        last_shares[b] := cardinality(shares);
+        first_shares[b] := last_shares[b];
+        was_locked[b] := true;
+      END IF;
+    END LOOP;
+
+    -- Existing rows, unless they have changed since.
+    FOR b IN 1 .. buckets LOOP
+      EXIT WHEN bucket_in_doubt IS NOT NULL;
+      CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b];
+      IF first_shares[b] IS NOT NULL OR NOT public.rate_limit_write(before[b], after[b], true) THEN
+        bucket_in_doubt := b;
+      ELSE
+        is_locked[b] := true;
+        is_written[b] := true;
+      END IF;
+    END LOOP;
+    IF bucket_in_doubt IS NULL THEN
+      -- Another transaction had locked a row, and left it as it was: what was decided as of a moment before the wait would count
+      -- what has flowed in since twice. All rows are locked now.
+      EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
+        OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+    END IF;
+    locks := true;
+    FOR b IN 1 .. buckets LOOP
+      is_read[b] := changed[b] IS NOT TRUE OR is_locked[b];
+    END LOOP;
+  END LOOP;
+
+  -- The rows that were locked when the calls were decided.
+  FOR b IN 1 .. buckets LOOP
+    CONTINUE WHEN was_locked[b] IS NOT TRUE OR NOT (changed[b] OR is_written[b]);
+    bucket := CASE WHEN changed[b] THEN after[b] ELSE before[b] END;
+    IF first_shares[b] IS NOT NULL THEN
+      IF is_written[b] OR NOT public.rate_limit_drain(
+        shares[first_shares[b] : last_shares[b]], before[b], bucket, limit_kinds[limits[b]], limit_rates[limits[b]],
+        limit_periods[limits[b]], coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]),
+        public.rate_limit_grid(
+          limit_kinds[limits[b]], limit_starts[limits[b]], limit_periods[limits[b]], bucket_names[b], bucket_keys[b]),
+        coalesce(limit_resolutions[limits[b]], 1))
+      THEN
+        PERFORM public.rate_limit_level(shares[first_shares[b] : last_shares[b]], bucket);
+      END IF;
+    ELSE
+      PERFORM public.rate_limit_write(bucket, bucket, false);
+    END IF;
+  END LOOP;
+  IF amounts IS NOT NULL THEN
+    FOR item IN 1 .. cardinality(item_values) LOOP
+      item_values[item] := item_values[item] + coalesce(beyond[coalesce(item_buckets[item], item)], 0);
+    END LOOP;
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_decide_each IS 'Decides calls row by row.';

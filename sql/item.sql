@@ -1,0 +1,111 @@
+-- Decides one item of a call on one row, without a look at any table: whether it is allowed at the time `at`, and the row after it.
+-- A row without `ts` stands for a bucket without a row.
+--
+--   op             limit | check | credit | charge | reset
+--   bucket_after   the row after the item, if it is allowed; without `ts` if there is to be none
+--   is_changed     whether that differs from `bucket`
+--   wait           in microseconds: until the tokens of a reservation have flowed in, or until a denied item would be allowed
+--   balance        before the item
+--   remaining      after the item; of a denial the same as before
+CREATE OR REPLACE FUNCTION public.rate_limit_item(
+  bucket public.rate_limits,
+  op text,
+  count double precision,
+  reserves boolean,
+  at bigint,
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  max_reserved double precision,
+  phase bigint,
+  resolution integer,
+  OUT bucket_after public.rate_limits,
+  OUT is_allowed boolean,
+  OUT is_changed boolean,
+  OUT wait bigint,
+  OUT balance double precision,
+  OUT remaining double precision
+)
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  -- A clock that steps back takes no tokens away.
+  now CONSTANT bigint := greatest(at, bucket.ts);
+  taken record;
+  untaken record;
+  tolerance double precision; -- what rounding may do to a balance, in tokens
+  least_balance double precision := 0; -- how far down the item may go; NULL: without bound
+  slack double precision; -- the tolerance at that depth
+BEGIN
+  is_changed := false;
+  bucket_after := public.rate_limit_adopt(kind, bucket, now, rate, period, capacity, phase, resolution);
+  IF op = 'credit' OR op = 'reset' THEN
+    is_changed := bucket.ts IS NOT NULL;
+    IF op = 'reset' AND is_changed THEN
+      bucket_after.ts := NULL;
+      bucket_after := public.rate_limit_adopt(kind, bucket_after, now, rate, period, capacity, phase, resolution);
+    ELSIF is_changed THEN
+      bucket_after := (public.rate_limit_take_from(
+        kind, bucket_after, now, rate, period, capacity, phase, resolution, 0)).after;
+      bucket_after := public.rate_limit_credited(kind, bucket_after, count, capacity);
+      bucket_after := (public.rate_limit_take_from(
+        kind, bucket_after, now, rate, period, capacity, phase, resolution, 0)).after;
+    END IF;
+    count := 0;
+  END IF;
+  taken := public.rate_limit_take_from(kind, bucket_after, now, rate, period, capacity, phase, resolution, count);
+  balance := taken.remaining + count;
+  IF balance IS NULL THEN
+    RAISE EXCEPTION 'the limit "%" has the unknown kind "%"', bucket.name, kind
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Call rate_limit_validate.';
+  END IF;
+  tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
+  remaining := taken.remaining;
+  is_allowed := true;
+
+  IF op = 'limit' OR op = 'check' THEN
+    IF reserves THEN
+      IF kind = 'sliding_window' THEN
+        RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket.name
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
+      END IF;
+      least_balance := - max_reserved;
+    END IF;
+    slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+    IF count > capacity - least_balance + slack THEN
+      RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
+        count, bucket.name, capacity - least_balance
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+    END IF;
+    is_allowed := least_balance IS NULL OR remaining >= least_balance - slack;
+    IF NOT is_allowed OR remaining < - tolerance THEN
+      untaken := public.rate_limit_take_from(kind, bucket_after, now, rate, period, capacity, phase, resolution, 0);
+      balance := untaken.remaining; -- Exact, also beside a huge count.
+      -- Counted from `at`, although the balance does not grow before `now`.
+      wait := now - at + least(public.rate_limit_wait(
+        kind,
+        untaken.after,
+        CASE WHEN is_allowed THEN - remaining ELSE least_balance - remaining END,
+        tolerance, balance, now, rate, period, phase, resolution), 1e18)::bigint;
+    END IF;
+  END IF;
+
+  IF NOT is_allowed THEN
+    remaining := balance;
+  ELSIF abs(remaining) <= tolerance THEN
+    remaining := 0;
+  END IF;
+  IF op = 'charge' OR (op = 'limit' AND is_allowed) THEN
+    bucket_after := taken.after;
+    is_changed := true;
+  ELSIF op = 'reset' THEN
+    bucket_after.ts := NULL;
+  ELSIF op <> 'credit' AND op <> 'check' AND is_allowed THEN
+    RAISE EXCEPTION 'unknown operation "%"', op
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_item IS 'Decides one item of a call on one row, without a look at any table.';

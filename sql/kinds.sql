@@ -1,0 +1,192 @@
+-- The kinds of limits, each with its file in kinds/: which expression of a kind answers which question. A new kind adds a line
+-- to each of these functions, and nothing elsewhere.
+--
+-- A row is (value, ts, earlier_counts). `now` is not before `ts`: a clock that steps back takes nothing. A kind
+-- ignores the arguments that it does not need.
+
+-- Returns where the grid of windows begins: for a limit with `start` there, or else at a place that depends on the bucket only.
+CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text)
+RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'fixed_window' THEN coalesce(start, public.rate_limit_phase(bucket_name, bucket_key))
+    WHEN 'sliding_window' THEN coalesce(start % period, 0)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_grid IS 'Returns where the windows of a limit begin; inlined.';
+
+-- Returns whether the row is one of this kind and grid, so that the expressions below apply to it.
+CREATE OR REPLACE FUNCTION public.rate_limit_fits(
+  kind text,
+  earlier_counts double precision[],
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN kind = 'sliding_window'
+    THEN coalesce(
+      earlier_counts[1] = period AND earlier_counts[2] = phase AND pg_catalog.cardinality(earlier_counts) = resolution + 3, false)
+    ELSE earlier_counts IS NULL
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row is one of this kind and grid; inlined.';
+
+-- Returns the tokens that are left at `now`; negative while tokens are owed.
+CREATE OR REPLACE FUNCTION public.rate_limit_left(
+  kind text,
+  value double precision,
+  ts bigint,
+  earlier_counts double precision[],
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'token_bucket' THEN public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity)
+    WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase)
+    WHEN 'sliding_window'
+    THEN public.rate_limit_sliding_window_left_at(value, ts, earlier_counts, now, rate, period, phase, resolution)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_left IS 'Returns the tokens that are left in a bucket at a time; inlined.';
+
+-- Returns the microseconds from `now` until the balance of a row as of `now` has grown by `missing`.
+CREATE OR REPLACE FUNCTION public.rate_limit_wait(
+  kind text,
+  bucket public.rate_limits,
+  missing double precision,
+  tolerance double precision,
+  left_now double precision,
+  now bigint,
+  rate double precision,
+  period bigint,
+  phase bigint,
+  resolution integer
+)
+RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+BEGIN
+  IF kind = 'token_bucket' THEN
+    RETURN public.rate_limit_token_bucket_wait(missing, tolerance, rate, period);
+  ELSIF kind = 'fixed_window' THEN
+    RETURN public.rate_limit_fixed_window_wait(missing, tolerance, now, rate, period, phase);
+  ELSIF kind = 'sliding_window' THEN
+    RETURN public.rate_limit_sliding_window_wait(
+      missing, tolerance, bucket.value || bucket.earlier_counts[4:], left_now, rate, period,
+      public.rate_limit_sliding_window_passed(now, period, phase, resolution));
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens are there.';
+
+-- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
+CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
+  kind text,
+  bucket public.rate_limits,
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint,
+  resolution integer
+)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  used double precision;
+BEGIN
+  IF bucket.ts IS NULL THEN
+    bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
+    bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
+    bucket.earlier_counts := NULL;
+  END IF;
+  IF kind = 'sliding_window' THEN
+    RETURN public.rate_limit_sliding_window_adopt(bucket, rate, period, phase, resolution);
+  END IF;
+  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+    SELECT bucket.value + coalesce(sum(c), 0) INTO used FROM unnest(bucket.earlier_counts[4:]) AS c;
+    bucket.value := capacity - used;
+    bucket.earlier_counts := NULL;
+  END IF;
+  RETURN bucket;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_adopt IS 'Returns a row, or no row, as a row of this kind and grid.';
+
+-- Takes `amount` tokens at `now` from a row of this kind and grid, whatever it holds. Returns the row after, and what is left.
+-- Not an expression, so that only that of the kind is set up.
+CREATE OR REPLACE FUNCTION public.rate_limit_take_from(
+  kind text,
+  bucket public.rate_limits,
+  now bigint,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  phase bigint,
+  resolution integer,
+  amount double precision,
+  OUT after public.rate_limits,
+  OUT remaining double precision
+)
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+BEGIN
+  after := bucket;
+  IF kind = 'token_bucket' THEN
+    after.value := public.rate_limit_token_bucket_value(bucket.value, bucket.ts, now, rate, period, capacity) - amount;
+    after.ts := now;
+    after.idle_at := public.rate_limit_token_bucket_idle_at(after.value, now, rate, period, capacity);
+    remaining := after.value;
+  ELSIF kind = 'fixed_window' THEN
+    after.value := public.rate_limit_fixed_window_value(bucket.value, bucket.ts, now, rate, period, capacity, phase) - amount;
+    -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+    after.ts := greatest(bucket.ts, public.rate_limit_window_start(now, phase, period));
+    after.idle_at := public.rate_limit_fixed_window_idle_at(after.value, now, rate, period, capacity, phase);
+    remaining := after.value;
+  ELSIF kind = 'sliding_window' THEN
+    after.value := public.rate_limit_sliding_window_value(
+      bucket.value, bucket.ts, bucket.earlier_counts, now, period, phase, resolution) + amount;
+    after.earlier_counts := public.rate_limit_sliding_window_earlier(
+      bucket.value, bucket.ts, bucket.earlier_counts, now, rate, period, phase, resolution);
+    after.ts := now;
+    after.idle_at := public.rate_limit_sliding_window_idle_at(
+      after.value || after.earlier_counts[4:], now, period, phase, resolution);
+    remaining := public.rate_limit_sliding_window_left_at(
+      bucket.value, bucket.ts, bucket.earlier_counts, now, rate, period, phase, resolution) - amount;
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_take_from IS 'Takes tokens from a row in memory.';
+
+-- Returns a row as of `now` with `count` tokens given back.
+CREATE OR REPLACE FUNCTION public.rate_limit_credited(
+  kind text,
+  bucket public.rate_limits,
+  count double precision,
+  capacity double precision
+)
+RETURNS public.rate_limits
+LANGUAGE plpgsql IMMUTABLE
+AS $function$
+BEGIN
+  IF kind = 'sliding_window' THEN
+    RETURN public.rate_limit_sliding_window_credit(bucket, count);
+  END IF;
+  bucket.value := least(bucket.value + count, capacity);
+  RETURN bucket;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_credited IS 'Returns a row with tokens given back.';

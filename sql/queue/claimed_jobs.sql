@@ -1,0 +1,22 @@
+-- The jobs that a worker has claimed, without those that were started again since.
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[])
+RETURNS SETOF public.rate_limit_jobs
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+BEGIN
+  RETURN QUERY
+  SELECT j.*
+  FROM unnest((SELECT rate_limit_claimed_jobs.job_ids), rate_limit_claimed_jobs.job_starts) AS u (id, starts)
+  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
+  WHERE j.state = 'running';
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'The rows of jobs that were just claimed.';

@@ -1,0 +1,81 @@
+-- Decides calls on the buckets in which starts of jobs are counted. Such a bucket has the key of the bucket that the job
+-- reserved from, and its name with '/started' added. It can hold as much as one job asks for and as much as one window
+-- grants: otherwise some jobs could never start on time.
+--
+--   item_names, item_keys, item_counts  one element an item: the limit and the key that the job reserved from, and its count
+--   item_limits        the place of the item's limit in limit_*
+--   item_amounts       the tokens that the call asks for; NULL: the counts
+--   item_max_reserved  how many tokens the bucket may owe after the item; NULL: without a bound
+--   call_*             as for rate_limit_decide; call_sizes may not be NULL
+--   results            as of rate_limit_decide
+CREATE OR REPLACE FUNCTION public.rate_limit_decide_started(
+  item_names text[],
+  item_keys text[],
+  item_counts double precision[],
+  item_limits integer[],
+  item_amounts double precision[],
+  item_max_reserved double precision[],
+  call_ops text[],
+  call_reserves boolean[],
+  call_sizes integer[],
+  call_times integer[],
+  call_ats bigint[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  OUT call_admitted integer[],
+  OUT call_waits bigint[],
+  OUT item_refused boolean[],
+  OUT item_values double precision[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  items CONSTANT integer := cardinality(item_names);
+BEGIN
+  SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
+  INTO call_admitted, call_waits, item_refused, item_values
+  FROM (
+    SELECT
+      array_agg(i.kind ORDER BY i.nth) AS kinds,
+      array_agg(limit_rates[i.nth_limit] ORDER BY i.nth) AS rates,
+      array_agg(limit_periods[i.nth_limit] ORDER BY i.nth) AS periods,
+      array_agg(
+        greatest(
+          coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]), i.count,
+          CASE WHEN i.kind = 'fixed_window' THEN limit_rates[i.nth_limit] END)
+        ORDER BY i.nth) AS capacities,
+      array_agg(
+        -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.
+        CASE
+          WHEN i.kind = 'fixed_window' AND limit_starts[i.nth_limit] IS NULL THEN public.rate_limit_phase(i.name, i.key)
+          ELSE limit_starts[i.nth_limit]
+        END
+        ORDER BY i.nth) AS starts,
+      array_agg(i.name || '/started' ORDER BY i.nth) FILTER (WHERE i.nth = i.first_nth) AS bucket_names,
+      array_agg(i.key ORDER BY i.nth) FILTER (WHERE i.nth = i.first_nth) AS bucket_keys,
+      array_agg(i.nth_bucket ORDER BY i.nth) AS buckets,
+      array_agg(i.nth::integer ORDER BY i.nth) AS limits,
+      -- A bucket for each item and an item for each call: NULL says so, and is faster.
+      max(i.nth_bucket) = items AND cardinality(call_sizes) = items AS is_plain
+    FROM (
+      SELECT i.*, limit_kinds[i.nth_limit] AS kind, dense_rank() OVER (ORDER BY i.first_nth)::integer AS nth_bucket
+      FROM (
+        SELECT i.*, min(i.nth) OVER (PARTITION BY i.name COLLATE "C", i.key COLLATE "C") AS first_nth
+        FROM unnest(item_names, item_keys, item_counts, item_limits) WITH ORDINALITY
+          AS i (name, key, count, nth_limit, nth)
+      ) AS i
+    ) AS i
+  ) AS a
+  CROSS JOIN LATERAL public.rate_limit_decide(
+    a.kinds, a.rates, a.periods, a.capacities, item_max_reserved, a.starts, NULL, NULL, a.bucket_names, a.bucket_keys,
+    CASE WHEN NOT a.is_plain THEN a.buckets END, a.limits, coalesce(item_amounts, item_counts), call_ops, call_reserves,
+    CASE WHEN NOT a.is_plain THEN call_sizes END, call_times, call_ats
+  ) AS d;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_decide_started IS
+  'Decides calls on the buckets in which starts of jobs are counted.';

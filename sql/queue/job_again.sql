@@ -1,0 +1,110 @@
+-- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
+-- without a bound: what it took before is spent.
+--
+--   reason   failed: again after the delay, varied by up to a half of itself; lapsed: the lease has run out; given_up: dead at
+--            once; held: the group waits for the delay, the job first in its line; held_too_often: the same, and it is a
+--            failure; released: the worker stops; unstarted: it was claimed and nothing was done, so it stands in line
+--            with the reservation it has. (What it paid for its start is lost: given back, it could be in a later window.)
+--            held, released and unstarted are no failures
+--   delay    in microseconds
+--   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
+CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
+  job_ids bigint[],
+  job_starts integer[],
+  reason text,
+  delay bigint,
+  error text,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[],
+  limit_shards integer[],
+  OUT job_states text[]
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  is_held CONSTANT boolean := reason IN ('held', 'held_too_often');
+  job public.rate_limit_jobs;
+  clock bigint;
+  ready bigint;
+BEGIN
+  FOR nth IN 1 .. coalesce(cardinality(job_ids), 0) LOOP
+    SELECT j.* INTO job
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
+    FOR NO KEY UPDATE;
+    job_states[nth] := NULL;
+    CONTINUE WHEN NOT FOUND;
+    IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN
+      CONTINUE; -- It was extended after all.
+    END IF;
+    IF reason NOT IN ('held', 'released', 'unstarted') THEN
+      job.failures := job.failures + 1;
+      job.last_error := error;
+    END IF;
+    IF reason = 'given_up' OR job.failures >= job.max_attempts THEN
+      job.state := 'dead';
+      job.finished_at := public.rate_limit_clock();
+    ELSIF reason = 'unstarted' THEN
+      job.state := 'available';
+      clock := public.rate_limit_clock();
+      INSERT INTO public.rate_limit_groups AS g (queue, key, has_line)
+      VALUES (job.queue, job.key, true)
+      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      SET has_line = true;
+    ELSE
+      ready := public.rate_limit_again(
+        job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
+      job.used_counts := NULL; -- That was of the reservation before.
+      clock := public.rate_limit_clock();
+      IF is_held THEN
+        job.state := 'available';
+      ELSE
+        job.state := 'scheduled';
+        job.run_at := greatest(ready, clock + (delay * CASE WHEN reason = 'failed' THEN 0.5 + random() ELSE 1 END)::bigint);
+      END IF;
+    END IF;
+    IF is_held THEN -- The group waits, whatever becomes of the job. A line without jobs is found out by a claim.
+      clock := public.rate_limit_clock();
+      job.waits := job.waits + 1;
+      INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
+      VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
+      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      SET
+        not_before = greatest(g.not_before, excluded.not_before),
+        held_until = greatest(g.held_until, excluded.held_until),
+        has_line = true,
+        lag = greatest(g.not_before, excluded.not_before) - job.run_at
+      RETURNING g.held_until INTO job.waits_until;
+    END IF;
+    UPDATE public.rate_limit_jobs AS j
+    SET
+      state = job.state,
+      run_at = job.run_at,
+      failures = job.failures,
+      last_error = job.last_error,
+      finished_at = job.finished_at,
+      used_counts = job.used_counts,
+      waits = job.waits,
+      waits_until = job.waits_until,
+      worker = NULL,
+      lease_until = NULL
+    WHERE j.id = job.id;
+    job_states[nth] := job.state;
+    IF job.state <> 'dead' THEN
+      PERFORM public.rate_limit_ring(job.queue, CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
+    END IF;
+  END LOOP;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_job_again IS
+  'Ends an attempt at jobs that have not succeeded: they run again or are dead.';

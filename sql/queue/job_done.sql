@@ -1,0 +1,44 @@
+-- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
+-- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
+CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
+  job_id bigint,
+  job_starts integer,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+DECLARE
+  job record;
+BEGIN
+  UPDATE public.rate_limit_jobs AS j
+  SET state = 'done', finished_at = public.rate_limit_clock(), worker = NULL, lease_until = NULL
+  WHERE j.id = job_id AND j.state = 'running' AND j.starts = job_starts
+  RETURNING j.limit_names, j.limit_keys, j.counts, j.used_counts INTO job;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  IF array_remove(job.used_counts, NULL) <> '{}' THEN
+    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
+    PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
+    PERFORM public.rate_limit_correct_started(
+      array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,
+      limit_rates, limit_periods, limit_capacities, limit_starts)
+    FROM unnest(job.limit_names, job.limit_keys, job.counts, job.used_counts) AS u (name, key, count, used)
+    WHERE u.used <> u.count
+    HAVING count(*) > 0;
+  END IF;
+  RETURN true;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_job_done IS 'Marks a job as done, unless another start has followed.';

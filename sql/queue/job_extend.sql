@@ -1,0 +1,33 @@
+-- Extends the leases of jobs, and says which of them are still under way. A row that somebody has locked is not waited for:
+-- as long as its handler's transaction has it, nobody else takes it over.
+CREATE OR REPLACE FUNCTION public.rate_limit_job_extend(job_ids bigint[], job_starts integer[], lease bigint)
+RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_indexscan = on
+SET enable_nestloop = on
+SET enable_sort = on
+SET jit = off
+AS $function$
+BEGIN
+  WITH free AS (
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    JOIN unnest(job_ids, job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
+    WHERE j.state = 'running'
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+  )
+  UPDATE public.rate_limit_jobs AS j
+  SET lease_until = public.rate_limit_clock() + lease
+  FROM free AS f
+  WHERE j.id = f.id;
+  RETURN QUERY
+  SELECT j.id
+  FROM public.rate_limit_jobs AS j
+  JOIN unnest(job_ids, job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
+  WHERE j.state = 'running';
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_job_extend IS
+  'Extends the leases of running jobs, and returns which are still running.';

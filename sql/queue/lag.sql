@@ -1,0 +1,15 @@
+-- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
+CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
+RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $function$
+BEGIN
+  RETURN coalesce((
+    SELECT g.lag
+    FROM public.rate_limit_groups AS g
+    WHERE g.queue = queue_name AND g.key = job_key AND g.has_line
+  ), 0);
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_lag IS
+  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';

@@ -1,0 +1,60 @@
+-- Gives jobs at hand back what they have paid ahead, if their moment has come, so that they ask again, and returns their ids.
+-- If something was taken from the bucket since the moment, nothing is given back: it was taken from those tokens.
+--
+-- It first locks all buckets of the jobs at hand: the claim takes from them in several statements, which must not lock
+-- buckets in another order than other claims do.
+CREATE OR REPLACE FUNCTION public.rate_limit_repay_jobs(
+  job_ids bigint[],
+  groups public.rate_limit_groups[],
+  clock bigint,
+  horizon bigint,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  repaid_ids bigint[];
+BEGIN
+  PERFORM
+  FROM (
+    SELECT DISTINCT i.name || '/started' AS name, i.key
+    FROM public.rate_limit_jobs AS j
+    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
+    WHERE j.id = ANY (job_ids)
+  ) AS b
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[b.name]) AND r.key = b.key AND r.shard = 0
+  ORDER BY b.name COLLATE "C", b.key COLLATE "C"
+  FOR NO KEY UPDATE OF r;
+
+  repaid_ids := ARRAY(
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    JOIN unnest(groups) AS g ON g.key = j.key
+    WHERE j.id = ANY (job_ids) AND j.paid_until <= horizon
+  );
+  PERFORM public.rate_limit_correct_started(
+    array_agg(p.name), array_agg(p.key), array_agg(p.count), array_agg(- p.count), array_agg(p.at), limit_names,
+    limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+  FROM (
+    SELECT
+      j.limit_names[j.paid_item] AS name, j.limit_keys[j.paid_item] AS key, j.counts[j.paid_item] AS count,
+      greatest(j.run_at, clock, g.not_before, j.paid_until) AS at, j.paid_until
+    FROM unnest(repaid_ids) AS u (id)
+    JOIN public.rate_limit_jobs AS j ON j.id = u.id
+    JOIN unnest(groups) AS g ON g.key = j.key
+  ) AS p
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[p.name || '/started']) AND r.key = p.key AND r.shard = 0
+  WHERE r.ts < p.paid_until
+  HAVING count(*) > 0;
+  RETURN repaid_ids;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_repay_jobs IS
+  'Gives back what jobs have paid ahead of their starts, once their moment has come.';

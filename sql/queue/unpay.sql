@@ -1,0 +1,49 @@
+-- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
+-- something was taken since, there is nothing to take back: others may have used it.
+CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
+  job public.rate_limit_jobs,
+  limit_names text[],
+  limit_kinds text[],
+  limit_rates double precision[],
+  limit_periods bigint[],
+  limit_capacities double precision[],
+  limit_starts bigint[]
+)
+RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off
+AS $function$
+DECLARE
+  bucket_name CONSTANT text := job.limit_names[job.paid_item];
+  bucket_key CONSTANT text := job.limit_keys[job.paid_item];
+  taken_at bigint;
+BEGIN
+  IF job.paid_until > public.rate_limit_clock() THEN
+    -- Groups before buckets, as in claims.
+    WITH waiting AS (
+      SELECT g.queue, g.key
+      FROM public.rate_limit_groups AS g
+      WHERE g.queue = job.queue AND g.has_line AND g.not_before BETWEEN job.paid_until - 10 AND job.paid_until + 1100
+      ORDER BY g.key
+      FOR NO KEY UPDATE
+    )
+    UPDATE public.rate_limit_groups AS g
+    SET not_before = g.held_until
+    FROM waiting AS w
+    WHERE g.queue = w.queue AND g.key = w.key;
+    SELECT r.ts INTO taken_at
+    FROM public.rate_limits AS r
+    WHERE r.name = bucket_name || '/started' AND r.key = bucket_key AND r.shard = 0
+    FOR NO KEY UPDATE;
+    IF taken_at < job.paid_until THEN
+      PERFORM public.rate_limit_correct_started(
+        ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[job.counts[job.paid_item]], ARRAY[- job.counts[job.paid_item]], NULL,
+        limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+    END IF;
+  END IF;
+  UPDATE public.rate_limit_jobs AS j
+  SET paid_until = NULL, paid_item = NULL
+  WHERE j.id = job.id;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';

@@ -1,0 +1,85 @@
+-- Writes the jobs of an enqueue that are scheduled, with the times at which their tokens are available (job_slots). Returns the
+-- ids, one element a job: NULL for a job that was not to be written, or whose unique id another transaction has written since.
+CREATE OR REPLACE FUNCTION public.rate_limit_write_jobs(
+  queue_name text,
+  bucket_names text[],
+  bucket_keys text[],
+  item_buckets integer[],
+  item_counts double precision[],
+  job_sizes integer[],
+  job_last_items integer[],
+  job_keys text[],
+  job_payloads text[],
+  job_priorities integer[],
+  job_unique_ids text[],
+  job_not_befores bigint[],
+  job_max_attempts integer[],
+  job_outcomes text[],
+  job_slots bigint[],
+  clock bigint
+)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  written_ids bigint[];
+  written_unique_ids text[];
+  written integer := 0;
+  job_ids bigint[];
+BEGIN
+  WITH written AS (
+    INSERT INTO public.rate_limit_jobs (
+      queue, key, priority, run_at, not_before, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
+      enqueued_at
+    )
+    SELECT
+      queue_name, u.key, u.priority, u.slot, u.not_before, u.payload::jsonb, u.unique_id,
+      CASE
+        WHEN u.size = 1 THEN ARRAY[bucket_names[item_buckets[u.last_item]]]
+        ELSE ARRAY(
+          SELECT bucket_names[item_buckets[n]]
+          FROM generate_series(u.last_item - u.size + 1, u.last_item) AS n
+          ORDER BY n)
+      END,
+      CASE
+        WHEN u.size = 1 THEN ARRAY[bucket_keys[item_buckets[u.last_item]]]
+        ELSE ARRAY(
+          SELECT bucket_keys[item_buckets[n]]
+          FROM generate_series(u.last_item - u.size + 1, u.last_item) AS n
+          ORDER BY n)
+      END,
+      CASE
+        WHEN u.size = 1 THEN ARRAY[item_counts[u.last_item]]
+        ELSE item_counts[u.last_item - u.size + 1:u.last_item]
+      END,
+      u.max_attempts, clock
+    FROM unnest(
+      job_keys, job_priorities, job_slots, job_not_befores, job_payloads, job_unique_ids, job_max_attempts, job_sizes,
+      job_last_items, job_outcomes
+    ) WITH ORDINALITY AS u (
+      key, priority, slot, not_before, payload, unique_id, max_attempts, size, last_item, outcome, nth
+    )
+    WHERE u.outcome = 'scheduled'
+    ORDER BY u.nth
+    ON CONFLICT (queue, unique_id) WHERE unique_id IS NOT NULL DO NOTHING
+    RETURNING id, unique_id
+  )
+  SELECT array_agg(w.id), array_agg(w.unique_id) INTO written_ids, written_unique_ids FROM written AS w;
+  IF cardinality(written_ids) = cardinality(job_keys) THEN
+    RETURN written_ids;
+  END IF;
+  -- The ids are in the order of the jobs, without those that were left out.
+  FOR nth IN 1 .. cardinality(job_keys) LOOP
+    job_ids[nth] := NULL;
+    IF job_outcomes[nth] = 'scheduled' AND written < cardinality(written_ids)
+      AND written_unique_ids[written + 1] IS NOT DISTINCT FROM job_unique_ids[nth]
+    THEN
+      written := written + 1;
+      job_ids[nth] := written_ids[written];
+    END IF;
+  END LOOP;
+  RETURN job_ids;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_write_jobs IS 'Writes jobs whose tokens are reserved; called by rate_limit_enqueue.';

@@ -1,0 +1,63 @@
+-- Draws two rows of a sharded bucket and returns one of them: of those that cover `amount` one that is not in use, or else the
+-- fuller one (M. Mitzenmacher, "The power of two choices in randomized load balancing", 1996). NULL where all rows have to be
+-- looked at: neither covers `amount`, or a row is not one of this limit. `beyond` is what the others are thought to hold. `at`: the time, if it is not the
+-- database's.
+--
+-- A transaction that has waited for a row and then finds too little in it cannot wait for the others without a circle. So under
+-- READ COMMITTED, where that may happen, a row has to hold several times the amount, and many times if it is in use.
+CREATE OR REPLACE FUNCTION public.rate_limit_draw(
+  bucket_name text,
+  bucket_key text,
+  kind text,
+  rate double precision,
+  period bigint,
+  capacity double precision,
+  start bigint,
+  resolution integer,
+  shards integer,
+  amount double precision,
+  at bigint,
+  OUT bucket public.rate_limits,
+  OUT beyond double precision
+)
+LANGUAGE plpgsql VOLATILE
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  first CONSTANT integer := floor(random() * shards);
+  second CONSTANT integer := (first + 1 + floor(random() * (shards - 1))::integer) % shards;
+  waits CONSTANT boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
+  now CONSTANT bigint := coalesce(at, public.rate_limit_clock());
+  phase CONSTANT bigint := public.rate_limit_grid(kind, start, period, bucket_name, bucket_key);
+  drawn record;
+BEGIN
+  SELECT d.bucket AS bucket, sum(d.balance) OVER () * shards / 2 - d.balance AS beyond, d.covers
+  INTO drawn
+  FROM (
+    SELECT
+      f.*,
+      f.balance >= amount * CASE WHEN NOT waits THEN 1 WHEN f.in_use THEN 32 ELSE 4 END AS covers
+    FROM (
+    SELECT
+      r.bucket,
+      r.in_use,
+      public.rate_limit_left(
+        kind, (r.bucket).value, (r.bucket).ts, (r.bucket).earlier_counts, greatest(now, (r.bucket).ts), rate / shards, period,
+        capacity / shards, phase, resolution) AS balance
+    FROM unnest(ARRAY[first, second]) AS u (shard)
+    CROSS JOIN LATERAL (
+      SELECT s.* FROM public.rate_limit_rows(bucket_name, bucket_key) AS s WHERE s.shard = u.shard LIMIT 1
+    ) AS r
+    WHERE (r.bucket).shards = rate_limit_draw.shards
+      AND public.rate_limit_fits(kind, (r.bucket).earlier_counts, period, phase, resolution)
+    ) AS f
+  ) AS d
+  ORDER BY d.covers DESC, d.in_use, d.balance DESC
+  LIMIT 1;
+  IF drawn.covers THEN
+    bucket := drawn.bucket;
+    beyond := drawn.beyond;
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_draw IS 'Returns one of two rows of a sharded bucket that are drawn at random.';
