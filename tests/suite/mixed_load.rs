@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
@@ -21,8 +22,13 @@ const PROCESSES: u64 = 3;
 const CALLERS: u64 = 6;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// No caller holds a row for longer than some milliseconds, so no call has to wait for longer than this.
+/// No caller holds a row for longer than some milliseconds, so no call waits for longer than this, unless the machine is so slow
+/// that fewer than so many calls of the same process end meanwhile.
 const LONGEST: Duration = Duration::from_secs(4);
+const CALLS_MEANWHILE: u64 = 500;
+
+/// However slow the machine is, each caller makes so many calls for each second that the test takes.
+const LEAST_CALLS: u64 = 4;
 
 /// Of each bucket of the books: never empty, never full, and without refill.
 const STOCK: f64 = 1e6;
@@ -271,7 +277,8 @@ impl Report {
     }
 }
 
-async fn one_call(handles: &Handles, random: &mut u64, report: &mut Report) {
+async fn one_call(handles: &Handles, ended: &AtomicU64, random: &mut u64, report: &mut Report) {
+    let ended_before = ended.load(Relaxed);
     let form = FORMS[(xorshift(random) % FORMS.len() as u64) as usize];
     let count = (1 + xorshift(random) % 3) as f64;
     let (began, clock) = (now(), Instant::now());
@@ -329,9 +336,9 @@ async fn one_call(handles: &Handles, random: &mut u64, report: &mut Report) {
         }
     };
     report.calls += 1;
-    let took = clock.elapsed();
-    if took > LONGEST {
-        report.found.push(format!("{what}, {form}: {took:?}, then {result:?}"));
+    let (took, meanwhile) = (clock.elapsed(), ended.fetch_add(1, Relaxed) - ended_before);
+    if took > LONGEST && meanwhile >= CALLS_MEANWHILE {
+        report.found.push(format!("{what}, {form}: {took:?} and {meanwhile} other calls, then {result:?}"));
     }
     if let Err(error) = result {
         let text = error.to_string();
@@ -350,14 +357,15 @@ async fn one_call(handles: &Handles, random: &mut u64, report: &mut Report) {
 async fn run(work: &Work) -> Report {
     let variants = [Handles::new(work, work.seed), Handles::new(work, work.seed + 1)];
     let until = Instant::now() + Duration::from_secs(work.seconds);
+    let ended = &AtomicU64::new(0);
     let callers = (0..CALLERS).map(|nth| {
         let mut random = work.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(nth + 1);
         let variants = &variants;
         async move {
             let mut report = Report::default();
-            while Instant::now() < until {
+            while Instant::now() < until || report.calls < LEAST_CALLS * work.seconds {
                 let variant = usize::from(xorshift(&mut random).is_multiple_of(2));
-                one_call(&variants[variant], &mut random, &mut report).await;
+                one_call(&variants[variant], ended, &mut random, &mut report).await;
             }
             report
         }
