@@ -37,7 +37,8 @@ CREATE SCHEMA limits AUTHORIZATION shop_owner;";
 /// by hand, and has no right on the queue, which it does not use.
 const GRANTS: &str = "
 GRANT USAGE ON SCHEMA limits TO shop_app;
-GRANT EXECUTE ON FUNCTION limits.rate_limit_decide_batch, limits.rate_limit_decide_one, limits.rate_limit_held, limits.rate_limit_decide_once,
+GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_take_ample, limits.rate_limit_decide_one,
+  limits.rate_limit_held, limits.rate_limit_decide_once,
   limits.rate_limit_reset(text), limits.rate_limit_prune, limits.rate_limit_prune_answers TO shop_app;";
 
 const ORDERS: &str = "

@@ -1,15 +1,9 @@
 -- Returns the sum of the counts that the calls take from each bucket; NULL for a bucket whose whole balance matters, because a call
 -- credits, resets or peeks at it.
 CREATE OR REPLACE FUNCTION public.rate_limit_amounts(
-  buckets integer,
-  item_buckets integer[],
-  item_counts double precision[],
-  call_ops text[],
-  call_sizes integer[],
+  buckets integer, item_buckets integer[], item_counts double precision[], call_ops text[], call_sizes integer[],
   call_times integer[]
-)
-RETURNS double precision[]
-LANGUAGE plpgsql IMMUTABLE
+) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   amounts double precision[];

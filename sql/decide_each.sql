@@ -2,8 +2,6 @@
 -- changed since. So a denial locks nothing and writes nothing. Arguments and results are those of rate_limit_decide; the buckets
 -- are listed in the global order.
 --
---   rows_before  the rows of these buckets that a statement before has written, as they were before; NULL: none
---
 -- Under REPEATABLE READ and SERIALIZABLE a row that has changed makes the write fail (40001). Under READ COMMITTED the write does
 -- not match; then that row and all after it that are to change are locked, and the calls that were allowed are decided again.
 --
@@ -12,39 +10,20 @@
 -- whose row of shard 0 it has. Nothing here catches an exception: a caught 40001 would let the transaction commit on what it
 -- should not have read.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  limit_shards integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  call_ops text[],
-  call_reserves boolean[],
-  call_sizes integer[],
-  call_times integer[],
-  call_ats bigint[],
-  may_wait boolean,
-  rows_before public.rate_limits[],
-  OUT call_admitted integer[],
-  OUT call_waits bigint[],
-  OUT item_refused boolean[],
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
+  bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
+  call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], may_wait boolean,
+  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[]
-)
-LANGUAGE plpgsql VOLATILE
+) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
 DECLARE
   buckets CONSTANT integer := cardinality(bucket_names);
-  before public.rate_limits[] := coalesce(rows_before, array_fill(CAST(NULL AS public.rate_limits), ARRAY[buckets]));
+  before public.rate_limits[] := array_fill(CAST(NULL AS public.rate_limits), ARRAY[buckets]);
   is_written boolean[] := array_fill(false, ARRAY[buckets]); -- the table has another row than `before`
-  is_locked boolean[];
+  is_locked boolean[] := is_written;
   was_locked boolean[]; -- when the calls were decided
   parts integer[]; -- `before` is one of so many rows of its bucket
   beyond double precision[]; -- what the others are thought to hold
@@ -63,11 +42,6 @@ DECLARE
   bucket public.rate_limits;
   bucket_in_doubt integer; -- the first one that was changed by another transaction
 BEGIN
-  FOR b IN 1 .. buckets LOOP
-    is_written[b] := rows_before IS NOT NULL AND (rows_before[b]).name IS NOT NULL;
-  END LOOP;
-  is_locked := is_written;
-  is_read := is_written;
   FOR item IN 1 .. coalesce(cardinality(item_limits), 0) LOOP
     limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
   END LOOP;

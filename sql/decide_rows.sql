@@ -7,31 +7,12 @@
 --   changed        which buckets are to be written; without `ts` the row is to be deleted
 --   call_admitted  a call with 0 here was denied before, and stays denied
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_rows(
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  INOUT buckets public.rate_limits[],
-  parts integer[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  call_ops text[],
-  call_reserves boolean[],
-  call_sizes integer[],
-  call_times integer[],
-  call_ats bigint[],
-  clock bigint,
-  OUT changed boolean[],
-  INOUT call_admitted integer[],
-  INOUT call_waits bigint[],
-  INOUT item_refused boolean[],
-  INOUT item_values double precision[]
-)
-LANGUAGE plpgsql STABLE
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], INOUT buckets public.rate_limits[],
+  parts integer[], item_buckets integer[], item_limits integer[], item_counts double precision[], call_ops text[],
+  call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], clock bigint, OUT changed boolean[],
+  INOUT call_admitted integer[], INOUT call_waits bigint[], INOUT item_refused boolean[], INOUT item_values double precision[]
+) LANGUAGE plpgsql STABLE
 AS $function$
 #variable_conflict use_variable
 DECLARE

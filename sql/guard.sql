@@ -1,23 +1,11 @@
 -- Raises an error if a limit, bucket, item or clock of a batch would spoil a row. Which option suits which kind is for the caller
 -- to check, with rate_limit_validate.
 CREATE OR REPLACE FUNCTION public.rate_limit_guard(
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_resolutions integer[],
-  limit_shards integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  call_ops text[],
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_max_reserved double precision[], limit_resolutions integer[], limit_shards integer[], bucket_names text[],
+  bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[], call_ops text[],
   call_ats bigint[]
-)
-RETURNS void
-LANGUAGE plpgsql STABLE
+) RETURNS void LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
   -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.

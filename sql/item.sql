@@ -8,26 +8,11 @@
 --   balance        before the item
 --   remaining      after the item; of a denial the same as before
 CREATE OR REPLACE FUNCTION public.rate_limit_item(
-  bucket public.rate_limits,
-  op text,
-  count double precision,
-  reserves boolean,
-  at bigint,
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  phase bigint,
-  resolution integer,
-  OUT bucket_after public.rate_limits,
-  OUT is_allowed boolean,
-  OUT is_changed boolean,
-  OUT wait bigint,
-  OUT balance double precision,
-  OUT remaining double precision
-)
-LANGUAGE plpgsql IMMUTABLE
+  bucket public.rate_limits, op text, count double precision, reserves boolean, at bigint, kind text, rate double precision,
+  period bigint, capacity double precision, max_reserved double precision, phase bigint, resolution integer,
+  OUT bucket_after public.rate_limits, OUT is_allowed boolean, OUT is_changed boolean, OUT wait bigint,
+  OUT balance double precision, OUT remaining double precision
+) LANGUAGE plpgsql IMMUTABLE
 AS $function$
 #variable_conflict use_variable
 DECLARE

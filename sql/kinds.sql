@@ -5,8 +5,7 @@
 -- ignores the arguments that it does not need.
 
 -- Returns where the grid of windows begins: for a limit with `start` there, or else at a place that depends on the bucket only.
-CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $function$
   SELECT CASE kind
@@ -18,14 +17,8 @@ COMMENT ON FUNCTION public.rate_limit_grid IS 'Returns where the windows of a li
 
 -- Returns whether the row is one of this kind and grid, so that the expressions below apply to it.
 CREATE OR REPLACE FUNCTION public.rate_limit_fits(
-  kind text,
-  earlier_counts double precision[],
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  kind text, earlier_counts double precision[], period bigint, phase bigint, resolution integer
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN kind = 'sliding_window'
@@ -38,19 +31,9 @@ COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row is one of t
 
 -- Returns the tokens that are left at `now`; negative while tokens are owed.
 CREATE OR REPLACE FUNCTION public.rate_limit_left(
-  kind text,
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE kind
     WHEN 'token_bucket' THEN public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity)
@@ -61,21 +44,66 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_left IS 'Returns the tokens that are left in a bucket at a time; inlined.';
 
+-- The columns of a row of this kind and grid after `amount` tokens were taken from it at `now`, whatever it holds, as expressions
+-- for a statement on many rows; rate_limit_take_from says the same of one row.
+CREATE OR REPLACE FUNCTION public.rate_limit_value_after(
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'token_bucket' THEN public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity) - amount
+    WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount
+    WHEN 'sliding_window'
+    THEN public.rate_limit_sliding_window_value(value, ts, earlier_counts, now, period, phase, resolution) + amount
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_value_after IS 'Returns the value of a row after tokens were taken; inlined.';
+
+-- A longer period of a fixed window may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+CREATE OR REPLACE FUNCTION public.rate_limit_ts_after(kind text, ts bigint, now bigint, period bigint, phase bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind WHEN 'fixed_window' THEN greatest(ts, public.rate_limit_window_start(now, phase, period)) ELSE now END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_ts_after IS 'Returns the time of a row after tokens were taken; inlined.';
+
+CREATE OR REPLACE FUNCTION public.rate_limit_idle_after(
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'token_bucket'
+    THEN public.rate_limit_token_bucket_idle_at(
+      public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity) - amount, now, rate, period, capacity)
+    WHEN 'fixed_window'
+    THEN public.rate_limit_fixed_window_idle_at(
+      public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount, now, rate, period, capacity, phase)
+    WHEN 'sliding_window'
+    THEN public.rate_limit_sliding_window_idle_after(
+      value, ts, earlier_counts, now, rate, period, phase, resolution, amount)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_idle_after IS 'Returns when a row is idle after tokens were taken; inlined.';
+
+CREATE OR REPLACE FUNCTION public.rate_limit_counts_after(
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, phase bigint, resolution integer
+) RETURNS double precision[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'sliding_window'
+    THEN public.rate_limit_sliding_window_earlier(value, ts, earlier_counts, now, rate, period, phase, resolution)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_counts_after IS 'Returns the earlier counts of a row after tokens were taken; inlined.';
+
 -- Returns the microseconds from `now` until the balance of a row as of `now` has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_wait(
-  kind text,
-  bucket public.rate_limits,
-  missing double precision,
-  tolerance double precision,
-  left_now double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, missing double precision, tolerance double precision, left_now double precision,
+  now bigint, rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   IF kind = 'token_bucket' THEN
@@ -93,17 +121,9 @@ COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many mo
 
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
-  kind text,
-  bucket public.rate_limits,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
+  phase bigint, resolution integer
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   used double precision;
@@ -129,19 +149,9 @@ COMMENT ON FUNCTION public.rate_limit_adopt IS 'Returns a row, or no row, as a r
 -- Takes `amount` tokens at `now` from a row of this kind and grid, whatever it holds. Returns the row after, and what is left.
 -- Not an expression, so that only that of the kind is set up.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_from(
-  kind text,
-  bucket public.rate_limits,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer,
-  amount double precision,
-  OUT after public.rate_limits,
-  OUT remaining double precision
-)
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
+  phase bigint, resolution integer, amount double precision, OUT after public.rate_limits, OUT remaining double precision
+) LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   after := bucket;
@@ -173,13 +183,8 @@ COMMENT ON FUNCTION public.rate_limit_take_from IS 'Takes tokens from a row in m
 
 -- Returns a row as of `now` with `count` tokens given back.
 CREATE OR REPLACE FUNCTION public.rate_limit_credited(
-  kind text,
-  bucket public.rate_limits,
-  count double precision,
-  capacity double precision
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, count double precision, capacity double precision
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   IF kind = 'sliding_window' THEN

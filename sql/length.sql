@@ -3,9 +3,7 @@
 -- every version of PostgreSQL reads: units in one order, so that none is repeated; no number that overflows; a fraction in
 -- the last number only; a space before the next number, but for "1h30m". Units are lower case, because a limits file reads
 -- "1M" as a month, and the cast as a minute. There are no backslashes, because standard_conforming_strings may be off.
-CREATE OR REPLACE FUNCTION public.rate_limit_length(length text)
-RETURNS interval
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION public.rate_limit_length(length text) RETURNS interval LANGUAGE sql STABLE
 AS $function$
   SELECT CASE
     WHEN length !~ '([a-z][a-z]|w)[0-9]|[a-z][-+]|^[^:]*:[^:]*[.]'

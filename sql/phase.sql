@@ -1,7 +1,5 @@
 -- Where the grid of a fixed window without a start begins: somewhere, but the same for a bucket in every process.
-CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text)
-RETURNS bigint
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text) RETURNS bigint LANGUAGE sql STABLE
 AS $function$
   SELECT ('x' || pg_catalog.substr(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
     bucket_name || ':' || bucket_key, 'UTF8')), 'hex'), 1, 14))::bit(56)::bigint

@@ -2,26 +2,12 @@
 -- more than two shards, an estimate, unless the call was refused.
 --   SELECT ok, retry_after, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
 CREATE OR REPLACE FUNCTION public.rate_limit(
-  name text,
-  key text,
-  kind text,
-  rate double precision,
-  period interval,
-  capacity double precision DEFAULT NULL,
-  count double precision DEFAULT 1,
-  reserve boolean DEFAULT false,
-  max_reserved double precision DEFAULT NULL,
-  start interval DEFAULT NULL,
-  resolution integer DEFAULT NULL,
-  shards integer DEFAULT 1,
-  at timestamp with time zone DEFAULT NULL,
-  OUT ok boolean,
-  OUT retry_after interval,
-  OUT value double precision
-)
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+  name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL, resolution integer DEFAULT NULL, shards integer DEFAULT 1,
+  at timestamp with time zone DEFAULT NULL, OUT ok boolean, OUT retry_after interval, OUT value double precision
+) LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.value
   FROM public.rate_limit_single('limit', name, key, kind, rate, period, capacity, count, reserve, max_reserved, start,

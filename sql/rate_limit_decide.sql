@@ -1,43 +1,34 @@
--- Decides calls like rate_limit_decide_batch, with the buckets in any order and without the sums of what is asked of them; for
--- SQL, and for clients of earlier releases. Arguments and results are as there, but item_values is always set, and
+-- The one place where calls on several buckets are decided one by one: in a caller's transaction, alone, in batches, replayed, from
+-- psql.
 --
---   holds_rows     the caller has locked a row of a sharded bucket already, so that no other one of it may be waited for
---   call_admitted  NULL: all of them. item_refused: NULL: none
+-- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
+-- Calls are decided in the order given; each sees what the calls before it took.
+--
+--   limit_*         one element a limit; NULL stands for an option that is not set, and for a whole array of them
+--   bucket_*        one element a bucket, no bucket twice, in any order
+--   item_*          one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks the
+--                   i-th bucket, the first limit, for 1
+--   call_ops        limit | check | credit | charge | reset; NULL: limit
+--   call_reserves   whether a call may take tokens before they have flowed in; NULL: none may
+--   call_sizes      the number of items of each call; NULL: one each. A call names a bucket once
+--   call_times      how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item, without
+--                   a reservation
+--   call_ats        the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
+--   holds_rows      the caller has locked a row of a sharded bucket already, so that no other one of it may be waited for
+--
+-- Results: call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL where there is
+-- none; for an allowed call that of a reservation, for a refused one the time after which it would be allowed. item_refused; NULL:
+-- none. item_values: the balances after the call; an estimate for a sharded bucket of which only two rows were read.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide(
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  limit_shards integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  call_ops text[],
-  call_reserves boolean[],
-  call_sizes integer[],
-  call_times integer[],
-  call_ats bigint[],
-  holds_rows boolean DEFAULT false,
-  OUT call_admitted integer[],
-  OUT call_waits bigint[],
-  OUT item_refused boolean[],
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
+  bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
+  call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[],
+  holds_rows boolean DEFAULT false, OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[]
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 #variable_conflict use_variable
 DECLARE
@@ -46,9 +37,6 @@ DECLARE
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
   sorted integer[];
   ranks integer[];
-  amounts double precision[]; -- what is asked of each bucket
-  limits integer[]; -- by which limit
-  b integer;
   decided record;
 BEGIN
   IF NOT coalesce(
@@ -83,34 +71,27 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  -- Plain calls, each on buckets of its own, may be taken in one statement.
-  IF call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL AND limit_shards IS NULL
-    AND (item_buckets IS NULL OR items = buckets)
+  IF items = buckets AND buckets BETWEEN 1 AND 8 AND call_ops IS NULL AND call_reserves IS NULL AND call_times IS NULL
+    AND call_ats IS NULL AND limit_shards IS NULL
   THEN
-    FOR item IN 1 .. items LOOP
-      b := coalesce(item_buckets[item], item);
-      IF amounts[b] IS NOT NULL THEN
-        amounts := NULL;
-        EXIT;
-      END IF;
-      amounts[b] := coalesce(item_counts[item], CASE WHEN item_counts IS NULL THEN 1 END)
-        * CASE WHEN call_times IS NULL THEN 1 WHEN call_sizes IS NULL AND call_times[item] >= 1 THEN call_times[item] END;
-      limits[b] := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END;
-    END LOOP;
+    item_values := public.rate_limit_take_few(
+      limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+      item_buckets, item_limits, item_counts);
+    IF item_values IS NOT NULL THEN
+      RETURN;
+    END IF;
   END IF;
-  decided := public.rate_limit_decide_batch(
+  PERFORM public.rate_limit_guard(
+    limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_resolutions, limit_shards, bucket_names,
+    bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_ats);
+  decided := public.rate_limit_decide_each(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, limit_shards,
-    bucket_names, bucket_keys, limits, amounts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes,
-    call_times, call_ats, NOT holds_rows);
+    bucket_names, bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats,
+    NOT holds_rows);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;
   item_values := decided.item_values;
-  IF decided.bucket_balances IS NOT NULL THEN
-    FOR item IN 1 .. items LOOP
-      item_values[item] := (decided.bucket_balances)[coalesce(item_buckets[item], item)];
-    END LOOP;
-  END IF;
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_decide IS 'Decides a batch of calls on any number of buckets; called by the client.';

@@ -8,23 +8,11 @@
 -- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
 -- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune(
-  step integer DEFAULT 1000,
-  after_name text DEFAULT NULL,
-  after_key text DEFAULT NULL,
-  after_shard integer DEFAULT NULL,
-  OUT pruned bigint,
-  OUT last_name text,
-  OUT last_key text,
-  OUT last_shard integer
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET jit = off
+  step integer DEFAULT 1000, after_name text DEFAULT NULL, after_key text DEFAULT NULL, after_shard integer DEFAULT NULL,
+  OUT pruned bigint, OUT last_name text, OUT last_key text, OUT last_shard integer
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_indexscan = on SET enable_nestloop = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

@@ -1,13 +1,7 @@
 -- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
-CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   gone bigint;

@@ -1,13 +1,7 @@
 -- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
 -- COMMITTED, since a SERIALIZABLE scan would lock the table.
-CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   gone bigint;

@@ -1,26 +1,10 @@
 -- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
-  op text,
-  name text,
-  key text,
-  kind text,
-  rate double precision,
-  period interval,
-  capacity double precision,
-  count double precision,
-  reserve boolean,
-  max_reserved double precision,
-  start interval,
-  resolution integer,
-  shards integer,
-  at timestamp with time zone,
-  OUT ok boolean,
-  OUT retry_after interval,
-  OUT value double precision
-)
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+  op text, name text, key text, kind text, rate double precision, period interval, capacity double precision,
+  count double precision, reserve boolean, max_reserved double precision, start interval, resolution integer, shards integer,
+  at timestamp with time zone, OUT ok boolean, OUT retry_after interval, OUT value double precision
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   decided record;

@@ -1,16 +1,8 @@
 -- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  start bigint,
-  resolution integer,
-  shards integer
-)
-RETURNS text
-LANGUAGE plpgsql IMMUTABLE
+  kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
+  resolution integer, shards integer
+) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   reason text;
@@ -52,17 +44,9 @@ $function$;
 COMMENT ON FUNCTION public.rate_limit_invalid IS 'Returns why the options of a limit are not valid, or NULL.';
 
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  start bigint,
-  resolution integer,
-  shards integer
-)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+  kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
+  resolution integer, shards integer
+) RETURNS void LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   reason CONSTANT text :=

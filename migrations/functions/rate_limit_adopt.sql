@@ -3,17 +3,9 @@
 
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
-  kind text,
-  bucket public.rate_limits,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
+  phase bigint, resolution integer
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   used double precision;

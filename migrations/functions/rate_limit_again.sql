@@ -4,17 +4,9 @@
 -- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
 -- out.
 CREATE OR REPLACE FUNCTION public.rate_limit_again(
-  job public.rate_limit_jobs,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_shards integer[]
-)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE
+  job public.rate_limit_jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
+) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   waits bigint[];

@@ -10,16 +10,9 @@
 --     {"name": "per_user", "key": "u1", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
 --     {"name": "per_org", "key": "o7", "kind": "sliding_window", "rate": 1000, "period": "1 hour", "count": 2}]');
 CREATE OR REPLACE FUNCTION public.rate_limit_all(
-  calls jsonb,
-  reserve boolean DEFAULT false,
-  OUT ok boolean,
-  OUT retry_after interval,
-  OUT denied_by text[],
-  OUT limits jsonb
-)
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+  calls jsonb, reserve boolean DEFAULT false, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
+) LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.denied_by, s.limits
   FROM public.rate_limit_several('limit', calls, reserve) AS s

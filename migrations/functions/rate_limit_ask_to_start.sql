@@ -12,19 +12,10 @@
 --                the next round, none of which starts before ready_at. stops: the job refused_id cannot start before ready_at.
 --                slowest_item: the item that it waits for longest. pays: it is to pay for that item ahead, as of asked_at
 CREATE OR REPLACE FUNCTION public.rate_limit_ask_to_start(
-  job_ids bigint[],
-  started_ids bigint[],
-  groups public.rate_limit_groups[],
-  clock bigint,
-  horizon bigint,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
+  job_ids bigint[], started_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[],
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[]
-)
-RETURNS TABLE (
+) RETURNS TABLE (
   job_group public.rate_limit_groups,
   admitted_ids bigint[],
   starts_at bigint,
@@ -35,8 +26,7 @@ RETURNS TABLE (
   slowest_item integer,
   pays boolean,
   asked_at bigint
-)
-LANGUAGE plpgsql VOLATILE
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 #variable_conflict use_column

@@ -6,14 +6,8 @@
 -- is locked, in this order. Only a transaction that has locked the row of shard 0 adds or removes others. A row that may not be
 -- waited for, because the caller has locked rows that come after it, is an error if another transaction has locked it.
 CREATE OR REPLACE FUNCTION public.rate_limit_bucket_rows(
-  bucket_name text,
-  bucket_key text,
-  shards integer,
-  locks boolean,
-  may_wait boolean
-)
-RETURNS public.rate_limits[]
-LANGUAGE plpgsql VOLATILE
+  bucket_name text, bucket_key text, shards integer, locks boolean, may_wait boolean
+) RETURNS public.rate_limits[] LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   bucket public.rate_limits;

@@ -3,16 +3,9 @@
 
 -- Decides like rate_limit_all and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check_all(
-  calls jsonb,
-  reserve boolean DEFAULT false,
-  OUT ok boolean,
-  OUT retry_after interval,
-  OUT denied_by text[],
-  OUT limits jsonb
-)
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+  calls jsonb, reserve boolean DEFAULT false, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
+) LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
   SELECT s.ok, s.retry_after, s.denied_by, s.limits
   FROM public.rate_limit_several('check', calls, reserve) AS s

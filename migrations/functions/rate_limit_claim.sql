@@ -33,37 +33,19 @@
 -- The claim that has locked a group's row starts its jobs, in the order of (priority, run_at, id). Other claims leave locked
 -- groups alone.
 CREATE OR REPLACE FUNCTION public.rate_limit_claim(
-  queue_name text,
-  worker_name text,
-  most integer,
-  ahead bigint,
-  lease bigint,
-  sleep bigint,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
+  queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[]
-)
-RETURNS TABLE (
+) RETURNS TABLE (
   job_id bigint,
   job_starts integer,
   job_start_in bigint,
   next_in bigint,
   lapsed boolean,
   look_again boolean
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 SET lock_timeout = '1s'
 AS $function$
 DECLARE

@@ -2,8 +2,7 @@
 -- SHA-256: 3a9b4aa30d2e69d60b24b683fab82eb26b01fabddca2926b543c1f3fd4d0cd52
 
 -- The same for workers of earlier releases, which know fewer columns.
-CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[])
-RETURNS TABLE (
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[]) RETURNS TABLE (
   job_id bigint,
   job_key text,
   job_payload text,
@@ -16,16 +15,9 @@ RETURNS TABLE (
   job_limit_names text[],
   job_limit_keys text[],
   job_counts double precision[]
-)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+) LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 BEGIN
   RETURN QUERY

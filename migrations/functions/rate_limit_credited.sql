@@ -3,13 +3,8 @@
 
 -- Returns a row as of `now` with `count` tokens given back.
 CREATE OR REPLACE FUNCTION public.rate_limit_credited(
-  kind text,
-  bucket public.rate_limits,
-  count double precision,
-  capacity double precision
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, count double precision, capacity double precision
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   IF kind = 'sliding_window' THEN

@@ -1,112 +1,160 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 27a67a1c8381fa0b1abd6d5e6dfba5898254b525a0a9ab818cae42b81cdaa749
+-- SHA-256: c7e81e27fc283f99958a6bb23691148a08feec26772c14cb72af650819c88856
 
--- Decides one call on one bucket, made `times` times: it reads the row, decides, and writes the row if it has not changed since.
--- Arguments and their meaning are those of rate_limit_decide, which decides what one row is not enough for.
+-- Decides one call on one bucket, made `times` times. Arguments and their meaning are those of rate_limit_decide, which decides what
+-- one row is not enough for.
 --
 -- Returns {admitted, wait, value, waited}: how many of the times were allowed; the wait in microseconds, of a reservation or of a
 -- denial; the balance after; and for how many microseconds the call waited for the row, NULL if that is not known. One array,
 -- because that is quicker than a row.
 --
--- The SELECT scans the index backwards, because the newest version is at its end: while some transaction holds an old snapshot,
--- versions pile up, and a forward scan would visit all of them. The UPDATE finds the row by its ctid for the same reason.
--- Under REPEATABLE READ and SERIALIZABLE a row that has changed makes the UPDATE fail (40001). Under READ COMMITTED the UPDATE
--- waits for the other transaction and then does not match; rate_limit_decide goes on from there.
+-- Most calls find enough: one UPDATE takes it, and has expressions of one kind, because setting up those of all takes longer than
+-- all else. Otherwise, and for kinds without one, the row is read, decided on, and written if it has not changed since, so that a
+-- denial writes nothing and locks nothing. Under REPEATABLE READ and SERIALIZABLE a row that has changed makes
+-- either UPDATE fail (40001). Under READ COMMITTED the first does not match a row for which it has waited; then it is locked, and
+-- decided on as it is. Where the second does not match, rate_limit_decide goes on.
+--
+-- Rows are looked up by a backward scan of the index, because the newest version is at its end: while some transaction holds an old
+-- snapshot, versions pile up, and a forward scan would visit all of them. The UPDATE takes the row by its ctid for the same reason.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_one(
-  bucket_name text,
-  bucket_key text,
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  start bigint,
-  resolution integer,
-  shards integer,
-  count double precision,
-  times integer,
+  bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision,
+  max_reserved double precision, start bigint, resolution integer, shards integer, count double precision, times integer,
   reserves boolean
-)
-RETURNS double precision[]
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET jit = off
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
+SET enable_tidscan = on SET enable_nestloop = on SET jit = off
 AS $function$
 #variable_conflict use_variable
 DECLARE
+  amount CONSTANT double precision := count * times;
+  share_rate CONSTANT double precision := rate / nullif(shards, 0); -- of a row
+  share_capacity CONSTANT double precision := capacity / nullif(shards, 0);
   now bigint;
   waited bigint;
   phase bigint;
-  part integer; -- the shard
-  beyond double precision; -- what the other rows are thought to hold
+  part integer := 0; -- the shard
+  beyond double precision := 0; -- what the other rows are thought to hold
+  balance double precision;
   before public.rate_limits;
   after public.rate_limits;
-  place tid;
-  misses integer; -- how often the row had changed since it was read
   is_written boolean;
   decided record;
 BEGIN
   IF coalesce(
     times >= 1 AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000 AND rate BETWEEN 1e-100 AND 1e100
       AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
-      AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR count * times <= capacity)
+      AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR amount <= capacity)
       AND version() NOT LIKE '%-YB-%', -- YugabyteDB has no ctid.
     false)
   THEN
-    phase := public.rate_limit_grid(kind, start, period, bucket_name, bucket_key);
+    IF kind <> 'token_bucket' THEN
+      phase := public.rate_limit_grid(kind, start, period, bucket_name, bucket_key);
+    END IF;
     IF shards > 1 THEN
       decided := public.rate_limit_draw(
-        bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, count * times, NULL);
-      part := coalesce((decided.bucket).shard, -1);
+        bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, NULL);
+      part := (decided.bucket).shard;
       beyond := decided.beyond;
     END IF;
-    LOOP
-      SELECT r.name, r.key, r.shard, r.shards, r.value, r.ts, r.idle_at, r.earlier_counts, r.ctid
-      INTO before.name, before.key, before.shard, before.shards, before.value, before.ts, before.idle_at, before.earlier_counts, place
+    -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first UPDATE takes long, too.
+    FOR attempt IN 1 .. CASE WHEN reserves OR part IS NULL THEN 0 ELSE 3 END LOOP
+      now := public.rate_limit_clock();
+      IF kind = 'token_bucket' THEN
+        UPDATE public.rate_limits AS r
+        SET
+          value = public.rate_limit_token_bucket_value(r.value, r.ts, now, share_rate, period, share_capacity) - amount,
+          ts = greatest(now, r.ts),
+          idle_at = public.rate_limit_token_bucket_idle_at(
+            public.rate_limit_token_bucket_value(r.value, r.ts, now, share_rate, period, share_capacity) - amount, greatest(now, r.ts),
+            share_rate, period, share_capacity)
+        WHERE r.ctid = (
+            SELECT s.ctid
+            FROM public.rate_limits AS s
+            WHERE s.name = bucket_name AND s.key = bucket_key AND s.shard BETWEEN part AND part
+            ORDER BY s.shard DESC
+            LIMIT 1
+          )
+          AND r.shards = shards AND public.rate_limit_clock() <= now + 1000
+          AND r.earlier_counts IS NULL
+          AND public.rate_limit_token_bucket_value(r.value, r.ts, now, share_rate, period, share_capacity) >= amount
+        RETURNING r.value INTO balance;
+      ELSIF kind = 'fixed_window' THEN
+        UPDATE public.rate_limits AS r
+        SET
+          value = public.rate_limit_fixed_window_value(
+            r.value, r.ts, greatest(now, r.ts), share_rate, period, share_capacity, phase) - amount,
+          ts = greatest(r.ts, public.rate_limit_window_start(greatest(now, r.ts), phase, period)),
+          idle_at = public.rate_limit_fixed_window_idle_at(
+            public.rate_limit_fixed_window_value(
+            r.value, r.ts, greatest(now, r.ts), share_rate, period, share_capacity, phase) - amount, greatest(now, r.ts),
+            share_rate, period, share_capacity, phase)
+        WHERE r.ctid = (
+            SELECT s.ctid
+            FROM public.rate_limits AS s
+            WHERE s.name = bucket_name AND s.key = bucket_key AND s.shard BETWEEN part AND part
+            ORDER BY s.shard DESC
+            LIMIT 1
+          )
+          AND r.shards = shards AND public.rate_limit_clock() <= now + 1000
+          AND r.earlier_counts IS NULL
+          AND public.rate_limit_fixed_window_value(
+            r.value, r.ts, greatest(now, r.ts), share_rate, period, share_capacity, phase) >= amount
+        RETURNING r.value INTO balance;
+      ELSIF kind = 'sliding_window' THEN
+        UPDATE public.rate_limits AS r
+        SET
+          value = public.rate_limit_sliding_window_value(
+            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), period, phase, resolution) + amount,
+          ts = greatest(now, r.ts),
+          idle_at = public.rate_limit_sliding_window_idle_after(
+            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution, amount),
+          earlier_counts = public.rate_limit_sliding_window_earlier(
+            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution)
+        WHERE r.ctid = (
+            SELECT s.ctid
+            FROM public.rate_limits AS s
+            WHERE s.name = bucket_name AND s.key = bucket_key AND s.shard BETWEEN part AND part
+            ORDER BY s.shard DESC
+            LIMIT 1
+          )
+          AND r.shards = shards AND public.rate_limit_clock() <= now + 1000
+          AND public.rate_limit_fits('sliding_window', r.earlier_counts, period, phase, resolution)
+          AND public.rate_limit_sliding_window_left_at(
+            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) >= amount
+        RETURNING public.rate_limit_sliding_window_left_at(
+            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) INTO balance;
+      END IF;
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND public.rate_limit_clock() <= now + 1000);
+    END LOOP;
+    IF balance IS NOT NULL THEN
+      waited := public.rate_limit_clock() - now;
+      IF waited > 2000 THEN
+        -- Another transaction had locked the row, and left it as it was. What was taken as of a moment before the wait would count
+        -- what has flowed in since twice.
+        balance := public.rate_limit_retake(
+          bucket_name, bucket_key, part, kind, share_rate, period, share_capacity, phase, resolution, amount, amount, now + waited);
+      END IF;
+      RETURN ARRAY[times, NULL, balance + beyond, waited];
+    END IF;
+    IF shards = 1 AND times = 1 THEN
+      SELECT r.*
+      INTO before
       FROM public.rate_limits AS r
-      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard BETWEEN coalesce(part, 0) AND coalesce(part, 0)
+      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard BETWEEN 0 AND 0
       ORDER BY r.shard DESC
       LIMIT 1;
-      now := public.rate_limit_clock();
-      IF before.ts <= now AND before.shards = shards AND NOT reserves
-        AND public.rate_limit_fits(kind, before.earlier_counts, period, phase, resolution)
-      THEN -- Most calls find enough, and need no more than this.
-        decided := public.rate_limit_take_from(
-          kind, before, now, rate / shards, period, capacity / shards, phase, resolution, count * times);
-        IF decided.remaining >= 0 THEN
-          UPDATE public.rate_limits AS r
-          SET value = (decided.after).value, ts = (decided.after).ts, idle_at = (decided.after).idle_at,
-            earlier_counts = (decided.after).earlier_counts
-          WHERE r.ctid = place AND r.name = bucket_name AND r.key = bucket_key AND r.shard = before.shard AND r.shards = shards
-            AND r.value = before.value AND r.ts = before.ts AND r.earlier_counts IS NOT DISTINCT FROM before.earlier_counts;
-          waited := public.rate_limit_clock() - now;
-          IF FOUND AND waited <= 2000 THEN
-            RETURN ARRAY[times, NULL, decided.remaining + coalesce(beyond, 0), waited];
-          ELSIF FOUND THEN
-            -- Another transaction had locked the row, and left it as it was. What was decided as of a moment before the wait would
-            -- count what has flowed in since twice. The row is locked now.
-            decided := public.rate_limit_take_from(
-              kind, before, now + waited, rate / shards, period, capacity / shards, phase, resolution, count * times);
-            PERFORM public.rate_limit_write(decided.after, decided.after, false);
-            RETURN ARRAY[times, NULL, decided.remaining + coalesce(beyond, 0), waited];
-          END IF;
-          misses := coalesce(misses, 0) + 1; -- The row may be locked now, so the next attempt is likely to be the last.
-          CONTINUE WHEN misses < 3;
-        END IF;
-      END IF;
-      EXIT;
-    END LOOP;
-    IF shards = 1 AND times = 1 AND (before.shards = 1 OR before.ts IS NULL) AND misses IS NULL THEN
+    END IF;
+    IF shards = 1 AND times = 1 AND (before.shards = 1 OR before.ts IS NULL) THEN
       before.name := bucket_name;
       before.key := bucket_key;
       before.shard := 0;
       before.shards := 1;
-      decided := public.rate_limit_item(
-        before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
+      FOR attempt IN 1 .. 2 LOOP -- A session's first decision takes long.
+        now := public.rate_limit_clock();
+        decided := public.rate_limit_item(
+          before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
+        EXIT WHEN public.rate_limit_clock() <= now + 1000;
+      END LOOP;
       IF NOT decided.is_allowed THEN
         RETURN ARRAY[0, decided.wait, decided.remaining, NULL];
       END IF;
@@ -119,22 +167,22 @@ BEGIN
       ELSE
         is_written := public.rate_limit_write(before, after, true);
       END IF;
-      IF is_written AND public.rate_limit_clock() - now <= 2000 THEN
-        RETURN ARRAY[1, decided.wait, decided.remaining, public.rate_limit_clock() - now];
-      ELSIF is_written THEN -- As above.
+      waited := public.rate_limit_clock() - now;
+      IF is_written AND waited > 2000 THEN -- As above.
         decided := public.rate_limit_item(
-          before, 'limit', count, reserves, public.rate_limit_clock(), kind, rate, period, capacity, max_reserved, phase,
-          resolution);
+          before, 'limit', count, reserves, now + waited, kind, rate, period, capacity, max_reserved, phase, resolution);
         PERFORM public.rate_limit_write(decided.bucket_after, decided.bucket_after, false);
-        RETURN ARRAY[1, decided.wait, decided.remaining, public.rate_limit_clock() - now];
+      END IF;
+      IF is_written THEN
+        RETURN ARRAY[1, decided.wait, decided.remaining, waited];
       END IF;
     END IF;
   END IF;
-  -- An assignment, because the server logs the text of a SELECT that fails.
+  -- An assignment, because the server logs the text of a SELECT that fails. A row of several may be locked by now.
   decided := public.rate_limit_decide(
     ARRAY[kind], ARRAY[rate], ARRAY[period], ARRAY[capacity], ARRAY[max_reserved], ARRAY[start], ARRAY[resolution],
     CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[1], NULL, ARRAY[count], NULL,
-    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, misses IS NOT NULL AND shards > 1);
+    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, part IS NOT NULL AND shards > 1);
   RETURN ARRAY[coalesce(decided.call_admitted[1], times), decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;

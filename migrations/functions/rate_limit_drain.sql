@@ -5,18 +5,9 @@
 -- Returns whether that was possible: nothing else may have changed, and the rows must hold what `before` holds together. The
 -- caller has locked the rows, which are `shares`; the limit is that of the whole bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_drain(
-  shares public.rate_limits[],
-  before public.rate_limits,
-  after public.rate_limits,
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer
-)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+  shares public.rate_limits[], before public.rate_limits, after public.rate_limits, kind text, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer
+) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   parts CONSTANT integer := cardinality(shares);

@@ -9,21 +9,10 @@
 -- A transaction that has waited for a row and then finds too little in it cannot wait for the others without a circle. So under
 -- READ COMMITTED, where that may happen, a row has to hold several times the amount, and many times if it is in use.
 CREATE OR REPLACE FUNCTION public.rate_limit_draw(
-  bucket_name text,
-  bucket_key text,
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  start bigint,
-  resolution integer,
-  shards integer,
-  amount double precision,
-  at bigint,
-  OUT bucket public.rate_limits,
+  bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
+  resolution integer, shards integer, amount double precision, at bigint, OUT bucket public.rate_limits,
   OUT beyond double precision
-)
-LANGUAGE plpgsql VOLATILE
+) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
 DECLARE

@@ -4,24 +4,12 @@
 -- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
 -- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
 CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
-  name text,
-  key text,
-  kind text,
-  rate double precision,
-  period interval,
-  capacity double precision DEFAULT NULL,
-  count double precision DEFAULT 1,
-  reserve boolean DEFAULT false,
-  max_reserved double precision DEFAULT NULL,
-  start interval DEFAULT NULL,
-  resolution integer DEFAULT NULL,
-  shards integer DEFAULT 1,
+  name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL, resolution integer DEFAULT NULL, shards integer DEFAULT 1,
   at timestamp with time zone DEFAULT NULL
-)
-RETURNS interval
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+) RETURNS interval LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   decision record;

@@ -12,26 +12,10 @@
 --   beyond    what the others are thought to hold
 --   shares    the rows that were gathered; NULL: none were
 CREATE OR REPLACE FUNCTION public.rate_limit_find(
-  bucket_name text,
-  bucket_key text,
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  start bigint,
-  resolution integer,
-  shards integer,
-  amount double precision,
-  at bigint,
-  nth_shard integer,
-  locks boolean,
-  may_wait boolean,
-  OUT bucket public.rate_limits,
-  OUT parts integer,
-  OUT beyond double precision,
-  OUT shares public.rate_limits[]
-)
-LANGUAGE plpgsql VOLATILE
+  bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
+  resolution integer, shards integer, amount double precision, at bigint, nth_shard integer, locks boolean, may_wait boolean,
+  OUT bucket public.rate_limits, OUT parts integer, OUT beyond double precision, OUT shares public.rate_limits[]
+) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
 DECLARE

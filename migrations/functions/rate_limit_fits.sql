@@ -3,14 +3,8 @@
 
 -- Returns whether the row is one of this kind and grid, so that the expressions below apply to it.
 CREATE OR REPLACE FUNCTION public.rate_limit_fits(
-  kind text,
-  earlier_counts double precision[],
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  kind text, earlier_counts double precision[], period bigint, phase bigint, resolution integer
+) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN kind = 'sliding_window'

@@ -3,15 +3,8 @@
 
 -- Returns the time from which a bucket that holds `value` in the window of `now` is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_idle_at(
-  value double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint
-)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, now bigint, rate double precision, period bigint, capacity double precision, phase bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT public.rate_limit_window_start(now, phase, period)
     + least(greatest(pg_catalog.ceil((capacity - value) / rate - 1e-9), 0) * period, 1e18)::bigint

@@ -3,16 +3,8 @@
 
 -- Returns the balance at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_value(
-  value double precision,
-  ts bigint,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, now bigint, rate double precision, period bigint, capacity double precision, phase bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT least(
     value + rate * greatest(

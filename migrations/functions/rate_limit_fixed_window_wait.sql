@@ -3,15 +3,8 @@
 
 -- Returns the microseconds from `now` until the balance has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_wait(
-  missing double precision,
-  tolerance double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, now bigint, rate double precision, period bigint, phase bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT public.rate_limit_window_start(now, phase, period) - now
     + greatest(pg_catalog.ceil((missing - tolerance) / rate), 1) * period

@@ -8,8 +8,7 @@
 -- ignores the arguments that it does not need.
 
 -- Returns where the grid of windows begins: for a limit with `start` there, or else at a place that depends on the bucket only.
-CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $function$
   SELECT CASE kind

@@ -3,17 +3,9 @@
 
 -- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  start bigint,
-  resolution integer,
-  shards integer
-)
-RETURNS text
-LANGUAGE plpgsql IMMUTABLE
+  kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
+  resolution integer, shards integer
+) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   reason text;

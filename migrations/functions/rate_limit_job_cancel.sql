@@ -7,26 +7,11 @@
 -- last one that moved stays free, and nothing is given back: the times of the others stay as promised. Answers the state that the job
 -- was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
-  queue_name text,
-  job_id bigint,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_shards integer[]
-)
-RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+  queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
+) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $function$
 DECLARE
   most CONSTANT integer := 1000;

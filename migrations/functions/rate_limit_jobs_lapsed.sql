@@ -2,15 +2,10 @@
 -- SHA-256: 40f17c2a4bcf2c13780e03858269b0b2dc33d328bdd743e5be52a4dba41acc2c
 
 -- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
-CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
-RETURNS TABLE (job_id bigint, job_starts integer)
+CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer) RETURNS TABLE (job_id bigint, job_starts integer)
 LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
   SELECT j.id, j.starts
   FROM public.rate_limit_jobs AS j

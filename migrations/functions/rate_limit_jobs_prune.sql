@@ -3,18 +3,10 @@
 
 -- Removes jobs of a queue that ended so many microseconds ago (done or cancelled; the dead stay), groups that nothing waits in, and
 -- workers that have gone: at most so many of each, waiting for nobody. Answers how many jobs are gone.
-CREATE OR REPLACE FUNCTION public.rate_limit_jobs_prune(queue_name text, ended_for bigint, most integer)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_jobs_prune(queue_name text, ended_for bigint, most integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

@@ -3,19 +3,9 @@
 
 -- Returns the tokens that are left at `now`; negative while tokens are owed.
 CREATE OR REPLACE FUNCTION public.rate_limit_left(
-  kind text,
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE kind
     WHEN 'token_bucket' THEN public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity)

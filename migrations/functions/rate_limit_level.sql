@@ -3,8 +3,7 @@
 
 -- Writes a bucket as `bucket.shards` rows that hold the same each; without `ts` it is deleted. The caller has locked its rows,
 -- which are `shares`.
-CREATE OR REPLACE FUNCTION public.rate_limit_level(shares public.rate_limits[], bucket public.rate_limits)
-RETURNS void
+CREATE OR REPLACE FUNCTION public.rate_limit_level(shares public.rate_limits[], bucket public.rate_limits) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE

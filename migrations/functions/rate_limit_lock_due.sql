@@ -10,16 +10,9 @@
 --            ahead and whose moment has come, not locked. lowest_priority: if not all due jobs were read, the priority of
 --            the last one that was
 CREATE OR REPLACE FUNCTION public.rate_limit_lock_due(
-  queue_name text,
-  most integer,
-  horizon bigint,
-  limit_names text[],
-  OUT groups public.rate_limit_groups[],
-  OUT due_ids bigint[],
-  OUT front_ids bigint[],
-  OUT lowest_priority integer
-)
-LANGUAGE plpgsql VOLATILE
+  queue_name text, most integer, horizon bigint, limit_names text[], OUT groups public.rate_limit_groups[], OUT due_ids bigint[],
+  OUT front_ids bigint[], OUT lowest_priority integer
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -9,20 +9,10 @@
 --   ready_ats  when each job could start, by its limits
 --   results    untils: when each job starts, if it has paid, or asks again. payers: the jobs that have paid
 CREATE OR REPLACE FUNCTION public.rate_limit_pay_ahead(
-  job_ids bigint[],
-  items integer[],
-  ats bigint[],
-  ready_ats bigint[],
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  OUT untils bigint[],
-  OUT payers bigint[]
-)
-LANGUAGE plpgsql VOLATILE
+  job_ids bigint[], items integer[], ats bigint[], ready_ats bigint[], limit_names text[], limit_kinds text[],
+  limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
+  OUT untils bigint[], OUT payers bigint[]
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

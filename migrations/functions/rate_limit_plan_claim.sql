@@ -7,18 +7,9 @@
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of rate_limit_claim
 CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
-  queue_name text,
-  worker_name text,
-  clock bigint,
-  sleep bigint,
-  is_full boolean,
-  has_parked boolean,
-  limit_names text[],
-  OUT next_in bigint,
-  OUT lapsed boolean,
-  OUT look_again boolean
-)
-LANGUAGE plpgsql VOLATILE
+  queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
+  OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -2,18 +2,10 @@
 -- SHA-256: c24c53779151a454e32e527f05458a75ec045ba28741da88b89f68d4c985fe9f
 
 -- Removes answers that have expired: at most so many, waiting for nobody. Returns how many are gone.
-CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

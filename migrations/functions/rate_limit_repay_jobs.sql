@@ -7,19 +7,9 @@
 -- It first locks all buckets of the jobs at hand: the claim takes from them in several statements, which must not lock
 -- buckets in another order than other claims do.
 CREATE OR REPLACE FUNCTION public.rate_limit_repay_jobs(
-  job_ids bigint[],
-  groups public.rate_limit_groups[],
-  clock bigint,
-  horizon bigint,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[]
-)
-RETURNS bigint[]
-LANGUAGE plpgsql VOLATILE
+  job_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[], limit_kinds text[],
+  limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -2,15 +2,9 @@
 -- SHA-256: d43d35cc005748857c3dec71bcfcbb5a1a94a0e6e3d59b4f7d069870689cbf1f
 
 -- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
-CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   gone bigint;

@@ -4,17 +4,9 @@
 -- One call on several buckets, for rate_limit_all and rate_limit_check_all: an array of limits, then the arrays of
 -- rate_limit_decide. Elements with the same name and key are one item there, with the sum of their counts.
 CREATE OR REPLACE FUNCTION public.rate_limit_several(
-  op text,
-  calls jsonb,
-  reserve boolean,
-  OUT ok boolean,
-  OUT retry_after interval,
-  OUT denied_by text[],
-  OUT limits jsonb
-)
-LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
-SET jit = off
+  op text, calls jsonb, reserve boolean, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   places integer[]; -- of each element, the number of its bucket

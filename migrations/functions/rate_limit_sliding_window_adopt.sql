@@ -4,14 +4,8 @@
 -- Returns `bucket` with its counts moved to this grid, if they have another: all to the newest sub-interval, so that none leaves
 -- too early. Tokens that are missing from a row of another kind count as used.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_adopt(
-  bucket public.rate_limits,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  bucket public.rate_limits, rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   earlier double precision;

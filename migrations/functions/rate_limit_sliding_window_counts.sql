@@ -3,16 +3,9 @@
 
 -- Returns c[0] to c[n] at `now` of a row with this grid.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_counts(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
   resolution integer
-)
-RETURNS double precision[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   start_before CONSTANT bigint := public.rate_limit_window_start(ts, phase, period);

@@ -2,8 +2,7 @@
 -- SHA-256: 52969df79f63c774388865a662314671567e6e27982c3ea2c11c9c29a4d3bab8
 
 -- Returns `bucket` with `count` tokens given back: from the newest counts, and not below 0.
-CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision)
-RETURNS public.rate_limits
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision) RETURNS public.rate_limits
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE

@@ -3,17 +3,9 @@
 
 -- Returns `earlier_counts` at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_earlier(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer
+) RETURNS double precision[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ARRAY[period, phase, rate]::double precision[] || CASE
     WHEN resolution > 1

@@ -3,14 +3,8 @@
 
 -- Returns the time from which none of these counts (c[0] to c[n] at `now`) is in the window.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_at(
-  counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS bigint
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  counts double precision[], now bigint, period bigint, phase bigint, resolution integer
+) RETURNS bigint LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);

@@ -3,12 +3,8 @@
 
 -- Returns what is left of `rate` with these counts, of which the last is that of the oldest sub-interval.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left(
-  counts double precision[],
-  rate double precision,
-  passed double precision
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  counts double precision[], rate double precision, passed double precision
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   used double precision := counts[cardinality(counts)] * (1 - passed);

@@ -3,17 +3,9 @@
 
 -- Returns what is left at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left_at(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN resolution > 1

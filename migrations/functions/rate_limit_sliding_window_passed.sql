@@ -12,8 +12,7 @@
 -- n = 1 is common, so it is an expression that the planner inlines; larger ones are computed by a function.
 
 -- Returns the fraction of the current sub-interval that has passed at `now`.
-CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer)
-RETURNS double precision
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ((now - public.rate_limit_window_start(now, phase, period)) * resolution % period)::double precision / period

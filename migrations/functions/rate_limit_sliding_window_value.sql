@@ -3,16 +3,9 @@
 
 -- Returns c[0] at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_value(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
   resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN resolution > 1

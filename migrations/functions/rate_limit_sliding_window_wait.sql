@@ -3,16 +3,9 @@
 
 -- Returns the microseconds from `now` until `missing` more is left, if nothing else is counted.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_wait(
-  missing double precision,
-  tolerance double precision,
-  counts double precision[],
-  left_now double precision,
-  rate double precision,
-  period bigint,
-  passed double precision
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, counts double precision[], left_now double precision,
+  rate double precision, period bigint, passed double precision
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   resolution CONSTANT integer := cardinality(counts) - 1;

@@ -9,26 +9,11 @@
 --   results          started_ids start at started_ats, or as soon as possible after that. stopped_ids: the first jobs that
 --                    cannot start, one of each group that stops; stopped_ats: when their groups are to be looked at again
 CREATE OR REPLACE FUNCTION public.rate_limit_start_jobs(
-  queue_name text,
-  most integer,
-  clock bigint,
-  horizon bigint,
-  groups public.rate_limit_groups[],
-  due_ids bigint[],
-  front_ids bigint[],
-  lowest_priority integer,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  OUT started_ids bigint[],
-  OUT started_ats bigint[],
-  OUT stopped_ids bigint[],
-  OUT stopped_ats bigint[]
-)
-LANGUAGE plpgsql VOLATILE
+  queue_name text, most integer, clock bigint, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[],
+  front_ids bigint[], lowest_priority integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
+  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], OUT started_ids bigint[],
+  OUT started_ats bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[]
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

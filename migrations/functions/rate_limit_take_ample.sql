@@ -1,60 +1,132 @@
--- rate_limit_take_ample(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[])
--- SHA-256: 336fc432765087a4101471745e623a15463b70f35adb4b78f52cf76a63a09374
+-- rate_limit_take_ample(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[], integer[], double precision[], integer[])
+-- SHA-256: 5452061d9eab9238cdc4c643af6ac22ddea8b984ed4556685d859cebfdc89ba7
 
--- Takes what a batch asks of its buckets in all, if every bucket covers it: then order does not matter, and no call has to be
--- looked at. The buckets are listed in the global order.
+-- Takes what a batch asks of its buckets in all, from each bucket that covers it: where every bucket does, order does not matter,
+-- and no call has to be looked at. Returns the balance of each bucket after that, in the order given; NULL for a bucket that did
+-- not cover it. Calls that ask such a bucket are undone, and those after them on the other buckets that they ask: the caller has
+-- them decided by rate_limit_decide, in a transaction after this one.
 --
---   is_done      all of it was taken, and as of a moment that has just passed
---   balances     of each bucket after that
---   rows_before  of the rows that were written, as they were before
+--   limit_*         as of rate_limit_decide, without shards
+--   bucket_*        names and keys, sorted by their bytes, each bucket once; the limit of each, counted from 1, NULL: all the first;
+--                   and what is asked of each
+--   item_*          the bucket of each item, and what is asked of it in all; NULL: no call has several items
+--   call_sizes      the number of items of each call
+--
+-- Only for a transaction of its own: rows are locked in the order given, but those that do not cover what is asked are not, so
+-- nothing may be locked after this. One UPDATE reads and writes a row, so that under SERIALIZABLE no read stays behind that could be
+-- a conflict. A row that another transaction has changed meanwhile is, under READ COMMITTED, judged anew by this UPDATE, and under
+-- SERIALIZABLE an error (40001).
 CREATE OR REPLACE FUNCTION public.rate_limit_take_ample(
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  bucket_limits integer[],
-  bucket_amounts double precision[],
-  OUT is_done boolean,
-  OUT balances double precision[],
-  OUT rows_before public.rate_limits[]
-)
-LANGUAGE plpgsql VOLATILE
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_amounts double precision[], item_buckets integer[], item_counts double precision[], call_sizes integer[]
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
+#variable_conflict use_column
 DECLARE
-  now bigint;
-  is_ample boolean;
-  before public.rate_limits[];
-  after public.rate_limits[];
-  written integer[];
+  buckets CONSTANT integer := cardinality(bucket_names);
+  now CONSTANT bigint := public.rate_limit_clock();
+  is_late boolean;
+  taken integer[];
+  balances double precision[];
+  backs double precision[]; -- what the calls give back that are undone
+  open_buckets integer[]; -- which they ask
+  last_item integer := 0;
+  asked record;
+  new_row record;
 BEGIN
-  -- A session's first look takes long: then it looks again, because what was read has to be of this moment.
-  FOR look IN 1 .. 2 LOOP
-    now := public.rate_limit_clock();
-    SELECT
-      bool_and(a.is_ample),
-      array_agg(a.bucket ORDER BY a.nth),
-      array_agg(a.after ORDER BY a.nth),
-      array_agg(a.remaining ORDER BY a.nth)
-    INTO is_ample, before, after, balances
-    FROM public.rate_limit_asked_rows(
+  -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to that
+  -- when the table has grown.
+  WITH u AS (
+    UPDATE public.rate_limits AS r
+    SET
+      value = public.rate_limit_value_after(
+        a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount),
+      ts = public.rate_limit_ts_after(a.kind, r.ts, greatest(now, r.ts), a.period, a.phase),
+      idle_at = public.rate_limit_idle_after(
+        a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount),
+      earlier_counts = public.rate_limit_counts_after(
+        a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
+    FROM public.rate_limit_asked(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
-      bucket_limits, bucket_amounts, now) AS a;
-    EXIT WHEN public.rate_limit_clock() - now <= 2000 + 50 * cardinality(bucket_names);
-  END LOOP;
-  is_done := false;
-  IF is_ample THEN
-    written := public.rate_limit_write_all(before, after);
-    is_done := coalesce(cardinality(written) = cardinality(before), false)
-      AND public.rate_limit_clock() - now <= 2000 + 50 * cardinality(before);
-    IF written <> '{}' AND NOT is_done THEN
-      rows_before := ARRAY(
-        SELECT CASE WHEN nth = ANY (written) THEN before[nth] END FROM generate_series(1, cardinality(before)) AS nth ORDER BY nth);
-    END IF;
+      bucket_limits, bucket_amounts) AS a
+    WHERE r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
+      AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)
+      AND public.rate_limit_left(
+        a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        >= a.amount
+    RETURNING a.nth, public.rate_limit_left(
+      a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution) AS balance
+  )
+  SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
+
+  -- New rows come before existing ones in the order of locks, so only where no row is locked yet.
+  IF taken IS NULL THEN
+    taken := '{}';
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      ORDER BY a.nth
+    LOOP
+      new_row := public.rate_limit_take_from(
+        asked.kind,
+        public.rate_limit_adopt(
+          asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
+        now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
+      INSERT INTO public.rate_limits (name, key, value, ts, idle_at, earlier_counts)
+      VALUES (
+        asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at,
+        (new_row.after).earlier_counts)
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      IF FOUND THEN
+        taken := taken || asked.nth;
+        balances := balances || new_row.remaining;
+      END IF;
+    END LOOP;
   END IF;
+
+  -- Another transaction may have locked a row, and left it as it was. What was decided as of a moment before the wait would count
+  -- what has flowed in since twice.
+  is_late := public.rate_limit_clock() - now > 2000 + 50 * buckets;
+  IF cardinality(taken) < buckets THEN
+    backs := array_fill(0::double precision, ARRAY[buckets]);
+    open_buckets := ARRAY(SELECT nth FROM generate_series(1, buckets) AS nth WHERE nth <> ALL (taken));
+    FOR nth_call IN 1 .. coalesce(cardinality(call_sizes), 0) LOOP
+      IF item_buckets[last_item + 1 : last_item + call_sizes[nth_call]] && open_buckets THEN
+        open_buckets := open_buckets || item_buckets[last_item + 1 : last_item + call_sizes[nth_call]];
+        FOR item IN last_item + 1 .. last_item + call_sizes[nth_call] LOOP
+          backs[item_buckets[item]] := backs[item_buckets[item]] + item_counts[item];
+        END LOOP;
+      END IF;
+      last_item := last_item + call_sizes[nth_call];
+    END LOOP;
+  END IF;
+  IF is_late OR 0 < ANY (backs) THEN
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      WHERE a.nth = ANY (taken)
+    LOOP
+      balances[array_position(taken, asked.nth)] := public.rate_limit_retake(
+        asked.name, asked.key, 0, asked.kind, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution,
+        asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN public.rate_limit_clock() END);
+    END LOOP;
+  END IF;
+  IF cardinality(taken) < buckets THEN
+    backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+    FOR place IN 1 .. cardinality(taken) LOOP
+      backs[taken[place]] := balances[place];
+    END LOOP;
+    RETURN backs;
+  END IF;
+  RETURN balances;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_take_ample IS 'Takes what a batch asks, if every bucket covers it.';
+COMMENT ON FUNCTION public.rate_limit_take_ample IS
+  'Takes what a batch of calls asks, from each bucket that covers it; called by the client.';

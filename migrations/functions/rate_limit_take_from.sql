@@ -4,19 +4,9 @@
 -- Takes `amount` tokens at `now` from a row of this kind and grid, whatever it holds. Returns the row after, and what is left.
 -- Not an expression, so that only that of the kind is set up.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_from(
-  kind text,
-  bucket public.rate_limits,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
-  resolution integer,
-  amount double precision,
-  OUT after public.rate_limits,
-  OUT remaining double precision
-)
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
+  phase bigint, resolution integer, amount double precision, OUT after public.rate_limits, OUT remaining double precision
+) LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   after := bucket;

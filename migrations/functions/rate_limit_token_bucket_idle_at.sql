@@ -3,14 +3,8 @@
 
 -- Returns the time at which a bucket that holds `value` at `ts` is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_idle_at(
-  value double precision,
-  ts bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision
-)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, rate double precision, period bigint, capacity double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ts + least(greatest(pg_catalog.ceil((capacity - value) * period / rate), 0), 1e18)::bigint
 $function$;

@@ -8,15 +8,8 @@
 
 -- Returns the balance at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_value(
-  value double precision,
-  ts bigint,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, now bigint, rate double precision, period bigint, capacity double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT least(value + greatest(now - ts, 0)::double precision * rate / period, capacity)
 $function$;

@@ -3,13 +3,8 @@
 
 -- Returns the microseconds until the balance has grown by `missing`. The rounding stays below `tolerance`.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_wait(
-  missing double precision,
-  tolerance double precision,
-  rate double precision,
-  period bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, rate double precision, period bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT pg_catalog.ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate))
 $function$;

@@ -4,16 +4,9 @@
 -- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
 -- something was taken since, there is nothing to take back: others may have used it.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
-  job public.rate_limit_jobs,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[]
-)
-RETURNS void
-LANGUAGE plpgsql VOLATILE
+  job public.rate_limit_jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[]
+) RETURNS void LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off
 AS $function$
 DECLARE

@@ -2,17 +2,9 @@
 -- SHA-256: 733ecf80f6d5dda3ef1a3a1d9919cf9af7ce0e0f623adbe84c14b37949e19360
 
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  max_reserved double precision,
-  start bigint,
-  resolution integer,
-  shards integer
-)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+  kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
+  resolution integer, shards integer
+) RETURNS void LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   reason CONSTANT text :=

@@ -3,9 +3,7 @@
 
 -- One element of the array that rate_limit_all decides: the names and types of its fields, then the rules of rate_limit.
 -- The messages show no key.
-CREATE OR REPLACE FUNCTION public.rate_limit_validate_element(element jsonb, nth integer)
-RETURNS void
-LANGUAGE plpgsql STABLE
+CREATE OR REPLACE FUNCTION public.rate_limit_validate_element(element jsonb, nth integer) RETURNS void LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -4,20 +4,9 @@
 -- The rules for one bucket and its limit, with options as SQL types: for rate_limit and for each element of rate_limit_all.
 -- `element` is the number of the element, for the message; NULL where there is only one.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate_item(
-  element integer,
-  name text,
-  key text,
-  kind text,
-  rate double precision,
-  period interval,
-  capacity double precision,
-  max_reserved double precision,
-  start interval,
-  resolution integer,
-  shards integer
-)
-RETURNS void
-LANGUAGE plpgsql IMMUTABLE
+  element integer, name text, key text, kind text, rate double precision, period interval, capacity double precision,
+  max_reserved double precision, start interval, resolution integer, shards integer
+) RETURNS void LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -3,19 +3,9 @@
 
 -- Returns the microseconds from `now` until the balance of a row as of `now` has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_wait(
-  kind text,
-  bucket public.rate_limits,
-  missing double precision,
-  tolerance double precision,
-  left_now double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE
+  kind text, bucket public.rate_limits, missing double precision, tolerance double precision, left_now double precision,
+  now bigint, rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
   IF kind = 'token_bucket' THEN

@@ -8,8 +8,7 @@
 -- Source: the fixed window of Convex's rate limiter, with the grid made absolute.
 
 -- Returns the start of the window that contains `at`. Twice %, because the remainder of a negative number is negative.
-CREATE OR REPLACE FUNCTION public.rate_limit_window_start(at bigint, phase bigint, period bigint)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_window_start(at bigint, phase bigint, period bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT at - ((at - phase % period) % period + period) % period

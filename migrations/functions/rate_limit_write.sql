@@ -4,12 +4,8 @@
 -- Writes a row as `after`, or deletes it if that has no `ts`. `compares`: only if it is still as it was `before`; returns whether
 -- it was written.
 CREATE OR REPLACE FUNCTION public.rate_limit_write(
-  before public.rate_limits,
-  after public.rate_limits,
-  compares boolean
-)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+  before public.rate_limits, after public.rate_limits, compares boolean
+) RETURNS boolean LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
   IF after.ts IS NULL THEN

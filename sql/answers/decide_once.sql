@@ -2,38 +2,14 @@
 -- microseconds: whoever comes with the same key takes nothing and gets that answer. Outcomes: `decided`; `repeated`; and
 -- `mismatched`, nothing else, if the key was used for another call. A refusal takes nothing and is not written down.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
-  idempotency_key text,
-  keep bigint,
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  limit_shards integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  call_sizes integer[],
-  call_op text,
-  call_reserve boolean,
-  OUT outcome text,
-  OUT call_admitted integer[],
-  OUT call_waits bigint[],
-  OUT item_refused boolean[],
-  OUT item_values double precision[]
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
-SET extra_float_digits = 3 -- The hash of what was asked is the same for every client.
+  idempotency_key text, keep bigint, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
+  limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
+  item_counts double precision[], call_sizes integer[], call_op text, call_reserve boolean, OUT outcome text,
+  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[]
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off SET extra_float_digits = 3 -- The hash of what was asked is the same for every client.
 AS $function$
 #variable_conflict use_variable
 DECLARE

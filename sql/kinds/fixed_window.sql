@@ -5,8 +5,7 @@
 -- Source: the fixed window of Convex's rate limiter, with the grid made absolute.
 
 -- Returns the start of the window that contains `at`. Twice %, because the remainder of a negative number is negative.
-CREATE OR REPLACE FUNCTION public.rate_limit_window_start(at bigint, phase bigint, period bigint)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_window_start(at bigint, phase bigint, period bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT at - ((at - phase % period) % period + period) % period
@@ -15,16 +14,8 @@ COMMENT ON FUNCTION public.rate_limit_window_start IS 'Returns the start of the 
 
 -- Returns the balance at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_value(
-  value double precision,
-  ts bigint,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, now bigint, rate double precision, period bigint, capacity double precision, phase bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT least(
     value + rate * greatest(
@@ -35,15 +26,8 @@ COMMENT ON FUNCTION public.rate_limit_fixed_window_value IS 'Returns the balance
 
 -- Returns the time from which a bucket that holds `value` in the window of `now` is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_idle_at(
-  value double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint
-)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, now bigint, rate double precision, period bigint, capacity double precision, phase bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT public.rate_limit_window_start(now, phase, period)
     + least(greatest(pg_catalog.ceil((capacity - value) / rate - 1e-9), 0) * period, 1e18)::bigint
@@ -52,15 +36,8 @@ COMMENT ON FUNCTION public.rate_limit_fixed_window_idle_at IS 'Returns when a fi
 
 -- Returns the microseconds from `now` until the balance has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_wait(
-  missing double precision,
-  tolerance double precision,
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, now bigint, rate double precision, period bigint, phase bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT public.rate_limit_window_start(now, phase, period) - now
     + greatest(pg_catalog.ceil((missing - tolerance) / rate), 1) * period

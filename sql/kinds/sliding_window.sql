@@ -9,8 +9,7 @@
 -- n = 1 is common, so it is an expression that the planner inlines; larger ones are computed by a function.
 
 -- Returns the fraction of the current sub-interval that has passed at `now`.
-CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer)
-RETURNS double precision
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer) RETURNS double precision
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ((now - public.rate_limit_window_start(now, phase, period)) * resolution % period)::double precision / period
@@ -20,16 +19,9 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_passed IS
 
 -- Returns c[0] to c[n] at `now` of a row with this grid.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_counts(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
   resolution integer
-)
-RETURNS double precision[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   start_before CONSTANT bigint := public.rate_limit_window_start(ts, phase, period);
@@ -50,12 +42,8 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_counts IS 'Returns the coun
 
 -- Returns what is left of `rate` with these counts, of which the last is that of the oldest sub-interval.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left(
-  counts double precision[],
-  rate double precision,
-  passed double precision
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  counts double precision[], rate double precision, passed double precision
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   used double precision := counts[cardinality(counts)] * (1 - passed);
@@ -70,16 +58,9 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_left IS 'Returns what is le
 
 -- Returns c[0] at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_value(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
   resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN resolution > 1
@@ -92,17 +73,9 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_value IS 'Returns the newes
 
 -- Returns `earlier_counts` at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_earlier(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision[]
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer
+) RETURNS double precision[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ARRAY[period, phase, rate]::double precision[] || CASE
     WHEN resolution > 1
@@ -117,17 +90,9 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_earlier IS
 
 -- Returns what is left at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left_at(
-  value double precision,
-  ts bigint,
-  earlier_counts double precision[],
-  now bigint,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT CASE
     WHEN resolution > 1
@@ -146,14 +111,8 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_left_at IS 'Returns what is
 
 -- Returns the time from which none of these counts (c[0] to c[n] at `now`) is in the window.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_at(
-  counts double precision[],
-  now bigint,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS bigint
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  counts double precision[], now bigint, period bigint, phase bigint, resolution integer
+) RETURNS bigint LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);
@@ -171,18 +130,28 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_idle_at IS 'Returns when the counts of a sliding window have left it.';
 
+-- Returns the same for a row of which `amount` was taken at `now`. With n = 1 that is easily said.
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_after(
+  value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer, amount double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN resolution = 1 AND amount > 0 THEN public.rate_limit_window_start(now, phase, period) + 2 * period
+    ELSE public.rate_limit_sliding_window_idle_at(
+      (public.rate_limit_sliding_window_value(value, ts, earlier_counts, now, period, phase, resolution) + amount)
+        || (public.rate_limit_sliding_window_earlier(value, ts, earlier_counts, now, rate, period, phase, resolution))[4:],
+      now, period, phase, resolution)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_sliding_window_idle_after IS
+  'Returns when the counts of a sliding window have left it after tokens were taken; inlined.';
+
 -- Returns the microseconds from `now` until `missing` more is left, if nothing else is counted.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_wait(
-  missing double precision,
-  tolerance double precision,
-  counts double precision[],
-  left_now double precision,
-  rate double precision,
-  period bigint,
-  passed double precision
-)
-RETURNS double precision
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, counts double precision[], left_now double precision,
+  rate double precision, period bigint, passed double precision
+) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   resolution CONSTANT integer := cardinality(counts) - 1;
@@ -217,14 +186,8 @@ COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS 'Returns the time u
 -- Returns `bucket` with its counts moved to this grid, if they have another: all to the newest sub-interval, so that none leaves
 -- too early. Tokens that are missing from a row of another kind count as used.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_adopt(
-  bucket public.rate_limits,
-  rate double precision,
-  period bigint,
-  phase bigint,
-  resolution integer
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+  bucket public.rate_limits, rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   earlier double precision;
@@ -248,8 +211,7 @@ $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_adopt IS 'Returns a row moved to the grid of a sliding window.';
 
 -- Returns `bucket` with `count` tokens given back: from the newest counts, and not below 0.
-CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision)
-RETURNS public.rate_limits
+CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision) RETURNS public.rate_limits
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE

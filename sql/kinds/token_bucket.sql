@@ -5,15 +5,8 @@
 
 -- Returns the balance at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_value(
-  value double precision,
-  ts bigint,
-  now bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, now bigint, rate double precision, period bigint, capacity double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT least(value + greatest(now - ts, 0)::double precision * rate / period, capacity)
 $function$;
@@ -21,14 +14,8 @@ COMMENT ON FUNCTION public.rate_limit_token_bucket_value IS 'Returns the balance
 
 -- Returns the time at which a bucket that holds `value` at `ts` is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_idle_at(
-  value double precision,
-  ts bigint,
-  rate double precision,
-  period bigint,
-  capacity double precision
-)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  value double precision, ts bigint, rate double precision, period bigint, capacity double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT ts + least(greatest(pg_catalog.ceil((capacity - value) * period / rate), 0), 1e18)::bigint
 $function$;
@@ -36,13 +23,8 @@ COMMENT ON FUNCTION public.rate_limit_token_bucket_idle_at IS 'Returns when a to
 
 -- Returns the microseconds until the balance has grown by `missing`. The rounding stays below `tolerance`.
 CREATE OR REPLACE FUNCTION public.rate_limit_token_bucket_wait(
-  missing double precision,
-  tolerance double precision,
-  rate double precision,
-  period bigint
-)
-RETURNS double precision
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+  missing double precision, tolerance double precision, rate double precision, period bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
   SELECT pg_catalog.ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate))
 $function$;

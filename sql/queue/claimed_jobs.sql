@@ -1,15 +1,8 @@
 -- The jobs that a worker has claimed, without those that were started again since.
-CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[])
-RETURNS SETOF public.rate_limit_jobs
+CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[]) RETURNS SETOF public.rate_limit_jobs
 LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 BEGIN
   RETURN QUERY

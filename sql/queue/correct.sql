@@ -1,18 +1,8 @@
 -- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
-  name text,
-  key text,
-  amount double precision,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_shards integer[]
-)
-RETURNS void
-LANGUAGE plpgsql VOLATILE
+  name text, key text, amount double precision, limit_names text[], limit_kinds text[], limit_rates double precision[],
+  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
+) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   nth CONSTANT integer := array_position(limit_names, name);

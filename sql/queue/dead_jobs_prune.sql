@@ -1,17 +1,9 @@
 -- Removes jobs of a queue (of all queues, if it is NULL) that have been dead for so many microseconds: at most so many, the
 -- oldest first, without waiting for a lock. Returns how many it has removed.
-CREATE OR REPLACE FUNCTION public.rate_limit_dead_jobs_prune(queue_name text, dead_for bigint, most integer)
-RETURNS bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_dead_jobs_prune(queue_name text, dead_for bigint, most integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

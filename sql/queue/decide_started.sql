@@ -9,28 +9,12 @@
 --   call_*             as for rate_limit_decide; call_sizes may not be NULL
 --   results            as of rate_limit_decide
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_started(
-  item_names text[],
-  item_keys text[],
-  item_counts double precision[],
-  item_limits integer[],
-  item_amounts double precision[],
-  item_max_reserved double precision[],
-  call_ops text[],
-  call_reserves boolean[],
-  call_sizes integer[],
-  call_times integer[],
-  call_ats bigint[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  OUT call_admitted integer[],
-  OUT call_waits bigint[],
-  OUT item_refused boolean[],
-  OUT item_values double precision[]
-)
-LANGUAGE plpgsql VOLATILE
+  item_names text[], item_keys text[], item_counts double precision[], item_limits integer[], item_amounts double precision[],
+  item_max_reserved double precision[], call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[],
+  call_ats bigint[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[], OUT call_admitted integer[], OUT call_waits bigint[],
+  OUT item_refused boolean[], OUT item_values double precision[]
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

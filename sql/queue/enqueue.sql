@@ -13,45 +13,16 @@
 --                    run before has passed). job_run_ats: when it will run; job_waits: the microseconds until then. job_aheads,
 --                    only of an estimate: how many jobs of the group wait already.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue(
-  queue_name text,
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_max_reserved double precision[],
-  limit_starts bigint[],
-  limit_resolutions integer[],
-  limit_shards integer[],
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_limits integer[],
-  item_counts double precision[],
-  job_sizes integer[],
-  job_keys text[],
-  job_payloads text[],
-  job_priorities integer[],
-  job_unique_ids text[],
-  job_jitters bigint[],
-  job_not_befores bigint[],
-  job_max_attempts integer[],
-  only_estimate boolean,
-  OUT job_outcomes text[],
-  OUT job_ids bigint[],
-  OUT job_run_ats bigint[],
-  OUT job_waits bigint[],
-  OUT job_aheads bigint[],
-  OUT item_refused boolean[],
-  OUT item_values double precision[]
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+  queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
+  limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
+  item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
+  job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
+  OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[],
+  OUT item_refused boolean[], OUT item_values double precision[]
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
+SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock bigint;

@@ -6,23 +6,10 @@
 -- buckets of what was started are checked at that time for the tokens of all jobs before this one. (Jobs of other groups that
 -- share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
 CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
-  queue_name text,
-  job_key text,
-  job_id bigint,
-  slot bigint,
-  job_priority integer,
-  names text[],
-  bucket_keys text[],
-  counts double precision[],
-  item_limits integer[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[]
-)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE
+  queue_name text, job_key text, job_id bigint, slot bigint, job_priority integer, names text[], bucket_keys text[],
+  counts double precision[], item_limits integer[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[]
+) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   most CONSTANT integer := 1000;

@@ -9,27 +9,12 @@
 --   delay    in microseconds
 --   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
 CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
-  job_ids bigint[],
-  job_starts integer[],
-  reason text,
-  delay bigint,
-  error text,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_shards integer[],
-  OUT job_states text[]
-)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+  job_ids bigint[], job_starts integer[], reason text, delay bigint, error text, limit_names text[], limit_kinds text[],
+  limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
+  limit_shards integer[], OUT job_states text[]
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   is_held CONSTANT boolean := reason IN ('held', 'held_too_often');

@@ -1,22 +1,10 @@
 -- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
 -- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
-  job_id bigint,
-  job_starts integer,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[]
-)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+  job_id bigint, job_starts integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
+  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
+) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   job record;

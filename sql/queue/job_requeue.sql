@@ -1,24 +1,11 @@
 -- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
 -- that will be; NULL if there is no such job, or it is neither.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_requeue(
-  queue_name text,
-  job_id bigint,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
-  limit_shards integer[]
-)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+  queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   job public.rate_limit_jobs;

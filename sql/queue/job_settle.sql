@@ -1,27 +1,12 @@
 -- Corrects what a job reserved from one bucket to what it really used, up or down, once. Answers 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
-  queue_name text,
-  job_id bigint,
-  limit_name text,
-  limit_key text,
-  used double precision,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[],
+  queue_name text, job_id bigint, limit_name text, limit_key text, used double precision, limit_names text[], limit_kinds text[],
+  limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
   limit_shards integer[]
-)
-RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   job public.rate_limit_jobs;

@@ -1,16 +1,8 @@
 -- Removes those of the jobs that are dead and in this queue. Returns their ids.
-CREATE OR REPLACE FUNCTION public.rate_limit_jobs_discard(queue_name text, job_ids bigint[])
-RETURNS SETOF bigint
+CREATE OR REPLACE FUNCTION public.rate_limit_jobs_discard(queue_name text, job_ids bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 BEGIN
   RETURN QUERY

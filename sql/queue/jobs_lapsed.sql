@@ -1,13 +1,8 @@
 -- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
-CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer)
-RETURNS TABLE (job_id bigint, job_starts integer)
+CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer) RETURNS TABLE (job_id bigint, job_starts integer)
 LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
   SELECT j.id, j.starts
   FROM public.rate_limit_jobs AS j

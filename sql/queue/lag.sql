@@ -1,7 +1,5 @@
 -- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
-CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text)
-RETURNS bigint
-LANGUAGE plpgsql STABLE
+CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
   RETURN coalesce((

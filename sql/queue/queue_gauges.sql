@@ -2,20 +2,10 @@
 -- microseconds, since the first waiting job was due, or 0. The indexes that it reads contain these states only, so jobs that
 -- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late from the end of that wait on.
 CREATE OR REPLACE FUNCTION public.rate_limit_queue_gauges(
-  queue_name text,
-  OUT scheduled bigint,
-  OUT available bigint,
-  OUT running bigint,
-  OUT dead bigint,
-  OUT lag bigint
-)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_indexscan = on
-SET enable_nestloop = on
-SET enable_sort = on
-SET jit = off
+  queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint
+) LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();

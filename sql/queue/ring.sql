@@ -1,9 +1,7 @@
 -- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other, so it is sent only
 -- where a worker sleeps. YugabyteDB has none: its workers look again after a while. (PL/pgSQL, because a function in SQL would be
 -- planned anew for each call.)
-CREATE OR REPLACE FUNCTION public.rate_limit_ring(queue_name text, due_at bigint)
-RETURNS void
-LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION public.rate_limit_ring(queue_name text, due_at bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
   IF EXISTS (

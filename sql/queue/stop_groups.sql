@@ -6,16 +6,9 @@
 --   due_ids      the due jobs that the claim has locked
 --   stopped_ids  the jobs that the limits refused, one of each group that stops; stopped_ats: when the group looks again
 CREATE OR REPLACE FUNCTION public.rate_limit_stop_groups(
-  queue_name text,
-  horizon bigint,
-  groups public.rate_limit_groups[],
-  due_ids bigint[],
-  started_ids bigint[],
-  stopped_ids bigint[],
-  stopped_ats bigint[]
-)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+  queue_name text, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[], started_ids bigint[],
+  stopped_ids bigint[], stopped_ats bigint[]
+) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -1,16 +1,9 @@
 -- Takes back the payments of jobs that were cancelled after they had paid ahead, and returns whether there were any. A
 -- cancellation does not do so itself: its transaction may stay open for long, and other claims must not wait for that.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay_cancelled(
-  queue_name text,
-  limit_names text[],
-  limit_kinds text[],
-  limit_rates double precision[],
-  limit_periods bigint[],
-  limit_capacities double precision[],
-  limit_starts bigint[]
-)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+  queue_name text, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
+  limit_capacities double precision[], limit_starts bigint[]
+) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

@@ -1,25 +1,11 @@
 -- Writes the jobs of an enqueue that are scheduled, with the times at which their tokens are available (job_slots). Returns the
 -- ids, one element a job: NULL for a job that was not to be written, or whose unique id another transaction has written since.
 CREATE OR REPLACE FUNCTION public.rate_limit_write_jobs(
-  queue_name text,
-  bucket_names text[],
-  bucket_keys text[],
-  item_buckets integer[],
-  item_counts double precision[],
-  job_sizes integer[],
-  job_last_items integer[],
-  job_keys text[],
-  job_payloads text[],
-  job_priorities integer[],
-  job_unique_ids text[],
-  job_not_befores bigint[],
-  job_max_attempts integer[],
-  job_outcomes text[],
-  job_slots bigint[],
+  queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[],
+  job_sizes integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[],
+  job_unique_ids text[], job_not_befores bigint[], job_max_attempts integer[], job_outcomes text[], job_slots bigint[],
   clock bigint
-)
-RETURNS bigint[]
-LANGUAGE plpgsql VOLATILE
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE

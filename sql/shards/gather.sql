@@ -8,16 +8,9 @@
 -- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the integrodifferential
 -- equation of Takacs", 1958). All of them shrink at the whole rate.
 CREATE OR REPLACE FUNCTION public.rate_limit_gather(
-  shares public.rate_limits[],
-  kind text,
-  rate double precision,
-  period bigint,
-  capacity double precision,
-  phase bigint,
+  shares public.rate_limits[], kind text, rate double precision, period bigint, capacity double precision, phase bigint,
   resolution integer
-)
-RETURNS public.rate_limits
-LANGUAGE plpgsql IMMUTABLE
+) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
   kept public.rate_limits := shares[1];

@@ -88,7 +88,7 @@ impl Statement for Enqueues<'_> {
 impl Batched for Gathered {
     type Call = ReadyJob;
     type Answer = EnqueueAnswer;
-    type Turn = ();
+    type Links = ();
 
     const OP: &'static str = "enqueue";
 
@@ -115,7 +115,7 @@ impl Batched for Gathered {
     }
 
     /// Jobs of one unique id are not decided together: if the first is refused, the next one may not be.
-    fn apart(jobs: Vec<Enqueuer>) -> [Vec<Enqueuer>; 2] {
+    fn apart(&self, jobs: Vec<Enqueuer>) -> [Vec<Enqueuer>; 2] {
         let mut ids = HashSet::new();
         let (now, later) = jobs.into_iter().partition(|waiting| match &waiting.call.unique_id {
             Some(id) => ids.insert(id.clone()),
@@ -128,17 +128,24 @@ impl Batched for Gathered {
         matches!(cause, Cause::Data | Cause::Refused)
     }
 
-    async fn send(&self, jobs: &[Enqueuer], place: Place, deadline: Instant) -> Result<Vec<EnqueueAnswer>, Failure> {
+    async fn send(
+        &self,
+        jobs: &[Enqueuer],
+        place: Place,
+        _: bool,
+        deadline: Instant,
+    ) -> Result<Vec<Option<EnqueueAnswer>>, Failure> {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
         let statement = Enqueues { statements: &self.site.statements, enqueueing };
         let combiner = self.combiner();
-        match place {
+        let answers = match place {
             Place::Lane { .. } => {
                 over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &statement).await
             }
             Place::Beside { lock_timeout } => combiner.beside(Bounds { deadline, lock_timeout }, &statement).await,
-        }
+        };
+        answers.map(|answers| answers.into_iter().map(Some).collect())
     }
 
     async fn look_for_held(

@@ -1,4 +1,4 @@
-//! Calls as the arrays of `rate_limit_decide_batch`: the one place where batches are formed.
+//! Calls as the arrays of `rate_limit_decide` and `rate_limit_take_ample`: the one place where batches are formed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -29,6 +29,8 @@ pub(crate) struct Batch {
     /// Every bucket is asked under one limit.
     has_one_limit_each: bool,
     order: OnceLock<Order>,
+    /// Whether it is sent to `rate_limit_take_ample`, which leaves calls open if a bucket has too few tokens.
+    pub(super) takes_ample: bool,
 }
 
 /// The buckets in the order in which rows are locked.
@@ -243,6 +245,12 @@ impl Batch {
         self.all_plain && self.has_one_limit_each
     }
 
+    /// Sends it to `rate_limit_take_ample`, if that can decide any of it. Only for a transaction of its own.
+    pub(crate) fn take_ample(&mut self) {
+        self.takes_ample =
+            self.is_plain() && self.arrays.limit_shards.iter().all(Option::is_none) && self.lone_limit().is_none();
+    }
+
     /// By name and key, in bytes.
     pub(super) fn order(&self) -> &Order {
         self.order.get_or_init(|| {
@@ -258,6 +266,15 @@ impl Batch {
     /// Whether the i-th item asks the i-th bucket, and no bucket is asked by two.
     pub(super) const fn is_one_to_one(&self) -> bool {
         self.is_one_to_one
+    }
+}
+
+impl Arrays {
+    /// The tokens that each item takes in all, also if its call is made several times.
+    pub(super) fn item_sums(&self) -> impl Iterator<Item = f64> {
+        let times = self.call_sizes.iter().zip(&self.call_times);
+        let times = times.flat_map(|(size, times)| (0..*size).map(|_| f64::from(*times)));
+        self.item_counts.iter().zip(times).map(|(count, times)| count * times)
     }
 }
 

@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Postgres, Row};
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
 use crate::sql::read_only::explain;
-use crate::sql::{Sql, Statements};
+use crate::sql::{Deciding, Statements};
 
 /// What the function said of one call.
 #[derive(Clone, Debug)]
@@ -30,6 +30,25 @@ struct ItemAnswer {
 impl Answer {
     pub(crate) const fn is_ok(&self) -> bool {
         self.ok
+    }
+
+    /// Whether the call is still to be decided: it asks a bucket that did not cover what its batch asked.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    const fn open() -> Self {
+        Self { ok: false, wait: None, items: Vec::new() }
+    }
+
+    /// Which items of a denied call have refused it.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = bool> {
+        self.items.iter().map(|item| item.refused)
+    }
+
+    /// The wait of a denied call.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.wait.filter(|_| !self.ok).map(|micros| Duration::from_micros(micros.unsigned_abs()))
     }
 
     pub(crate) fn decision(&self, call: &Resolved) -> Decision {
@@ -71,7 +90,7 @@ pub(crate) async fn decide(
     statements: &Statements,
     batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let row = query((&statements.decide_one, &statements.decide), batch).fetch_one(conn).await?;
+    let row = query(&statements.deciding, batch).fetch_one(conn).await?;
     answers(&row, batch)
 }
 
@@ -83,10 +102,7 @@ pub(crate) async fn decide_alone(
     waits_for_disk: bool,
     alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let sql = match waits_for_disk {
-        true => (&statements.decide_one, &statements.decide),
-        false => (&statements.decide_one_relaxed, &statements.decide_relaxed),
-    };
+    let sql = if waits_for_disk { &statements.deciding } else { &statements.deciding_relaxed };
     let row = match last_row(conn, sql, batch, alone).await {
         Ok(row) => row,
         Err(error) => return Err(explain(conn, error).await),
@@ -98,7 +114,7 @@ pub(crate) async fn decide_alone(
 /// The result, once its transaction is over.
 async fn last_row(
     conn: &mut PgConnection,
-    sql: (&Sql, &Sql),
+    sql: &Deciding,
     batch: &Batch,
     alone: &mut Alone,
 ) -> Result<PgRow, sqlx::Error> {
@@ -182,11 +198,12 @@ pub(super) fn bind_items<'q>(
         .bind(&arrays.call_sizes)
 }
 
-/// The statement: `one` for one call of one bucket, or else `several`.
-fn query<'q>((one, several): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+/// The statement that decides the batch, with its arguments.
+fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     if let Some(limit) = batch.lone_limit() {
         let arrays = &batch.arrays;
-        return one
+        return sql
+            .one
             .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
@@ -202,6 +219,40 @@ fn query<'q>((one, several): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgr
             .bind(arrays.call_times.first())
             .bind(arrays.call_reserves.first());
     }
+    if batch.takes_ample { query_ample(sql, batch) } else { query_each(sql, batch) }
+}
+
+/// The sums of what the calls ask. The items are listed only if some call has several.
+fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    fn sorted<'a, T>(values: &'a [T], order: &'a [usize]) -> impl Iterator<Item = &'a T> {
+        order.iter().map(|bucket| &values[*bucket])
+    }
+    let rank = |bucket: &i32| usize::try_from(bucket - 1).ok().and_then(|bucket| order.ranks.get(bucket));
+    let item_buckets = || arrays.item_buckets.iter().map(|bucket| rank(bucket).map_or(0, |rank| index(rank + 1)));
+    let has_groups = arrays.call_sizes.iter().any(|size| *size > 1);
+    sql.ample
+        .query()
+        .bind(&arrays.limit_kinds)
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(given(&arrays.limit_capacities))
+        .bind(given(&arrays.limit_starts))
+        .bind(given(&arrays.limit_resolutions))
+        .bind(sorted(&arrays.bucket_names, &order.buckets).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(sorted(&arrays.bucket_keys, &order.buckets).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(
+            arrays.bucket_limits.iter().all(|limit| *limit == 1),
+            sorted(&arrays.bucket_limits, &order.buckets).copied().collect::<Vec<i32>>(),
+        ))
+        .bind(sorted(&arrays.bucket_amounts, &order.buckets).copied().collect::<Vec<f64>>())
+        .bind(has_groups.then(|| item_buckets().collect::<Vec<i32>>()))
+        .bind(has_groups.then(|| arrays.item_sums().collect::<Vec<f64>>()))
+        .bind(has_groups.then_some(&arrays.call_sizes))
+}
+
+fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let Arrays {
         item_buckets,
         item_limits,
@@ -213,27 +264,12 @@ fn query<'q>((one, several): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgr
         call_ats,
         bucket_names,
         bucket_keys,
-        bucket_limits,
-        bucket_amounts,
         ..
     } = &batch.arrays;
-    let order = batch.order();
-    let rank = |bucket: &i32| usize::try_from(bucket - 1).ok().and_then(|bucket| order.ranks.get(bucket));
-    let item_buckets: Vec<i32> =
-        item_buckets.iter().map(|bucket| rank(bucket).map_or(0, |rank| index(rank + 1))).collect();
-    let is_in_order = item_buckets.iter().enumerate().all(|(item, bucket)| index(item + 1) == *bucket);
-    fn sorted<'a, T>(values: &'a [T], order: &'a [usize]) -> impl Iterator<Item = &'a T> {
-        order.iter().map(|bucket| &values[*bucket])
-    }
-    bind_limits(several.query(), batch)
-        .bind(sorted(bucket_names, &order.buckets).map(|name| &**name).collect::<Vec<&str>>())
-        .bind(sorted(bucket_keys, &order.buckets).map(|key| &**key).collect::<Vec<&str>>())
-        .bind(unless(
-            bucket_limits.iter().all(|limit| *limit == 1),
-            sorted(bucket_limits, &order.buckets).copied().collect::<Vec<i32>>(),
-        ))
-        .bind(batch.is_plain().then(|| sorted(bucket_amounts, &order.buckets).copied().collect::<Vec<f64>>()))
-        .bind(unless(is_in_order && batch.is_one_to_one(), item_buckets))
+    bind_limits(sql.each.query(), batch)
+        .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(batch.is_one_to_one(), item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
         .bind(
@@ -249,36 +285,49 @@ fn query<'q>((one, several): (&Sql, &Sql), batch: &'q Batch) -> Query<'q, Postgr
 fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     match batch.lone_limit() {
         Some(_) => told(&Said::of_one(row)?, batch),
-        None => match row.try_get::<Option<Vec<f64>>, _>(0)? {
-            Some(balances) => all_allowed(&balances, batch),
-            None => of_several(row, 1, batch),
-        },
+        None if batch.takes_ample => of_ample(row.try_get(0)?, batch),
+        None => of_several(row, 0, batch),
     }
 }
 
-/// Every call was allowed, and these are the balances after all of them: each call left what those behind it took, too.
-fn all_allowed(balances: &[f64], batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let missing = || sqlx::Error::Decode("rate_limit_decide_batch answered for fewer buckets than were asked".into());
+/// `balances` are those after all allowed calls. The balance after a call is higher by the counts of the calls behind it. A call is
+/// open if one of its buckets has no balance here, or if an earlier call on the same bucket is open.
+fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let missing = || sqlx::Error::Decode("rate_limit_take_ample answered for fewer buckets than were asked".into());
     let Arrays { item_buckets, item_counts, .. } = &batch.arrays;
-    let mut balances: Vec<f64> = batch
+    let mut balances: Vec<Option<f64>> = batch
         .order()
         .ranks
         .iter()
         .map(|rank| balances.get(*rank).copied())
         .collect::<Option<_>>()
         .ok_or_else(missing)?;
-    let mut answers = Vec::with_capacity(batch.places.len());
-    for place in batch.places.iter().rev() {
-        let mut items = Vec::with_capacity(place.items);
-        for item in place.item..place.item + place.items {
-            let bucket = usize::try_from(item_buckets[item] - 1).ok();
-            let balance = bucket.and_then(|bucket| balances.get_mut(bucket)).ok_or_else(missing)?;
-            // A rounding error is no balance.
-            let remaining = if balance.abs() <= 1e-9 { 0.0 } else { *balance };
-            items.push(ItemAnswer { refused: false, balance: remaining });
-            *balance += item_counts[item];
+    let asked = |place: &Place| {
+        (place.item..place.item + place.items)
+            .map(|item| (item, usize::try_from(item_buckets[item] - 1).unwrap_or(usize::MAX)))
+    };
+    let mut left_open: Vec<bool> = balances.iter().map(Option::is_none).collect();
+    let mut open_places = Vec::with_capacity(batch.places.len());
+    for place in &batch.places {
+        let is_open = asked(place).any(|(_, bucket)| left_open[bucket]);
+        if is_open {
+            asked(place).for_each(|(_, bucket)| left_open[bucket] = true);
         }
-        answers.push(Answer { ok: true, wait: None, items });
+        open_places.push(is_open);
+    }
+    let mut answers = Vec::with_capacity(batch.places.len());
+    for (place, is_open) in batch.places.iter().zip(open_places).rev() {
+        if is_open {
+            answers.push(Answer::open());
+            continue;
+        }
+        let item = |(item, bucket): (usize, usize)| {
+            let balance = balances[bucket].as_mut()?;
+            let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // A rounding error is no balance.
+            *balance += item_counts[item];
+            Some(ItemAnswer { refused: false, balance: remaining })
+        };
+        answers.push(Answer { ok: true, wait: None, items: asked(place).filter_map(item).collect() });
     }
     answers.reverse();
     Ok(answers)
@@ -292,7 +341,7 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 fn told(said: &Said, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
-    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide_batch answered fewer calls than were asked".into()))
+    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
 }
 
 /// The results of the function. `None` is the usual: all allowed, no wait, none refused.

@@ -24,5 +24,5 @@ pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use read_only::{explain, is_read_only_by_default};
 pub(crate) use release::check_release;
-pub(crate) use schema::{SCHEMA_VERSION, Statements};
+pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
 pub(crate) use statement::{Names, Sql};

@@ -67,11 +67,9 @@ impl fmt::Display for Schema {
 #[derive(Clone, Debug)]
 pub(crate) struct Statements {
     pub(crate) schema: Schema,
-    pub(crate) decide: Sql,
-    pub(crate) decide_one: Sql,
+    pub(crate) deciding: Deciding,
     /// The same, committed without waiting for the disk.
-    pub(crate) decide_relaxed: Sql,
-    pub(crate) decide_one_relaxed: Sql,
+    pub(crate) deciding_relaxed: Deciding,
     pub(crate) held: Sql,
     pub(crate) decide_once: Sql,
     pub(crate) flush: Sql,
@@ -83,20 +81,37 @@ pub(crate) struct Statements {
     pub(crate) is_checked: Arc<AtomicBool>,
 }
 
+/// The statements that decide a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Deciding {
+    /// One call of one bucket.
+    pub(crate) one: Sql,
+    /// The sums that a batch asks of several buckets.
+    pub(crate) ample: Sql,
+    /// Call by call.
+    pub(crate) each: Sql,
+}
+
+impl Deciding {
+    /// The columns are named nowhere, because the server logs these texts: call_admitted, call_waits, item_refused, item_values.
+    fn new(quoted: &str, relaxed: bool, names: &Names) -> Self {
+        // For the transaction of this one statement.
+        let setting = "pg_catalog.set_config('synchronous_commit', 'off', true)";
+        let (from, and) =
+            if relaxed { (format!(" FROM {setting}"), format!(", {setting}")) } else { Default::default() };
+        let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
+        Self {
+            one: Sql::new(format!("SELECT {quoted}.rate_limit_decide_one({}){from}", arguments(13)), names),
+            ample: Sql::new(format!("SELECT {quoted}.rate_limit_take_ample({}){from}", arguments(13)), names),
+            each: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide({}){and}", arguments(18)), names),
+        }
+    }
+}
+
 impl Statements {
     pub(crate) fn new(schema: Schema, names: Names) -> Self {
         let quoted = schema.quoted();
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
-        let decide = format!(
-            // The columns are bucket_balances, call_admitted, call_waits, item_refused, item_values; the server logs this text.
-            "SELECT * FROM {quoted}.rate_limit_decide_batch({})",
-            arguments(20)
-        );
-        let decide_one = format!("SELECT {quoted}.rate_limit_decide_one({})", arguments(13));
-        // For the transaction of this one statement.
-        let relaxed = "pg_catalog.set_config('synchronous_commit', 'off', true)";
-        let decide_relaxed = format!("{decide}, {relaxed}");
-        let decide_one_relaxed = format!("{decide_one} FROM {relaxed}");
         let held = format!("SELECT {quoted}.rate_limit_held($1, $2)");
         let decide_once = format!(
             "SELECT outcome, call_admitted, call_waits, item_refused, item_values \
@@ -109,10 +124,8 @@ impl Statements {
         let prune_answers = format!("SELECT {quoted}.rate_limit_prune_answers($1)");
         Self {
             schema,
-            decide: Sql::new(decide, &names),
-            decide_one: Sql::new(decide_one, &names),
-            decide_relaxed: Sql::new(decide_relaxed, &names),
-            decide_one_relaxed: Sql::new(decide_one_relaxed, &names),
+            deciding: Deciding::new(&quoted, false, &names),
+            deciding_relaxed: Deciding::new(&quoted, true, &names),
             held: Sql::new(held, &names),
             decide_once: Sql::new(decide_once, &names),
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),

@@ -59,6 +59,7 @@ mod sqlx_test;
 mod statistics;
 mod support;
 mod surface;
+mod take_ample;
 #[cfg(feature = "cli")]
 mod tool;
 #[cfg(feature = "cli")]

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
+use pg_limiter::embedded::Server;
 use pg_limiter::sqlx::postgres::{PgDatabaseError, PgSeverity};
-use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
+use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection, PgPool};
 use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::support::gate::CENTURY;
 use crate::support::proxy::xorshift;
-use crate::support::{Database, limiter_at};
+use crate::support::{Database, limiter_at, server_config};
 
 const PROCESSES: u64 = 3;
 const CALLERS: u64 = 6;
@@ -431,7 +432,7 @@ fn too_much(paced: &mut [(u64, u64, f64)]) -> Option<String> {
     None
 }
 
-async fn end_backends(database: &Database, seed: u64, until: Instant) -> u64 {
+async fn end_backends(pool: &PgPool, seed: u64, until: Instant) -> u64 {
     let mut random = seed;
     let mut ended = 0;
     while Instant::now() < until {
@@ -441,13 +442,26 @@ async fn end_backends(database: &Database, seed: u64, until: Instant) -> u64 {
             "SELECT count(*) FROM (SELECT {function}(pid) FROM pg_stat_activity WHERE datname = current_database() \
              AND application_name = 'load' AND state <> 'idle' ORDER BY random() LIMIT 1) AS one"
         );
-        ended += sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql))
-            .fetch_one(&database.pool)
-            .await
-            .expect("it")
-            .cast_unsigned();
+        ended += sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql)).fetch_one(pool).await.expect("it").cast_unsigned();
     }
     ended
+}
+
+/// Where there are server programs: under SERIALIZABLE, a transaction that another test leaves open for long is a conflict for those of
+/// all databases, once there were so many that the server remembers them in sum only.
+async fn server_of_its_own() -> (Result<Server, Database>, String) {
+    let started = tokio::task::spawn_blocking(|| Server::start(&server_config())).await.expect("a task");
+    match started {
+        Ok(server) => {
+            let url = server.url("postgres");
+            (Ok(server), url)
+        }
+        Err(_) => {
+            let database = Database::empty().await;
+            let url = database.url.clone();
+            (Err(database), url)
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -455,17 +469,19 @@ async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_pro
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seconds = number("PG_LIMITER_TEST_LOAD_SECONDS").unwrap_or(10);
     let seed = number("PG_LIMITER_TEST_SEED").unwrap_or_else(|| now() % 1_000_000_007);
-    let database = Database::migrated().await;
-    let limiter = limiter_at(&database.url, limits(0), |_| {});
+    let (_server, url) = server_of_its_own().await;
+    let pool = Database::pool(&url, 4).await;
+    pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+    let limiter = limiter_at(&url, limits(0), |_| {});
     for (name, key) in BOOKS.iter().flat_map(|name| (0..KEYS).map(move |key| (*name, key))) {
         let _ = limiter.charge((name, format!("k{key}"), FIRST_CHARGE)).await.expect("a charge");
     }
-    let work = Work { url: database.url.clone(), seed, seconds };
+    let work = Work { url: url.clone(), seed, seconds };
     let until = Instant::now() + Duration::from_secs(seconds);
-    let (mut report, ended) = tokio::join!(in_processes(&work), end_backends(&database, seed, until));
+    let (mut report, ended) = tokio::join!(in_processes(&work), end_backends(&pool, seed, until));
     let under_way =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'load'";
-    while sqlx::query_scalar::<_, i64>(under_way).fetch_one(&database.pool).await.expect("the backends") > 0 {
+    while sqlx::query_scalar::<_, i64>(under_way).fetch_one(&pool).await.expect("the backends") > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
@@ -487,7 +503,7 @@ async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_pro
     found.extend(too_much(&mut report.paced));
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     tokio::time::sleep(Duration::from_millis(600)).await; // Ended backends have reported by then.
-    let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&database.pool).await.expect("the deadlocks");
+    let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&pool).await.expect("the deadlocks");
     if deadlocks > 0 {
         found.push(format!("{deadlocks} deadlocks"));
     }

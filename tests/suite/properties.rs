@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use crate::model::{Item, Kind, Model, Rule, Verdict};
+use crate::support::function::decide_in_memory;
+use crate::support::proxy::xorshift;
 use crate::support::{Answer, Database, Step, decide};
 
 pub const NOW: i64 = 1_767_225_600_000_000;
@@ -216,6 +218,78 @@ fn in_one_statement_it_says_what_the_model_says() {
             compare(step, answer, verdict);
         }
     });
+}
+
+/// A random choice below `most`.
+fn below(random: &mut u64, most: u64) -> u64 {
+    xorshift(random) % most
+}
+
+fn random_rule(random: &mut u64) -> Rule {
+    const PERIODS: [i64; 7] = [1_000, 999_983, 1_000_000, 7_000_003, 60_000_000, 3_600_000_000, 604_800_000_000];
+    let kind = ALL[below(random, 3) as usize];
+    let is_sliding = kind == Kind::SlidingWindow;
+    let mut option = |most| (below(random, 2) == 0 && !is_sliding).then(|| below(random, most) as f64 / 4.0);
+    let (capacity, max_reserved) = (option(120), option(40));
+    Rule {
+        kind,
+        rate: (1 + below(random, 79)) as f64 / 4.0,
+        period_us: PERIODS[below(random, 7) as usize],
+        capacity,
+        max_reserved,
+        start_us: below(random, 10_000_000).cast_signed(),
+        resolution: if is_sliding { 1 + below(random, 2) as u32 * below(random, 12) as u32 } else { 1 },
+        shards: 1,
+    }
+}
+
+fn random_event(random: &mut u64) -> Event {
+    let op = match below(random, 18) {
+        0..12 => "limit",
+        12..15 => "check",
+        15 => "charge",
+        16 => "credit",
+        _ => "reset",
+    };
+    let pause = match below(random, 10) {
+        0..8 => below(random, 400).cast_signed(),
+        8 => -below(random, 80).cast_signed(),
+        _ => 400 + below(random, 3_600).cast_signed(),
+    };
+    let item = |random: &mut u64| (below(random, 3) as usize, below(random, 2) as usize, below(random, 24) as u32);
+    let mut items: Vec<_> = (0..1 + below(random, 3)).map(|_| item(random)).collect();
+    items.sort_unstable();
+    items.dedup_by_key(|(name, key, _)| (*name, *key));
+    let reserve = below(random, 2) == 0 && (op == "limit" || op == "check");
+    Event { op, reserve, pause, obey: below(random, 2) == 0, items }
+}
+
+/// The functions that decide in memory read no table and write none. `PG_LIMITER_TEST_STEPS=1000000` makes more steps.
+#[tokio::test]
+async fn in_memory_it_says_what_the_model_says() {
+    const STEPS: usize = 1_000;
+    let steps = std::env::var("PG_LIMITER_TEST_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    let seed = std::env::var("PG_LIMITER_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_260_101);
+    let mut random: u64 = seed;
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    for world in 0..usize::div_ceil(steps, STEPS) {
+        let rules = std::array::from_fn(|_| random_rule(&mut random));
+        let mut events: Vec<Event> = Vec::new();
+        let mut played = Vec::new();
+        // Some events are impossible calls, and left out.
+        while played.len() < STEPS {
+            events.extend((0..STEPS - played.len()).map(|_| random_event(&mut random)));
+            played = play(&rules, &events);
+        }
+        let steps: Vec<Step<'_>> = played.iter().map(|(event, at, _)| step_at(&rules, event, *at)).collect();
+        let answers = decide_in_memory(&mut conn, &steps).await.expect("decisions");
+        assert_eq!(answers.len(), STEPS, "seed {seed}, world {world}");
+        for ((step, answer), (.., verdict)) in steps.iter().zip(&answers).zip(played) {
+            compare(step, answer, verdict);
+        }
+    }
+    assert_eq!(table(&mut conn).await, Vec::<String>::new());
 }
 
 async fn table(conn: &mut PgConnection) -> Vec<String> {

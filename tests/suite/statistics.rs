@@ -268,23 +268,28 @@ impl Failing {
 }
 
 /// The functions that consist of one expression or one query.
-const EXPRESSIONS: [&str; 17] = [
-    "rate_limit_asked_rows",
+const EXPRESSIONS: [&str; 22] = [
+    "rate_limit_asked",
     "rate_limit_clock",
+    "rate_limit_counts_after",
     "rate_limit_fits",
     "rate_limit_fixed_window_idle_at",
     "rate_limit_fixed_window_value",
     "rate_limit_fixed_window_wait",
     "rate_limit_grid",
+    "rate_limit_idle_after",
     "rate_limit_left",
     "rate_limit_phase",
     "rate_limit_sliding_window_earlier",
+    "rate_limit_sliding_window_idle_after",
     "rate_limit_sliding_window_left_at",
     "rate_limit_sliding_window_passed",
     "rate_limit_sliding_window_value",
     "rate_limit_token_bucket_idle_at",
     "rate_limit_token_bucket_value",
     "rate_limit_token_bucket_wait",
+    "rate_limit_ts_after",
+    "rate_limit_value_after",
     "rate_limit_window_start",
 ];
 
@@ -361,4 +366,63 @@ async fn every_function_has_a_comment() {
     let unplain = |comment: &str| !comment.ends_with('.') || comment.matches(". ").count() > 0 || comment.len() > 120;
     let not_one_sentence: Vec<_> = functions.iter().filter(|(_, comment)| unplain(comment)).collect();
     assert!(not_one_sentence.is_empty(), "{not_one_sentence:?}");
+}
+
+/// A client that hammers an exhausted limit causes no writes: with lone calls, with groups that ask other limits, too, and in batches.
+#[tokio::test(flavor = "multi_thread")]
+async fn hammered_denials_write_nothing() {
+    const TIMES: i64 = 300;
+    let server = OwnServer::start(&[("autovacuum", "off"), ("full_page_writes", "off")]).await.expect("a server");
+    let limits = Limits::new()
+        .define("bucket", Limit::token_bucket(1, CENTURY))
+        .and_then(|limits| limits.define("fixed", Limit::fixed_window(1, CENTURY)))
+        .and_then(|limits| limits.define("sliding", Limit::sliding_window(1, CENTURY)))
+        .and_then(|limits| limits.define("ample", Limit::token_bucket(1_000_000, CENTURY)))
+        .expect("limits");
+    for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
+        let mut config = LimiterConfig::default();
+        config.isolation = isolation;
+        let limiter = Limiter::with_config(server.pool.clone(), limits.clone(), config);
+        let calls = || {
+            let kinds = ["bucket", "fixed", "sliding"];
+            let lone = kinds.map(|kind| Call::from((kind, "k")));
+            let groups = kinds.map(|kind| Call::from([Item::new("ample", kind), Item::new(kind, "k")]));
+            let all = Call::from(kinds.map(|kind| Item::new(kind, "k")));
+            lone.into_iter().chain(groups).chain([all])
+        };
+        let denied = async |call: Call| assert!(limiter.limit(call).await.expect("a decision").is_denied());
+        for call in calls() {
+            let _ = limiter.charge(call).await.expect("a charge");
+        }
+        let wal = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
+        for form in ["alone", "together", "in a transaction"] {
+            let hammer = async || {
+                for _ in 0..TIMES / 30 {
+                    match form {
+                        "alone" => {
+                            for call in calls() {
+                                denied(call).await;
+                            }
+                        }
+                        "together" => {
+                            join_all((0..30).flat_map(|_| calls()).map(denied)).await;
+                        }
+                        _ => {
+                            let mut tx = server.pool.begin().await.expect("begin");
+                            for call in calls() {
+                                assert!(limiter.within(&mut tx).limit(call).await.expect("a decision").is_denied());
+                            }
+                            tx.commit().await.expect("commit");
+                        }
+                    }
+                }
+            };
+            hammer().await; // From here on the process knows what is used up.
+            let before = server.count(wal).await;
+            hammer().await;
+            let written = server.count(wal).await - before;
+            // The server itself now and then notes which transactions run.
+            assert!(written < 1_000, "{isolation:?}, {form}: {written} bytes for {} denials", TIMES / 30 * 7);
+        }
+    }
 }

@@ -115,7 +115,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 4, the newest"])
-        .has("functions", "ok", &["all 98"])
+        .has("functions", "ok", &["all 102"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -136,7 +136,7 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 98 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 102 functions are those of this release\n"),
         "{}",
         text.stdout
     );
@@ -217,7 +217,7 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
     let grant = format!("GRANT USAGE ON SCHEMA \"public\" TO \"{name}\"");
     let found = examine(&role.url);
     found
-        .has("grants", "problem", &["may not use the schema", &grant, "may not call public.rate_limit_decide_batch, "])
+        .has("grants", "problem", &["may not use the schema", &grant, "may not call public.rate_limit_decide, "])
         .has("tables by hand", "ok", &["neither read nor change"])
         .has("schema", "note", &["not looked at", "42501"])
         .has("functions", "note", &["not looked at", "42501"])

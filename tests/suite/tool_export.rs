@@ -246,8 +246,8 @@ async fn what_is_missing_is_said() {
     assert_eq!(run(Some(&url), &["export"], "").stdout.lines().count(), 7);
     let (_dir, path) = files(&[("limits.toml", "[limits.a]\nkind = \"token_bucket\"\nrate = 1\nperiod = \"1s\"\n")]);
     let limits = path("limits.toml");
-    run(Some(&url), &["export", "--limits", &limits], "").refuses(3, &["permission denied", "rate_limit_decide_batch"]);
-    role.gets("GRANT EXECUTE ON FUNCTION rate_limit_decide_batch TO app_role").await;
+    run(Some(&url), &["export", "--limits", &limits], "").refuses(3, &["permission denied", "rate_limit_decide"]);
+    role.gets("GRANT EXECUTE ON FUNCTION rate_limit_decide TO app_role").await;
     assert_eq!(run(Some(&url), &["export", "--limits", &limits], "").code, Some(0));
     role.drop().await;
 }

@@ -161,7 +161,7 @@ async fn a_role_that_may_do_little_leaves_out_the_rest_and_says_so() {
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              REVOKE EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend FROM PUBLIC;
              GRANT USAGE ON SCHEMA public TO {name};
-             GRANT EXECUTE ON FUNCTION rate_limit_decide_batch, rate_limit_decide_one, rate_limit_held, rate_limit_decide_once,
+             GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_take_ample, rate_limit_decide_one, rate_limit_held, rate_limit_decide_once,
              rate_limit_reset(text), rate_limit_prune, rate_limit_prune_answers TO {name}"
         ))
         .await;

@@ -180,7 +180,7 @@ async fn default_privileges_give_no_role_anything() {
     migrate(&database.pool).await.expect("migrated");
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
-    assert!(doctor.stdout.contains(&format!("granted to: {anon} (7 functions, 1 tables)")), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains(&format!("granted to: {anon} (8 functions, 1 tables)")), "{}", doctor.stdout);
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
 }
 

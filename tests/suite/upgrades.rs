@@ -206,7 +206,7 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    let grants = guide::grants()[0].replace("rate_limit_decide_batch", "rate_limit_decide");
+    let grants = guide::grants()[0].replace("public.rate_limit_take_ample,", "");
     database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
     let limiter = database.limiter(limits(500.0));
     let queue = Queue::new(&limiter, "mails").expect("a queue");
@@ -331,7 +331,7 @@ async fn roles_keep_the_right_to_decide() {
             migrate(&database.pool).await.expect("migrated");
         }
         for (role, expected) in [(&app, "true"), (&other, "false")] {
-            for function in ["rate_limit_decide_one", "rate_limit_decide_batch"] {
+            for function in ["rate_limit_decide_one", "rate_limit_take_ample"] {
                 let sql = format!(
                     "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \
                      WHERE proname = '{function}'"

@@ -17,7 +17,8 @@ struct Group {
 const LIMITING: Group = Group {
     what: "limit",
     functions: &[
-        ("rate_limit_decide_batch", None),
+        ("rate_limit_decide", None),
+        ("rate_limit_take_ample", None),
         ("rate_limit_decide_one", None),
         ("rate_limit_held", None),
         ("rate_limit_reset", Some(1)),

@@ -129,7 +129,7 @@ fn refusal(error: sqlx::Error, schema: &Schema) -> CliError {
     let quoted = schema.quoted();
     CliError::failed(format!(
         "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {quoted}.rate_limits TO ..; and with \
-         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide_batch TO ..;",
+         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
         told(&error)
     ))
 }

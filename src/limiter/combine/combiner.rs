@@ -1,23 +1,28 @@
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 
-use crate::call::{Resolved, ResolvedItem};
-use crate::error::{Engine, Error, Phase};
+use crate::call::{Op, Resolved, ResolvedItem};
+use crate::error::{Cause, Engine, Error, Phase};
 use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool};
 use crate::limiter::combine::driver::{Batched, LOCK_TIMEOUT, Lanes, Place, drive};
 use crate::limiter::combine::lane::{Refused, Waiting};
 use crate::limiter::combine::link::{Link, Links, attempt, look_for_held};
+use crate::limiter::combine::short::ShortBuckets;
 use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
 use crate::observability;
 use crate::retry::{RetryPolicy, longest};
 use crate::sql::{Answer, Batch, Bucket, RateLimits};
+
+/// How many batches are decided one at a time after a conflict between two lanes: where many keys are new, most batches would
+/// conflict.
+const CROWDED: u32 = 32;
 
 /// What all calls of a handle and its clones share.
 pub(crate) struct Combiner {
@@ -36,6 +41,11 @@ pub(crate) struct Combiner {
     /// Calls go over the pool: by choice, or because sessions here do not keep their settings.
     over_pool: AtomicBool,
     lanes: Lanes<Resolved, Answer, Links>,
+    /// For how many batches more the lanes decide one at a time.
+    crowded: AtomicU32,
+    /// Written to by a lane that decides alone.
+    quiet: RwLock<()>,
+    short: ShortBuckets,
     /// Connections to wait for locks on, while any of them is needed.
     spare_links: Mutex<Vec<Link>>,
     pub(super) max_batch: usize,
@@ -62,6 +72,9 @@ impl Combiner {
             batches: AtomicU64::new(0),
             over_pool: AtomicBool::new(config.connections == Connections::Pool || !config.named_statements),
             lanes: Lanes::new(config.lanes),
+            crowded: AtomicU32::new(0),
+            quiet: RwLock::default(),
+            short: ShortBuckets::default(),
             spare_links: Mutex::default(),
             max_batch: config.max_batch.max(1),
             max_waiting: config.max_waiting.max(1),
@@ -78,6 +91,9 @@ impl Combiner {
             let source = std::io::Error::other("there is no Tokio runtime to run the call on");
             return Err(Error::Unavailable { source: source.into() });
         };
+        if call.items.len() > 1 {
+            self.lanes.has_group();
+        }
         let lane = self.lane(&call);
         let (reply, answer) = oneshot::channel();
         let deadline = Instant::now() + self.allowed_time();
@@ -124,36 +140,26 @@ impl Combiner {
         usize::try_from(hash % lanes as u64).unwrap_or_default()
     }
 
-    /// The lanes that must have their turn for these calls.
-    fn lanes_of(&self, nth: usize, calls: &[Waiting<Resolved, Answer>], alone: bool) -> BTreeSet<usize> {
-        if alone {
-            return (0..self.lanes.lanes.len()).collect();
+    /// One attempt in a lane; `alone`: while no other lane of the process has one under way.
+    async fn in_lane(&self, nth: usize, alone: bool, batch: &Batch, deadline: Instant) -> Result<Vec<Answer>, Failure> {
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
+        let alone = alone || crowded > 0;
+        let others = async {
+            Ok(if alone { (Some(self.quiet.write().await), None) } else { (None, Some(self.quiet.read().await)) })
+        };
+        let _others = before(deadline, others).await.map_err(Failure::at(Phase::Begin))?;
+        let mut links = self.lanes.lanes[nth].links.lock().await;
+        let is_alone = alone || self.lanes.lanes.len() == 1;
+        let result = attempt(self, &mut links, batch, is_alone, deadline).await;
+        if matches!(&result, Err(failure) if failure.cause(self.known_engine()) == Cause::Conflict) {
+            self.crowded.store(if is_alone { 0 } else { CROWDED }, Ordering::Relaxed);
         }
-        let groups = calls.iter().filter(|waiting| waiting.call.items.len() > 1);
-        let mut lanes: BTreeSet<usize> =
-            groups.flat_map(|waiting| waiting.call.items.iter().map(|item| self.lane_of(item))).collect();
-        lanes.insert(nth);
-        lanes
+        result
     }
 
-    /// Waits until no other batch with a key of these lanes is under way. Turns are taken in one order.
-    async fn in_turn(
-        &self,
-        nth: usize,
-        lanes: &BTreeSet<usize>,
-        batch: &Batch,
-        deadline: Instant,
-    ) -> Result<Vec<Answer>, Failure> {
-        let mut turns = Vec::with_capacity(lanes.len());
-        for lane in lanes {
-            let turn = before(deadline, async { Ok(self.lanes.lanes[*lane].turn.lock().await) }).await;
-            turns.push((*lane, turn.map_err(Failure::at(Phase::Begin))?));
-        }
-        let alone = turns.len() == self.lanes.lanes.len();
-        match turns.iter_mut().find(|(lane, _)| *lane == nth) {
-            Some((_, links)) => attempt(self, links, batch, alone, deadline).await,
-            None => Err(Failure { phase: Phase::Begin, error: sqlx::Error::WorkerCrashed }), // It is among them.
-        }
+    fn short_is_asked(&self, calls: &[Waiting<Resolved, Answer>]) -> bool {
+        self.short.are_asked(calls.iter().map(|waiting| &waiting.call)).contains(&true)
     }
 
     /// One attempt that may wait for locks, on a connection that nothing else waits for.
@@ -217,7 +223,7 @@ impl Combiner {
     pub(in crate::limiter) async fn close(&self) {
         self.lanes.close().await;
         for lane in &self.lanes.lanes {
-            std::mem::take(&mut *lane.turn.lock().await).close().await;
+            std::mem::take(&mut *lane.links.lock().await).close().await;
         }
         self.close_spare_links().await;
     }
@@ -226,7 +232,7 @@ impl Combiner {
 impl Batched for Combiner {
     type Call = Resolved;
     type Answer = Answer;
-    type Turn = Links;
+    type Links = Links;
 
     const OP: &'static str = "decide";
 
@@ -250,23 +256,47 @@ impl Batched for Combiner {
         call.buckets()
     }
 
+    /// Calls that have to be decided one by one come second, so that they do not slow down the others. Calls on one bucket stay in
+    /// their order.
+    fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> [Vec<Waiting<Resolved, Answer>>; 2] {
+        let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
+        let is_plain = |waiting: &Waiting<Resolved, Answer>| waiting.call.op == Op::Limit && !waiting.call.reserve;
+        if !is_short.contains(&true) && calls.iter().all(is_plain) {
+            return [calls, Vec::new()];
+        }
+        let (mut in_sums, mut others) = (Vec::new(), Vec::new());
+        let mut asked_by_others = HashSet::new();
+        for (waiting, is_short) in calls.into_iter().zip(is_short) {
+            let buckets = waiting.call.buckets();
+            if is_plain(&waiting) && !is_short && buckets.iter().all(|it| !asked_by_others.contains(it)) {
+                in_sums.push(waiting);
+            } else {
+                asked_by_others.extend(buckets);
+                others.push(waiting);
+            }
+        }
+        if in_sums.is_empty() { [others, in_sums] } else { [in_sums, others] }
+    }
+
     async fn send(
         &self,
         calls: &[Waiting<Resolved, Answer>],
         place: Place,
+        one_by_one: bool,
         deadline: Instant,
-    ) -> Result<Vec<Answer>, Failure> {
+    ) -> Result<Vec<Option<Answer>>, Failure> {
         let mut batch = Batch::new();
         calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
+        if !one_by_one && self.known_engine() == Some(Engine::PostgreSql) && !self.short_is_asked(calls) {
+            batch.take_ample();
+        }
         let answers = match place {
-            Place::Lane { nth, alone } => {
-                let lanes = self.lanes_of(nth, calls, alone);
-                self.in_turn(nth, &lanes, &batch, deadline).await?
-            }
+            Place::Lane { nth, alone } => self.in_lane(nth, alone, &batch, deadline).await?,
             Place::Beside { lock_timeout } => self.beside(Bounds { deadline, lock_timeout }, &Decide(&batch)).await?,
         };
         self.batches.fetch_add(1, Ordering::Relaxed);
-        Ok(answers)
+        calls.iter().zip(&answers).for_each(|(waiting, answer)| self.short.learn(&waiting.call, answer));
+        Ok(answers.into_iter().map(|answer| (!answer.is_open()).then_some(answer)).collect())
     }
 
     async fn look_for_held(
@@ -275,8 +305,7 @@ impl Batched for Combiner {
         buckets: &[Bucket],
         deadline: Instant,
     ) -> Result<Vec<Option<bool>>, Failure> {
-        let turn = before(deadline, async { Ok(self.lanes.lanes[nth].turn.lock().await) }).await;
-        let mut links = turn.map_err(Failure::at(Phase::Begin))?;
+        let mut links = self.lanes.lanes[nth].links.lock().await;
         look_for_held(self, &mut links, &LookForHeld(buckets), deadline).await
     }
 }

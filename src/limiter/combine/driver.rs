@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::Instrument;
@@ -11,6 +12,7 @@ use crate::error::{Cause, Error, share};
 use crate::limiter::attempt::{Failure, exhausted};
 use crate::limiter::combine::Combiner;
 use crate::limiter::combine::beside::{Beside, Held};
+use crate::limiter::combine::in_flight::InFlight;
 use crate::limiter::combine::lane::{Lane, Waiting};
 use crate::observability;
 use crate::retry::Attempts;
@@ -24,15 +26,15 @@ pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 pub(crate) trait Batched: Send + Sync + 'static {
     type Call: Send + Sync + 'static;
     type Answer: Send + 'static;
-    /// State that goes with the turn of a lane.
-    type Turn: Default + Send + 'static;
+    /// The state that a lane needs for a batch.
+    type Links: Default + Send + 'static;
 
     /// For metrics and traces.
     const OP: &'static str;
 
     fn combiner(&self) -> &Combiner;
 
-    fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Turn>;
+    fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Links>;
 
     /// The most calls of a batch.
     fn most(&self) -> usize;
@@ -43,23 +45,22 @@ pub(crate) trait Batched: Send + Sync + 'static {
     /// The rows that a call may have to wait for.
     fn buckets(call: &Self::Call) -> Vec<Bucket>;
 
-    /// Those of the calls that cannot be in one statement with the others come second.
-    fn apart(calls: Vec<Waiting<Self::Call, Self::Answer>>) -> [Vec<Waiting<Self::Call, Self::Answer>>; 2] {
-        [calls, Vec::new()]
-    }
+    /// Those of the calls that are not to be in one statement with the others come second.
+    fn apart(&self, calls: Vec<Waiting<Self::Call, Self::Answer>>) -> [Vec<Waiting<Self::Call, Self::Answer>>; 2];
 
     /// Whether one of several calls is to blame for such a failure, and the others are not.
     fn blames_one(cause: Cause) -> bool {
         cause == Cause::Data
     }
 
-    /// One attempt.
+    /// One attempt. `None` for a call that is still to be decided: then once more, `one_by_one`, which decides all of them.
     fn send(
         &self,
         calls: &[Waiting<Self::Call, Self::Answer>],
         place: Place,
+        one_by_one: bool,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Vec<Self::Answer>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<Self::Answer>>, Failure>> + Send;
 
     /// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
     fn look_for_held(
@@ -83,11 +84,28 @@ pub(crate) enum Place {
 pub(crate) struct Lanes<C, A, T> {
     pub(crate) lanes: Box<[Lane<C, A, T>]>,
     beside: Beside<C, A>,
+    in_flight: InFlight,
+    /// Some call has asked several buckets: then two lanes may ask the same one.
+    have_groups: AtomicBool,
 }
 
 impl<C, A, T: Default> Lanes<C, A, T> {
     pub(crate) fn new(count: usize) -> Self {
-        Self { lanes: (0..count.max(1)).map(|_| Lane::default()).collect(), beside: Beside::default() }
+        Self {
+            lanes: (0..count.max(1)).map(|_| Lane::default()).collect(),
+            beside: Beside::default(),
+            in_flight: InFlight::default(),
+            have_groups: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn has_group(&self) {
+        self.have_groups.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a call of one lane may ask what a batch of another one asks.
+    fn may_meet(&self) -> bool {
+        self.lanes.len() > 1 && self.have_groups.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_shut(&self) -> bool {
@@ -122,6 +140,7 @@ struct Driving<W: Batched> {
 impl<W: Batched> Drop for Driving<W> {
     fn drop(&mut self) {
         if !self.done {
+            self.work.lanes().in_flight.leave(self.nth);
             self.work.lanes().lanes[self.nth].abandon();
         }
     }
@@ -134,24 +153,52 @@ pub(crate) fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output 
 
 async fn run<W: Batched>(mut driving: Driving<W>) {
     let (work, nth) = (Arc::clone(&driving.work), driving.nth);
-    let lane = &work.lanes().lanes[nth];
+    let lanes = work.lanes();
+    let lane = &lanes.lanes[nth];
     loop {
         // Those who were woken at the same time come along. (Before taking, not after answering: a runtime that nobody
         // runs any more must not keep a lane that has nothing to do.)
         tokio::task::yield_now().await;
         let Some(calls) = lane.take(work.most()) else { break };
-        let (mut left, undriven) = work.lanes().beside.divert(calls, W::buckets);
+        let (left, undriven) = lanes.beside.divert(calls, W::buckets);
         start_beside(&work, undriven);
-        while !left.is_empty() {
-            let now;
-            [now, left] = W::apart(left);
-            settle(&work, Place::Lane { nth, alone: false }, now).await;
+        if lanes.may_meet() {
+            let ended = lanes.in_flight.ended();
+            tokio::pin!(ended);
+            ended.as_mut().enable(); // Before looking, or a batch may end in between.
+            let (now, claim, later) = lanes.in_flight.claim(nth, left, W::buckets);
+            let waits_until = if now.is_empty() { earliest(&later) } else { None };
+            lane.put_back(later);
+            if let Some(deadline) = waits_until {
+                if tokio::time::timeout_at(deadline.into(), ended).await.is_err() {
+                    refuse_late(lane.take_late(deadline));
+                }
+                continue;
+            }
+            settle_all(&work, Place::Lane { nth, alone: false }, now).await;
+            drop(claim);
+        } else {
+            settle_all(&work, Place::Lane { nth, alone: false }, left).await;
         }
         if lane.rest() {
             break;
         }
     }
+    if lanes.may_meet() {
+        lanes.in_flight.leave(nth);
+    }
     driving.done = true;
+}
+
+/// Beside a lane, returns those that have not got their locks in their turn.
+async fn settle_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
+    let mut left = Vec::new();
+    while !calls.is_empty() {
+        let now;
+        [now, calls] = work.apart(calls);
+        left.extend(settle(work, place, now).await);
+    }
+    left
 }
 
 /// As `Driving`, of a queue beside the lanes.
@@ -189,10 +236,8 @@ fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Outpu
                 beside.put_back(&held, left);
                 continue;
             };
-            let [now, later] = W::apart(calls);
-            beside.put_back(&held, later);
             let began = Instant::now();
-            let left = settle(&work, Place::Beside { lock_timeout: beside.turn() }, now).await;
+            let left = settle_all(&work, Place::Beside { lock_timeout: beside.turn() }, calls).await;
             drop(place);
             let was_free = left.is_empty() && began.elapsed() < LOCK_TIMEOUT;
             beside.put_back(&held, left);
@@ -232,7 +277,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
     let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
     let mut attempts = Attempts::until(&combiner.retry, deadline);
-    let mut has_looked = false;
+    let (mut has_looked, mut one_by_one) = (false, false);
     loop {
         calls.retain(|waiting| !waiting.reply.is_closed());
         if calls.is_empty() {
@@ -240,15 +285,24 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
         }
         let spans = calls.iter().map(|waiting| &waiting.span);
         let span = observability::deciding(W::OP, calls.len(), attempts.made(), spans);
-        let sent = work.send(&calls, place, attempts.deadline()).instrument(span.clone()).await;
+        let sent = work.send(&calls, place, one_by_one, attempts.deadline()).instrument(span.clone()).await;
         let failure = match sent {
             Ok(answers) => {
                 span.record("outcome", "done");
                 observability::batch(W::OP, calls.len());
-                for (Waiting { call, reply, .. }, answer) in calls.into_iter().zip(answers) {
-                    let _ = reply.send(Ok((call, answer))); // A caller who has gone is charged, and not told.
+                let mut open = Vec::new();
+                for (waiting, answer) in calls.into_iter().zip(answers) {
+                    match answer {
+                        // A caller who has gone is charged, and not told.
+                        Some(answer) => drop(waiting.reply.send(Ok((waiting.call, answer)))),
+                        None => open.push(waiting),
+                    }
                 }
-                return Vec::new();
+                if open.is_empty() {
+                    return open;
+                }
+                (calls, one_by_one) = (open, true);
+                continue;
             }
             Err(failure) => failure,
         };

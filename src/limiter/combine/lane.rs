@@ -1,4 +1,4 @@
-//! A lane: the calls that wait in it, and whose turn it is.
+//! A lane: the calls that wait in it, and what its driver needs.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,18 +23,18 @@ impl<C, A> Waiting<C, A> {
     }
 }
 
-/// `T` is whatever goes with the turn.
+/// `T` is what its driver needs for a batch.
 pub(crate) struct Lane<C, A, T> {
     state: Mutex<State<C, A>>,
-    /// Held while a batch of this lane is on its way.
-    pub(crate) turn: tokio::sync::Mutex<T>,
+    /// Locked while a batch of this lane is on its way.
+    pub(crate) links: tokio::sync::Mutex<T>,
     idle: Notify,
 }
 
 impl<C, A, T: Default> Default for Lane<C, A, T> {
     fn default() -> Self {
         let state = State { queue: VecDeque::new(), driven: false, closed: false };
-        Self { state: Mutex::new(state), turn: tokio::sync::Mutex::default(), idle: Notify::new() }
+        Self { state: Mutex::new(state), links: tokio::sync::Mutex::default(), idle: Notify::new() }
     }
 }
 
@@ -92,6 +92,14 @@ impl<C, A, T> Lane<C, A, T> {
         }
         drop(state);
         (!taken.is_empty() || !self.rest()).then_some(taken)
+    }
+
+    /// The calls that have to be answered by this time.
+    pub(crate) fn take_late(&self, deadline: Instant) -> Vec<Waiting<C, A>> {
+        let mut state = self.state();
+        let (late, left) = state.queue.drain(..).partition(|waiting| waiting.deadline <= deadline);
+        state.queue = left;
+        Vec::from(late)
     }
 
     /// If nothing waits, the driver's work is done.

@@ -32,8 +32,25 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
+const ON_THE_TABLE: &str =
+    "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
+
+/// No bucket has a row, and none gets one.
+const IN_MEMORY: &str = "SELECT d.*
+    FROM (SELECT ARRAY(
+        SELECT ROW(u.name, u.key, 0, 1, NULL, NULL, NULL, NULL)::rate_limits
+        FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS u (name, key, nth) ORDER BY u.nth) AS rows
+      WHERE $8::integer[] IS NOT NULL) AS b
+    CROSS JOIN LATERAL rate_limit_decide_rows(
+      $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, 0, NULL, NULL, NULL, NULL) AS d";
+
 /// All steps in one statement, each made so many times.
-async fn ask(conn: &mut PgConnection, steps: &[Step<'_>], times: Option<&[i32]>) -> Result<PgRow, sqlx::Error> {
+async fn ask(
+    conn: &mut PgConnection,
+    sql: &'static str,
+    steps: &[Step<'_>],
+    times: Option<&[i32]>,
+) -> Result<PgRow, sqlx::Error> {
     let items: Vec<_> = steps.iter().flat_map(|step| step.items.iter().copied()).collect();
     let mut buckets: Vec<(&str, &str)> = items.iter().map(|(name, key, ..)| (*name, *key)).collect();
     buckets.sort_unstable();
@@ -48,34 +65,40 @@ async fn ask(conn: &mut PgConnection, steps: &[Step<'_>], times: Option<&[i32]>)
     let int = |place: usize| i32::try_from(place + 1).expect("few");
     let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
     let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
-    sqlx::query(
-        "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
-    )
-    .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| rule.period_us).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| rule.capacity).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| rule.max_reserved).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
-    .bind(rules.iter().map(|rule| rule.shards.cast_signed()).collect::<Vec<_>>())
-    .bind(buckets.iter().map(|(name, _)| *name).collect::<Vec<_>>())
-    .bind(buckets.iter().map(|(_, key)| *key).collect::<Vec<_>>())
-    .bind(items.iter().map(|(name, key, ..)| bucket_of(name, key)).collect::<Vec<_>>())
-    .bind(items.iter().map(|(_, _, rule, _)| rule_of(rule)).collect::<Vec<_>>())
-    .bind(items.iter().map(|(.., count)| *count).collect::<Vec<_>>())
-    .bind(steps.iter().map(|step| step.op).collect::<Vec<_>>())
-    .bind(steps.iter().map(|step| step.reserve).collect::<Vec<_>>())
-    .bind(steps.iter().map(|step| int(step.items.len()) - 1).collect::<Vec<_>>())
-    .bind(times)
-    .bind(steps.iter().map(|step| step.at).collect::<Vec<_>>())
-    .fetch_one(conn)
-    .await
+    sqlx::query(sql)
+        .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| rule.period_us).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| rule.capacity).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| rule.max_reserved).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
+        .bind(rules.iter().map(|rule| rule.shards.cast_signed()).collect::<Vec<_>>())
+        .bind(buckets.iter().map(|(name, _)| *name).collect::<Vec<_>>())
+        .bind(buckets.iter().map(|(_, key)| *key).collect::<Vec<_>>())
+        .bind(items.iter().map(|(name, key, ..)| bucket_of(name, key)).collect::<Vec<_>>())
+        .bind(items.iter().map(|(_, _, rule, _)| rule_of(rule)).collect::<Vec<_>>())
+        .bind(items.iter().map(|(.., count)| *count).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| step.op).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| step.reserve).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| int(step.items.len()) - 1).collect::<Vec<_>>())
+        .bind(times)
+        .bind(steps.iter().map(|step| step.at).collect::<Vec<_>>())
+        .fetch_one(conn)
+        .await
 }
 
 /// All steps in one statement.
 pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
-    let row = ask(conn, steps, None).await?;
+    ask(conn, ON_THE_TABLE, steps, None).await.map(|row| answers(&row, steps))
+}
+
+/// The same without a look at the table, as if every bucket were new.
+pub async fn decide_in_memory(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
+    ask(conn, IN_MEMORY, steps, None).await.map(|row| answers(&row, steps))
+}
+
+fn answers(row: &PgRow, steps: &[Step<'_>]) -> Vec<Answer> {
     let admitted: Vec<i32> = row.get("call_admitted");
     let waits: Vec<Option<i64>> = row.get("call_waits");
     let mut refused = row.get::<Vec<bool>, _>("item_refused").into_iter();
@@ -90,7 +113,7 @@ pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<A
             values,
         }
     };
-    Ok(steps.iter().enumerate().map(answer).collect())
+    steps.iter().enumerate().map(answer).collect()
 }
 
 /// How often a step was allowed, the wait of the others, and the balance after all of it.
@@ -102,7 +125,7 @@ pub async fn decide_repeated(
     steps: &[Step<'_>],
     times: &[i32],
 ) -> Result<Vec<Repeated>, sqlx::Error> {
-    let row = ask(conn, steps, Some(times)).await?;
+    let row = ask(conn, ON_THE_TABLE, steps, Some(times)).await?;
     let waits: Vec<Option<i64>> = row.get("call_waits");
     let values: Vec<f64> = row.get("item_values");
     let admitted: Vec<i32> = row.get("call_admitted");

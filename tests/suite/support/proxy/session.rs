@@ -331,7 +331,7 @@ fn of_text(text: &str) -> Option<Point> {
         Some(Point::AdvisoryLock)
     } else if text == "SELECT pg_catalog.version()" {
         Some(Point::Version)
-    } else if [".rate_limit_decide_batch(", ".rate_limit_decide_one(", ".rate_limit_decide_once("]
+    } else if [".rate_limit_decide(", ".rate_limit_take_ample(", ".rate_limit_decide_one(", ".rate_limit_decide_once("]
         .iter()
         .any(|name| text.contains(name))
     {

@@ -1,0 +1,30 @@
+-- rate_limit_asked(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[])
+-- SHA-256: 93c476ae58e2675a2a247fe18cbd2e5bf080c056feed732bcc35878369b45f33
+
+-- Returns the buckets of a batch with what is asked of each in all, and its limit; only those that are valid. Inlined.
+CREATE OR REPLACE FUNCTION public.rate_limit_asked(
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_amounts double precision[]
+) RETURNS TABLE (
+  nth integer, name text, key text, amount double precision, kind text, rate double precision, period bigint,
+  capacity double precision, phase bigint, resolution integer
+) LANGUAGE sql STABLE
+AS $function$
+  SELECT a.nth, a.name, a.key, a.amount, a.kind, a.rate, a.period, a.capacity, a.phase, a.resolution
+  FROM (
+    SELECT
+      u.nth::integer AS nth, u.name, u.key, u.amount, limit_kinds[l.nth] AS kind, limit_rates[l.nth] AS rate,
+      limit_periods[l.nth] AS period, coalesce(limit_capacities[l.nth], limit_rates[l.nth]) AS capacity,
+      public.rate_limit_grid(limit_kinds[l.nth], limit_starts[l.nth], limit_periods[l.nth], u.name, u.key) AS phase,
+      coalesce(limit_resolutions[l.nth], 1) AS resolution
+    -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+    FROM unnest((SELECT bucket_names), bucket_keys, bucket_limits, bucket_amounts)
+      WITH ORDINALITY AS u (name, key, nth_limit, amount, nth)
+    CROSS JOIN LATERAL (SELECT coalesce(u.nth_limit, 1) AS nth) AS l
+    OFFSET 0 -- Nothing is computed twice.
+  ) AS a
+  WHERE a.rate BETWEEN 1e-100 AND 1e100 AND a.period BETWEEN 1 AND 3155760000000000 AND a.capacity BETWEEN 0 AND 1e100
+    AND a.resolution BETWEEN 1 AND 1000 AND (a.amount = 0 OR a.amount BETWEEN 1e-100 AND a.capacity)
+$function$;
+COMMENT ON FUNCTION public.rate_limit_asked IS 'Returns the buckets of a batch with what is asked of each; inlined.';

@@ -1,0 +1,18 @@
+-- rate_limit_value_after(text, double precision, bigint, double precision[], bigint, double precision, bigint, double precision, bigint, integer, double precision)
+-- SHA-256: 871c1197a0160e366dd527d16d37c82020e4045023d0a4205e5af66332097adc
+
+-- The columns of a row of this kind and grid after `amount` tokens were taken from it at `now`, whatever it holds, as expressions
+-- for a statement on many rows; rate_limit_take_from says the same of one row.
+CREATE OR REPLACE FUNCTION public.rate_limit_value_after(
+  kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'token_bucket' THEN public.rate_limit_token_bucket_value(value, ts, now, rate, period, capacity) - amount
+    WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount
+    WHEN 'sliding_window'
+    THEN public.rate_limit_sliding_window_value(value, ts, earlier_counts, now, period, phase, resolution) + amount
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_value_after IS 'Returns the value of a row after tokens were taken; inlined.';

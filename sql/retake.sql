@@ -1,0 +1,21 @@
+-- Undoes what one UPDATE has taken from a row, and takes `amount` as of `at`, or else as of the time at which that was taken. The row
+-- is locked. Returns what is left.
+CREATE OR REPLACE FUNCTION public.rate_limit_retake(
+  bucket_name text, bucket_key text, nth_shard integer, kind text, rate double precision, period bigint,
+  capacity double precision, phase bigint, resolution integer, taken double precision, amount double precision, at bigint
+) RETURNS double precision LANGUAGE plpgsql VOLATILE
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  bucket public.rate_limits;
+  again record;
+BEGIN
+  SELECT r.* INTO bucket FROM public.rate_limits AS r WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard;
+  again := public.rate_limit_take_from(kind, bucket, bucket.ts, rate, period, capacity, phase, resolution, - taken);
+  again := public.rate_limit_take_from(
+    kind, again.after, greatest(at, bucket.ts), rate, period, capacity, phase, resolution, amount);
+  PERFORM public.rate_limit_write(again.after, again.after, false);
+  RETURN again.remaining;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_retake IS 'Takes anew what was taken from a row that is locked.';
