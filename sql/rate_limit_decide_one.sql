@@ -35,6 +35,7 @@ DECLARE
   before public.rate_limits;
   after public.rate_limits;
   is_written boolean;
+  may_hold boolean := false; -- an UPDATE took so long that it may have waited for a row, and locked it
   decided record;
 BEGIN
   IF coalesce(
@@ -121,6 +122,7 @@ BEGIN
         RETURNING public.rate_limit_sliding_window_left_at(
             r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) INTO balance;
       END IF;
+      may_hold := may_hold OR public.rate_limit_clock() > now + 200;
       EXIT WHEN balance IS NOT NULL OR (shards = 1 AND public.rate_limit_clock() <= now + 1000);
     END LOOP;
     IF balance IS NOT NULL THEN
@@ -179,7 +181,7 @@ BEGIN
   decided := public.rate_limit_decide(
     ARRAY[kind], ARRAY[rate], ARRAY[period], ARRAY[capacity], ARRAY[max_reserved], ARRAY[start], ARRAY[resolution],
     CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[1], NULL, ARRAY[count], NULL,
-    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, part IS NOT NULL AND shards > 1);
+    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, may_hold AND shards > 1);
   RETURN ARRAY[coalesce(decided.call_admitted[1], times), decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;

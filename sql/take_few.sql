@@ -53,6 +53,9 @@ BEGIN
     balances[items[b]] := taken.remaining;
   END LOOP;
 
+  IF public.rate_limit_clock() - now > 1000 THEN
+    RETURN NULL; -- A session's first decision takes long.
+  END IF;
   FOR b IN 1 .. buckets LOOP
     IF NOT public.rate_limit_write(before[b], after[b], true) THEN
       FOR written IN 1 .. b - 1 LOOP

@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: c7e81e27fc283f99958a6bb23691148a08feec26772c14cb72af650819c88856
+-- SHA-256: 279694b57953abb870b4ba302b2f4db5da99359b33217ffdd85d5a20039a074f
 
 -- Decides one call on one bucket, made `times` times. Arguments and their meaning are those of rate_limit_decide, which decides what
 -- one row is not enough for.
@@ -38,6 +38,7 @@ DECLARE
   before public.rate_limits;
   after public.rate_limits;
   is_written boolean;
+  may_hold boolean := false; -- an UPDATE took so long that it may have waited for a row, and locked it
   decided record;
 BEGIN
   IF coalesce(
@@ -124,6 +125,7 @@ BEGIN
         RETURNING public.rate_limit_sliding_window_left_at(
             r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) INTO balance;
       END IF;
+      may_hold := may_hold OR public.rate_limit_clock() > now + 200;
       EXIT WHEN balance IS NOT NULL OR (shards = 1 AND public.rate_limit_clock() <= now + 1000);
     END LOOP;
     IF balance IS NOT NULL THEN
@@ -182,7 +184,7 @@ BEGIN
   decided := public.rate_limit_decide(
     ARRAY[kind], ARRAY[rate], ARRAY[period], ARRAY[capacity], ARRAY[max_reserved], ARRAY[start], ARRAY[resolution],
     CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[1], NULL, ARRAY[count], NULL,
-    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, part IS NOT NULL AND shards > 1);
+    CASE WHEN reserves THEN ARRAY[true] END, NULL, ARRAY[times], NULL, may_hold AND shards > 1);
   RETURN ARRAY[coalesce(decided.call_admitted[1], times), decided.call_waits[1], decided.item_values[1], NULL];
 END
 $function$;

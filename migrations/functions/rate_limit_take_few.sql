@@ -1,5 +1,5 @@
 -- rate_limit_take_few(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], integer[], double precision[])
--- SHA-256: be04e550fc2b3058902161ad1badd0f0e77df18d0d1a90b327e29ddfa46bed4c
+-- SHA-256: bbdefcb0c7b6a4aa3cf213717ae0032f72dfe7ca5f88da4290543819852dcc92
 
 -- Takes what calls of `limit` ask of few buckets, each of them asked once, if every bucket covers it: like rate_limit_decide_each, but
 -- with no more than that takes. Returns the balances for the items, or NULL if rate_limit_decide_each has to decide. The buckets are
@@ -56,6 +56,9 @@ BEGIN
     balances[items[b]] := taken.remaining;
   END LOOP;
 
+  IF public.rate_limit_clock() - now > 1000 THEN
+    RETURN NULL; -- A session's first decision takes long.
+  END IF;
   FOR b IN 1 .. buckets LOOP
     IF NOT public.rate_limit_write(before[b], after[b], true) THEN
       FOR written IN 1 .. b - 1 LOOP
