@@ -289,11 +289,14 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
         let failure = match sent {
             Ok(answers) => {
                 span.record("outcome", "done");
-                observability::batch(W::OP, calls.len());
+                let decided = answers.iter().flatten().count();
+                if decided > 0 {
+                    observability::batch(W::OP, decided);
+                }
                 let mut open = Vec::new();
                 for (waiting, answer) in calls.into_iter().zip(answers) {
                     match answer {
-                        // A caller who has gone is charged, and not told.
+                        // A caller who has gone is charged all the same.
                         Some(answer) => drop(waiting.reply.send(Ok((waiting.call, answer)))),
                         None => open.push(waiting),
                     }
