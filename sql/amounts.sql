@@ -1,5 +1,5 @@
--- Returns the sum of the counts that the calls take from each bucket; NULL for a bucket whose whole balance matters, because a call
--- credits, resets or peeks at it.
+-- Returns how many tokens all the calls together take from each bucket; NULL for a bucket that a call credits, resets or peeks at,
+-- because then its whole balance matters.
 CREATE OR REPLACE FUNCTION public.rate_limit_amounts(
   buckets integer, item_buckets integer[], item_counts double precision[], call_ops text[], call_sizes integer[],
   call_times integer[]

@@ -7,8 +7,8 @@
 --
 -- All transactions take rows in one order, or two of them could wait for each other in a circle: new rows first, then existing
 -- ones, each by (name, key, shard) in bytes. A transaction that has existing rows inserts no more, but the other rows of a bucket
--- whose row of shard 0 it has. Nothing here catches an exception: a caught 40001 would let the transaction commit on what it
--- should not have read.
+-- whose row of shard 0 it has. An error is never caught: after a caught 40001 the transaction could commit a decision that rests
+-- on a stale row.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
@@ -134,8 +134,8 @@ BEGIN
       END IF;
     END LOOP;
     IF bucket_in_doubt IS NULL THEN
-      -- Another transaction had locked a row, and left it as it was: what was decided as of a moment before the wait would count
-      -- what has flowed in since twice. All rows are locked now.
+      -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the
+      -- tokens that have flowed in since twice, so it is made again. All rows are locked now.
       EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
         OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
     END IF;

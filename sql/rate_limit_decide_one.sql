@@ -128,8 +128,8 @@ BEGIN
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;
       IF waited > 2000 THEN
-        -- Another transaction had locked the row, and left it as it was. What was taken as of a moment before the wait would count
-        -- what has flowed in since twice.
+        -- Another transaction had locked the row, and left it as it was. A decision as of a moment before the wait would count the
+        -- tokens that have flowed in since twice, so it is made again.
         balance := public.rate_limit_retake(
           bucket_name, bucket_key, part, kind, share_rate, period, share_capacity, phase, resolution, amount, amount, now + waited);
       END IF;

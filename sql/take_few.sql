@@ -65,8 +65,8 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- Another transaction had locked a row, and left it as it was: what was decided as of a moment before the wait would count what
-  -- has flowed in since twice. All rows are locked now.
+  -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the tokens
+  -- that have flowed in since twice, so it is made again. All rows are locked now.
   waited := public.rate_limit_clock() - now;
   FOR b IN 1 .. CASE WHEN waited > 2000 THEN buckets ELSE 0 END LOOP
     l := coalesce(item_limits[items[b]], 1);

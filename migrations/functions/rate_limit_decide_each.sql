@@ -1,5 +1,5 @@
 -- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: 341429d19092886adac89debf13d1d93ff2e5a30e3fb036f286324125d07660e
+-- SHA-256: 5ef0a2e698730d92231d430be80546ab4e4e79a0c5650ed00288a5831af717d2
 
 -- Decides calls row by row: it reads the rows without locking them, decides, and writes each row that is to change if it has not
 -- changed since. So a denial locks nothing and writes nothing. Arguments and results are those of rate_limit_decide; the buckets
@@ -10,8 +10,8 @@
 --
 -- All transactions take rows in one order, or two of them could wait for each other in a circle: new rows first, then existing
 -- ones, each by (name, key, shard) in bytes. A transaction that has existing rows inserts no more, but the other rows of a bucket
--- whose row of shard 0 it has. Nothing here catches an exception: a caught 40001 would let the transaction commit on what it
--- should not have read.
+-- whose row of shard 0 it has. An error is never caught: after a caught 40001 the transaction could commit a decision that rests
+-- on a stale row.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
@@ -137,8 +137,8 @@ BEGIN
       END IF;
     END LOOP;
     IF bucket_in_doubt IS NULL THEN
-      -- Another transaction had locked a row, and left it as it was: what was decided as of a moment before the wait would count
-      -- what has flowed in since twice. All rows are locked now.
+      -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the
+      -- tokens that have flowed in since twice, so it is made again. All rows are locked now.
       EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
         OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
     END IF;

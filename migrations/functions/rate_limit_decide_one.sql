@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 279694b57953abb870b4ba302b2f4db5da99359b33217ffdd85d5a20039a074f
+-- SHA-256: 6ceef578cafe2ef0b9e0f0c31b461adba1ffde7f2d53c858ccff9817b6199cab
 
 -- Decides one call on one bucket, made `times` times. Arguments and their meaning are those of rate_limit_decide, which decides what
 -- one row is not enough for.
@@ -131,8 +131,8 @@ BEGIN
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;
       IF waited > 2000 THEN
-        -- Another transaction had locked the row, and left it as it was. What was taken as of a moment before the wait would count
-        -- what has flowed in since twice.
+        -- Another transaction had locked the row, and left it as it was. A decision as of a moment before the wait would count the
+        -- tokens that have flowed in since twice, so it is made again.
         balance := public.rate_limit_retake(
           bucket_name, bucket_key, part, kind, share_rate, period, share_capacity, phase, resolution, amount, amount, now + waited);
       END IF;

@@ -1,10 +1,10 @@
 -- rate_limit_take_ample(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[], integer[], double precision[], integer[])
--- SHA-256: 5452061d9eab9238cdc4c643af6ac22ddea8b984ed4556685d859cebfdc89ba7
+-- SHA-256: 6d07cd96dba47cbc3619d123af4c7ca353c2577ea71f26738d4918552b684b14
 
--- Takes what a batch asks of its buckets in all, from each bucket that covers it: where every bucket does, order does not matter,
--- and no call has to be looked at. Returns the balance of each bucket after that, in the order given; NULL for a bucket that did
--- not cover it. Calls that ask such a bucket are undone, and those after them on the other buckets that they ask: the caller has
--- them decided by rate_limit_decide, in a transaction after this one.
+-- Takes the sums that a batch needs from all buckets that cover them. If every bucket does, the order of the calls does not matter,
+-- and all of them are allowed. Returns the balance of each bucket after that, in the order given; NULL for a bucket that did not
+-- cover its sum. Calls on such a bucket are undone, and so are later calls on the other buckets of those calls: the client has
+-- rate_limit_decide decide them, in a transaction after this one.
 --
 --   limit_*         as of rate_limit_decide, without shards
 --   bucket_*        names and keys, sorted by their bytes, each bucket once; the limit of each, counted from 1, NULL: all the first;
@@ -89,8 +89,8 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- Another transaction may have locked a row, and left it as it was. What was decided as of a moment before the wait would count
-  -- what has flowed in since twice.
+  -- Another transaction may have locked a row, and left it as it was. A decision as of a moment before the wait would count the
+  -- tokens that have flowed in since twice, so it is made again.
   is_late := public.rate_limit_clock() - now > 2000 + 50 * buckets;
   IF cardinality(taken) < buckets THEN
     backs := array_fill(0::double precision, ARRAY[buckets]);

@@ -1,5 +1,5 @@
 -- rate_limit_take_few(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], integer[], double precision[])
--- SHA-256: bbdefcb0c7b6a4aa3cf213717ae0032f72dfe7ca5f88da4290543819852dcc92
+-- SHA-256: 0f7a711826a07672e10d48c4a9233dea7b529a461af90035e0ddcc87b37db8a4
 
 -- Takes what calls of `limit` ask of few buckets, each of them asked once, if every bucket covers it: like rate_limit_decide_each, but
 -- with no more than that takes. Returns the balances for the items, or NULL if rate_limit_decide_each has to decide. The buckets are
@@ -68,8 +68,8 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- Another transaction had locked a row, and left it as it was: what was decided as of a moment before the wait would count what
-  -- has flowed in since twice. All rows are locked now.
+  -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the tokens
+  -- that have flowed in since twice, so it is made again. All rows are locked now.
   waited := public.rate_limit_clock() - now;
   FOR b IN 1 .. CASE WHEN waited > 2000 THEN buckets ELSE 0 END LOOP
     l := coalesce(item_limits[items[b]], 1);

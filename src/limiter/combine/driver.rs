@@ -296,7 +296,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
                 let mut open = Vec::new();
                 for (waiting, answer) in calls.into_iter().zip(answers) {
                     match answer {
-                        // A caller who has gone is charged all the same.
+                        // A call is charged even if its caller has gone.
                         Some(answer) => drop(waiting.reply.send(Ok((waiting.call, answer)))),
                         None => open.push(waiting),
                     }
