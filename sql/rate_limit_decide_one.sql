@@ -34,8 +34,10 @@ DECLARE
   balance double precision;
   before public.rate_limits;
   after public.rate_limits;
+  is_new boolean; -- there is no row; NULL if there are several, or none was read
   is_written boolean;
-  may_hold boolean := false; -- an UPDATE took so long that it may have waited for a row, and locked it
+  has_waited boolean; -- an UPDATE took so long that it may have waited for a row, and locked it
+  may_hold boolean := false; -- this has happened
   decided record;
 BEGIN
   IF coalesce(
@@ -54,10 +56,12 @@ BEGIN
       part := (decided.bucket).shard;
       beyond := decided.beyond;
     END IF;
-    -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first UPDATE takes long, too.
-    FOR attempt IN 1 .. CASE WHEN reserves OR part IS NULL THEN 0 ELSE 3 END LOOP
+    -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first decision takes long.
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 3 END LOOP
       now := public.rate_limit_clock();
-      IF kind = 'token_bucket' THEN
+      IF reserves THEN
+        NULL;
+      ELSIF kind = 'token_bucket' THEN
         UPDATE public.rate_limits AS r
         SET
           value = public.rate_limit_token_bucket_value(r.value, r.ts, now, share_rate, period, share_capacity) - amount,
@@ -122,8 +126,25 @@ BEGIN
         RETURNING public.rate_limit_sliding_window_left_at(
             r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) INTO balance;
       END IF;
-      may_hold := may_hold OR public.rate_limit_clock() > now + 200;
-      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND public.rate_limit_clock() <= now + 1000);
+      has_waited := public.rate_limit_clock() > now + 200;
+      may_hold := may_hold OR has_waited;
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1);
+      CONTINUE WHEN shards > 1 OR (has_waited AND attempt = 1);
+      SELECT r.*
+      INTO before
+      FROM public.rate_limits AS r
+      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard BETWEEN 0 AND 0
+      ORDER BY r.shard DESC
+      LIMIT 1;
+      is_new := CASE WHEN before.ts IS NULL OR before.shards = 1 THEN before.ts IS NULL END;
+      EXIT WHEN is_new IS NULL;
+      before.name := bucket_name;
+      before.key := bucket_key;
+      before.shard := 0;
+      before.shards := 1;
+      decided := public.rate_limit_item(
+        before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
+      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (reserves OR is_new OR NOT decided.is_allowed);
     END LOOP;
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;
@@ -135,30 +156,12 @@ BEGIN
       END IF;
       RETURN ARRAY[times, NULL, balance + beyond, waited];
     END IF;
-    IF shards = 1 AND times = 1 THEN
-      SELECT r.*
-      INTO before
-      FROM public.rate_limits AS r
-      WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard BETWEEN 0 AND 0
-      ORDER BY r.shard DESC
-      LIMIT 1;
-    END IF;
-    IF shards = 1 AND times = 1 AND (before.shards = 1 OR before.ts IS NULL) THEN
-      before.name := bucket_name;
-      before.key := bucket_key;
-      before.shard := 0;
-      before.shards := 1;
-      FOR attempt IN 1 .. 2 LOOP -- A session's first decision takes long.
-        now := public.rate_limit_clock();
-        decided := public.rate_limit_item(
-          before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
-        EXIT WHEN public.rate_limit_clock() <= now + 1000;
-      END LOOP;
+    IF is_new IS NOT NULL THEN
       IF NOT decided.is_allowed THEN
         RETURN ARRAY[0, decided.wait, decided.remaining, NULL];
       END IF;
       after := decided.bucket_after;
-      IF before.ts IS NULL THEN
+      IF is_new THEN
         INSERT INTO public.rate_limits (name, key, value, ts, idle_at, earlier_counts)
         VALUES (bucket_name, bucket_key, after.value, after.ts, after.idle_at, after.earlier_counts)
         ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;

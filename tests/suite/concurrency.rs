@@ -204,7 +204,7 @@ async fn one_key_admits_exactly_its_capacity() {
         assert!(balance(&database.pool, &work, "a").await.abs() < 1e-6, "{level}, {shards} shards");
         assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
         if level == "READ COMMITTED" {
-            assert_eq!(done.conflicts, 0, "rows are locked before they are read: nothing fails");
+            assert_eq!(done.conflicts, 0, "rows are locked before they are read: nothing fails, {shards} shards");
         }
     }
 }
