@@ -60,9 +60,6 @@ mod limiter;
 mod retry;
 mod sql;
 
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
@@ -75,10 +72,11 @@ pub mod queue;
 pub mod web;
 
 pub use call::{
-    Balances, Call, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Outcome, Permit,
+    Balances, Call, CallAt, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Op,
+    Outcome, Permit,
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
-pub use limit::{Kind, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
+pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
-use pg_limiter::cli::{LogField, LogLine};
+use pg_limiter_cli::{LogField, LogLine};
 use pg_limiter_fuzz::bounded;
 
 const FIELDS: [LogField; 8] = [

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pg_limiter::cli::Event;
+use pg_limiter_cli::Event;
 use pg_limiter_fuzz::bounded;
 
 /// From 1800 to 2199, in microseconds since 1970.

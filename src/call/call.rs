@@ -1,5 +1,6 @@
-use crate::call::{Item, Key, LimitRef};
-use crate::limit::Tokens;
+use crate::call::{Item, Key, LimitRef, Op, Resolved};
+use crate::error::InvalidCall;
+use crate::limit::{Limits, Tokens};
 
 /// What is decided together: one [`Item`] or several, all charged or none.
 ///
@@ -20,6 +21,15 @@ pub struct Call {
 }
 
 impl Call {
+    /// Checks the call against these limits, without a database: whether every limit is known, and whether the call can ever be
+    /// allowed.
+    ///
+    /// # Errors
+    /// [`InvalidCall`] as [`Limiter::limit`](crate::Limiter::limit) would return it.
+    pub fn validate(&self, op: Op, limits: &Limits) -> Result<(), InvalidCall> {
+        Resolved::new(op, self.clone(), limits, None).map(drop)
+    }
+
     /// Take the tokens even if they are not there yet, as far as each limit's `max_reserved` allows, and say how long
     /// to wait for them. A sliding window cannot.
     pub const fn reserve(mut self) -> Self {
@@ -52,6 +62,11 @@ impl Call {
     pub fn idempotency_key(mut self, key: impl Into<Key>) -> Self {
         self.idempotency_key = Some(key.into());
         self
+    }
+
+    /// Whether the call may reserve tokens: see [`reserve`](Self::reserve).
+    pub const fn reserves(&self) -> bool {
+        self.reserve
     }
 
     /// The items, in their order.

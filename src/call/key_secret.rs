@@ -73,6 +73,11 @@ impl KeySecret {
         Ok(Self { keyed: Arc::new(keyed) })
     }
 
+    /// The key of a limit as it is stored: to find or delete its rows with SQL of your own.
+    pub fn stored_key(&self, limit: &str, key: &str) -> String {
+        self.key(limit, key).as_ref().to_owned()
+    }
+
     /// The key of a limit, as it is stored.
     pub(crate) fn key(&self, limit: &str, key: &str) -> Arc<str> {
         if key.is_empty() {

@@ -2,6 +2,7 @@
 
 mod balances;
 mod call;
+mod call_at;
 mod decision;
 mod item;
 mod key_secret;
@@ -9,9 +10,11 @@ mod resolved;
 
 pub use balances::Balances;
 pub use call::Call;
+pub use call_at::CallAt;
 pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
 pub use item::{Item, Key, LimitRef};
 pub use key_secret::{InvalidKeySecret, KeySecret};
+pub use resolved::Op;
 
 pub(crate) use item::Hidden;
-pub(crate) use resolved::{Op, Resolved, ResolvedItem};
+pub(crate) use resolved::{Resolved, ResolvedItem};

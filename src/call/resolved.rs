@@ -10,18 +10,25 @@ use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name};
 const LONGEST_KEY: usize = 1024;
 const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
-/// What is to happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+/// What a call does with the tokens of its items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Op {
+    /// Takes them, if every item's limit allows it.
     Limit,
+    /// Decides as [`Op::Limit`] does, and takes nothing.
     Check,
+    /// Gives them back.
     Credit,
+    /// Takes them whether or not they are available.
     Charge,
+    /// Fills the buckets of its items.
     Reset,
 }
 
 impl Op {
-    pub(crate) const fn as_str(self) -> &'static str {
+    /// `limit`, `check`, `credit`, `charge` or `reset`.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
             Self::Check => "check",
@@ -137,7 +144,7 @@ impl ResolvedItem {
         if reserve && !self.limit.kind().can_reserve() {
             return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
         }
-        let most = self.limit.most(reserve);
+        let most = self.limit.largest_count(reserve);
         // As forgiving as the decision itself: sums of fractions are not exact.
         if self.count > most + 1e-9 + 1e-14 * most {
             return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, most });

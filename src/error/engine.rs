@@ -21,7 +21,7 @@ impl Engine {
     }
 
     /// The release of YugabyteDB in that text, `2025.2.0.0-b1`; `None` if it is PostgreSQL's.
-    pub(crate) fn yugabyte_release(version: &str) -> Option<&str> {
+    pub fn yugabyte_release(version: &str) -> Option<&str> {
         let (_, release) = version.split_once("-YB-")?;
         release.split([' ', ',']).next()
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::call::Denied;
-use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, sqlstate};
+use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, refuses_settings, sqlstate};
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// What the database says, without the line of its own source code that the driver appends.
@@ -216,6 +216,23 @@ impl Error {
             | Self::SchemaMissing { source, .. } => Self::OutcomeUnknown { last: source },
             other => other,
         }
+    }
+
+    /// What the database reports of this error, with its SQLSTATE, and without the line of the server's source code that sqlx
+    /// appends.
+    pub fn database_message(error: &sqlx::Error) -> String {
+        told(error)
+    }
+
+    /// Whether a pooler between this process and the server refuses the settings that a connection asks for when it starts. The
+    /// limiter's own connections need such settings: see [`Connections`](crate::Connections).
+    pub fn refuses_settings(error: &sqlx::Error) -> bool {
+        refuses_settings(error)
+    }
+
+    /// The error of a statement of your own on the limiter's tables and functions, classified as those of the library are.
+    pub fn of_sql(source: sqlx::Error, schema: &str) -> Self {
+        Self::of_statement(source, schema)
     }
 
     /// A failure of a statement within the caller's transaction.

@@ -50,7 +50,7 @@ impl Kind {
     }
 
     /// Whether an option of limits, by its name, applies to this kind.
-    pub(crate) fn takes(self, option: &str) -> bool {
+    pub fn has_option(self, option: &str) -> bool {
         match option {
             "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
             "start" => matches!(self, Self::FixedWindow | Self::SlidingWindow),
@@ -67,7 +67,7 @@ impl Kind {
             ("start", options.start.is_some()),
             ("resolution", options.resolution.is_some()),
         ];
-        set.into_iter().find(|(name, set)| *set && !self.takes(name)).map(|(name, _)| name)
+        set.into_iter().find(|(name, set)| *set && !self.has_option(name)).map(|(name, _)| name)
     }
 }
 

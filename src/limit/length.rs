@@ -1,6 +1,70 @@
 //! Lengths of time: whole microseconds inside, "1h 30m" outside.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+/// A length of time as limits files write it: "1500ms", "1h 30m", "7d".
+///
+/// Units are w, d, h, m, s, ms and us. Months and years are refused, because they differ in length. A precision limits how many parts
+/// are printed: `{:.1}` prints "1h 30m" as "1h".
+///
+/// ```
+/// use std::time::Duration;
+/// use pg_limiter::Length;
+///
+/// let length: Length = "90m".parse()?;
+/// assert_eq!(Duration::from(length), Duration::from_secs(5400));
+/// assert_eq!(length.to_string(), "1h 30m");
+/// assert!("1 month".parse::<Length>().is_err());
+/// # Ok::<(), pg_limiter::InvalidLength>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Length(u64);
+
+/// A text that is no [`Length`], and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidLength(String);
+
+impl Length {
+    /// A length of so many microseconds.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// The length in microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<Duration> for Length {
+    /// Cuts off fractions of a microsecond.
+    fn from(length: Duration) -> Self {
+        Self(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Length> for Duration {
+    fn from(length: Length) -> Self {
+        Self::from_micros(length.0)
+    }
+}
+
+impl FromStr for Length {
+    type Err = InvalidLength;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLength> {
+        parse_micros(text).map(|micros| Self(micros.unsigned_abs())).map_err(InvalidLength)
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_parts(self.0, f.precision().unwrap_or(UNITS.len())))
+    }
+}
 
 /// In microseconds, the longest first. A month and a year are no fixed lengths.
 const UNITS: [(u64, &str); 6] =
@@ -34,12 +98,6 @@ pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
     micros(length).ok_or_else(|| format!("\"{text}\" is not a whole number of microseconds"))
 }
 
-/// The same as a `Duration`.
-#[cfg(feature = "cli")]
-pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
-    parse_micros(text).map(|micros| Duration::from_micros(micros.unsigned_abs()))
-}
-
 /// Whether a valid length of time has a month or a year among its units.
 fn has_months(text: &str) -> bool {
     text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M" || unit.starts_with("mo") || unit.starts_with('y'))
@@ -50,14 +108,8 @@ pub(crate) fn format_micros(micros: i64) -> String {
     format_parts(micros.unsigned_abs(), UNITS.len())
 }
 
-/// The same of a `Duration`, without what is finer than microseconds.
-#[cfg(feature = "cli")]
-pub(crate) fn format_length(length: Duration) -> String {
-    format_micros(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
-}
-
 /// The first so many parts of a length: "40d 12h".
-pub(crate) fn format_parts(micros: u64, most: usize) -> String {
+fn format_parts(micros: u64, most: usize) -> String {
     let mut left = micros;
     let mut parts = Vec::with_capacity(most);
     for (unit, name) in UNITS {

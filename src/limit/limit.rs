@@ -1,7 +1,8 @@
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::InvalidLimit;
-use crate::limit::{Kind, shards};
+use crate::limit::{Kind, format_micros, shards};
 
 /// A hundred years of 365.25 days, in microseconds.
 const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
@@ -141,7 +142,7 @@ impl Limit {
     }
 
     /// The largest count that can ever be served.
-    pub(crate) fn most(&self, reserve: bool) -> f64 {
+    pub fn largest_count(&self, reserve: bool) -> f64 {
         if reserve { self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER) } else { self.capacity() }
     }
 
@@ -166,5 +167,25 @@ impl Limit {
     /// `None` where the default holds.
     pub(crate) const fn given_shards(&self) -> Option<u32> {
         if self.shards == 1 { None } else { Some(self.shards) }
+    }
+}
+
+/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} per {}", self.kind, self.rate, format_micros(self.period))?;
+        let options = [
+            ("capacity", self.capacity.map(|tokens| tokens.to_string())),
+            ("max_reserved", self.max_reserved.map(|tokens| tokens.to_string())),
+            ("start", self.start.map(format_micros)),
+            ("resolution", self.resolution.map(|parts| parts.to_string())),
+            ("shards", (self.shards > 1).then(|| self.shards.to_string())),
+        ];
+        for (option, value) in options {
+            if let Some(value) = value {
+                write!(f, ", {option} {value}")?;
+            }
+        }
+        Ok(())
     }
 }

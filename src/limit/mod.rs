@@ -10,13 +10,12 @@ mod spec;
 mod tokens;
 
 pub use kind::{Kind, LimitBuilder, kinds};
+pub use length::{InvalidLength, Length};
 pub use limit::Limit;
 pub use set::Limits;
 pub use shards::LimitWarning;
 pub use tokens::Tokens;
 
-#[cfg(feature = "cli")]
-pub(crate) use length::{format_length, format_parts, parse_length};
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};
 pub(crate) use set::check_name;

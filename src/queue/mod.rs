@@ -61,6 +61,7 @@ mod leases;
 mod mean;
 mod own;
 mod queue;
+mod queues;
 mod run;
 mod time;
 mod upkeep;
@@ -74,8 +75,6 @@ pub use handler::{BoxError, Finish, Handler, HandlerFn, RunningJob, handler_fn};
 pub use info::{JobInfo, JobItem, JobState};
 pub use job::Job;
 pub use queue::Queue;
+pub use queues::{JobFilter, Queues};
 pub use within::QueueWithin;
 pub use worker::{Worker, WorkerReport};
-
-#[cfg(feature = "cli")]
-pub(crate) use own::QueueTool;

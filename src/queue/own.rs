@@ -10,12 +10,8 @@ use sqlx::{Connection, PgConnection};
 use crate::error::Error;
 use crate::limit::Limits;
 use crate::limiter::{Isolation, Limiter, Statement};
-#[cfg(feature = "cli")]
-use crate::queue::{GroupCounts, JobInfo};
 use crate::sql::Statements;
 use crate::sql::queue::{Claim, Claimed, QueueStatements, claim, read};
-#[cfg(feature = "cli")]
-use crate::sql::queue::{JobFilter, dead_ids, group_rows, job_rows};
 
 type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
@@ -114,36 +110,5 @@ impl Site {
         run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
     ) -> Result<T, Error> {
         self.limiter.own_transaction(Own { statements: &self.statements, arguments, run }).await
-    }
-}
-
-/// What the tool needs besides a queue: to look at all of them.
-#[cfg(feature = "cli")]
-pub(crate) struct QueueTool(Site);
-
-#[cfg(feature = "cli")]
-impl QueueTool {
-    pub(crate) fn new(limiter: &Limiter) -> Self {
-        Self(Site::new(limiter))
-    }
-
-    pub(crate) async fn groups(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
-        let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
-        Ok(rows.into_iter().map(Into::into).collect())
-    }
-
-    pub(crate) async fn jobs(&self, filter: JobFilter<'_>, most: i64) -> Result<Vec<JobInfo>, Error> {
-        let run = (filter, most);
-        let rows = self.0.own(run, |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, *most))).await?;
-        Ok(rows.into_iter().map(Into::into).collect())
-    }
-
-    /// Removes jobs of all queues that have been dead for so long.
-    pub(crate) async fn prune_dead(&self, dead_for: std::time::Duration) -> Result<u64, Error> {
-        crate::queue::queue::prune_dead_of(&self.0, None, dead_for).await
-    }
-
-    pub(crate) async fn dead(&self, queue: &str) -> Result<Vec<i64>, Error> {
-        self.0.own(queue, |conn, sql, queue| Box::pin(dead_ids(conn, sql, queue))).await
     }
 }

@@ -109,7 +109,6 @@ impl Batch {
     }
 
     /// Whether no call was added.
-    #[cfg(feature = "cli")]
     pub(crate) const fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -40,7 +40,7 @@ impl Schema {
     }
 
     /// As an SQL identifier.
-    pub(crate) fn quoted(&self) -> String {
+    pub fn quoted(&self) -> String {
         format!("\"{}\"", self.name.replace('"', "\"\""))
     }
 

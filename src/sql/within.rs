@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, Decision, Item, KeySecret, Op, Resolved};
-use crate::error::Error;
+use crate::call::{Balances, Call, CallAt, Decision, Item, KeySecret, Op, Resolved};
+use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
 use crate::observability::Seen;
 use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
@@ -85,6 +85,49 @@ impl RateLimits {
     /// ```
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
         Within { rate_limits: self, connection }
+    }
+
+    /// Decides calls at times that you give, in the order given and in one statement: to replay recorded traffic, or to read many
+    /// balances as of one time. Returns one decision for each call, or why the call can never be allowed; such a call is not sent.
+    ///
+    /// Only the role that owns the functions may give them a time, except for [`Op::Check`]. Use a schema of its own, such as
+    /// `pg_temp` with [`migrations`](crate::migrate::migrations) and [`functions`](crate::migrate::functions), unless all calls
+    /// are checks: buckets written at another time than the present decide present calls wrongly.
+    ///
+    /// # In a transaction
+    /// As [`Within::limit`]. One statement locks the rows of all calls: send some hundred calls at once.
+    ///
+    /// # Errors
+    /// See [`Within`]; [`Error::Database`] if the role may not give a time (SQLSTATE 42501), or a time is out of range.
+    ///
+    /// # Cancel safety
+    /// See [`Within`].
+    pub async fn decide_at(
+        &self,
+        connection: &mut PgConnection,
+        calls: &[CallAt],
+    ) -> Result<Vec<Result<Decision, InvalidCall>>, Error> {
+        let resolve = |one: &CallAt| Resolved::new(one.op, one.call.clone(), &self.limits, self.key_secret.as_ref());
+        let resolved: Vec<Result<Resolved, InvalidCall>> = calls.iter().map(resolve).collect();
+        let mut batch = Batch::new();
+        for (one, call) in calls.iter().zip(&resolved) {
+            if let Ok(call) = call {
+                batch.add(call, Some(one.micros()));
+            }
+        }
+        let answers = if batch.is_empty() {
+            Vec::new()
+        } else {
+            let decided = decide(connection, &self.statements, &batch).await;
+            decided.map_err(|error| Error::of_statement(error, self.schema().name()))?
+        };
+        let mut answers = answers.iter();
+        let missing = || Error::Database { source: sqlx::Error::RowNotFound };
+        let decisions = resolved.into_iter().map(|call| match call {
+            Ok(call) => Ok(Ok(answers.next().ok_or_else(missing)?.decision(&call))),
+            Err(invalid) => Ok(Err(invalid)),
+        });
+        decisions.collect()
     }
 
     pub(crate) const fn keep_answers(&self) -> Duration {

@@ -8,9 +8,10 @@ use pg_limiter::{
     Call, DenialMemory, Error, InvalidJob, InvalidKeySecret, Item, KeySecret, Limit, Limiter, Limits, RateLimits,
 };
 
-use crate::queue::{quick, scheduled, work_until_done};
+use crate::queue::{quick, work_until_done};
 use crate::support::Database;
 use crate::support::gate::{self, CENTURY};
+use crate::support::scheduled;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const ANNA: &str = "anna@example.com";
@@ -203,12 +204,11 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     assert!(!queue.settle(done[0].id, (done[0].items[0].limit.as_str(), ANNA, 1)).await.expect("an answer"));
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test]
 async fn the_tool_hashes_under_the_secret_in_a_file() {
     use std::process::Command;
 
-    use crate::tool::{TOOL, files, run};
+    use crate::support::tool::{files, run, tool};
 
     let database = Database::migrated().await;
     let limiter = limiter(&database, Some(SECRET));
@@ -230,7 +230,7 @@ async fn the_tool_hashes_under_the_secret_in_a_file() {
     assert!(tool(&args("peek")).starts_with("{\"value\": 6"));
     assert!(tool(&args("check")).contains("true"));
     let reset = |variable: &str, extra: &[&str]| {
-        let mut command = Command::new(TOOL);
+        let mut command = Command::new(tool());
         command.args(["reset", "mails", ANNA, "--database-url", &database.url]).args(extra);
         command.env("PG_LIMITER_KEY_SECRET_FILE", variable).output().expect("run the tool")
     };

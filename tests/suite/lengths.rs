@@ -47,7 +47,6 @@ fn a_limit_is_read_as_it_was_written() {
     }
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test(flavor = "multi_thread")]
 async fn months_and_years_are_refused_by_the_tool() {
     let inline = |period: &'static str, start: &'static str| {
@@ -57,16 +56,17 @@ async fn months_and_years_are_refused_by_the_tool() {
         let value = format!("\"{length}\"");
         let words = [value.as_str(), "months and years", "\"30d\""];
         for limit in [inline(length, "1h"), inline("1h", length)] {
-            crate::tool::run(None, &[&["limit", "a", "u1"][..], &limit].concat(), "").refuses(2, &words);
-            crate::tool::run(None, &[&["simulate"][..], &limit].concat(), "").refuses(2, &words);
+            crate::support::tool::run(None, &[&["limit", "a", "u1"][..], &limit].concat(), "").refuses(2, &words);
+            crate::support::tool::run(None, &[&["simulate"][..], &limit].concat(), "").refuses(2, &words);
         }
-        let (_dir, path) = crate::tool::files(&[("limits.toml", &file(length, "1h")[0])]);
+        let (_dir, path) = crate::support::tool::files(&[("limits.toml", &file(length, "1h")[0])]);
         let replay = ["replay", "--limits", &path("limits.toml"), "--events", "-"];
-        crate::tool::run(None, &replay, "").refuses(2, &words);
-        crate::tool::run(None, &["simulate", "--rate", "1", "--period", "1m", "--for", length], "").refuses(2, &words);
+        crate::support::tool::run(None, &replay, "").refuses(2, &words);
+        crate::support::tool::run(None, &["simulate", "--rate", "1", "--period", "1m", "--for", length], "")
+            .refuses(2, &words);
         // These are checked with the other arguments, and the message has more lines.
         for args in [["bench", "--soak", length], ["doctor", "--old-transaction", length]] {
-            let refused = crate::tool::run(None, &args, "");
+            let refused = crate::support::tool::run(None, &args, "");
             assert_eq!(refused.code, Some(2), "{}", refused.stderr);
             words.iter().for_each(|word| assert!(refused.stderr.contains(word), "no {word:?} in: {}", refused.stderr));
         }

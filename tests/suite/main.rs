@@ -60,33 +60,9 @@ mod statistics;
 mod support;
 mod surface;
 mod take_ample;
-#[cfg(feature = "cli")]
-mod tool;
-#[cfg(feature = "cli")]
-mod tool_bench;
-#[cfg(feature = "cli")]
-mod tool_doctor;
-#[cfg(feature = "cli")]
-mod tool_doctor_engines;
-#[cfg(all(feature = "cli", unix))]
-mod tool_doctor_pooler;
-#[cfg(feature = "cli")]
-mod tool_export;
-#[cfg(feature = "cli")]
-mod tool_plot;
-#[cfg(feature = "cli")]
-mod tool_queue;
-#[cfg(feature = "cli")]
-mod tool_simulate;
-#[cfg(feature = "cli")]
-mod tool_soak;
-#[cfg(feature = "cli")]
-mod tool_tls;
 mod transactions;
-#[cfg(feature = "cli")]
 mod trust;
 mod until_ready;
-#[cfg(feature = "cli")]
 mod upgrades;
 #[cfg(feature = "axum")]
 mod web;

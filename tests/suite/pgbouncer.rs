@@ -9,9 +9,10 @@ use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, PgPool, Row};
 use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RateLimits, migrate};
 
-use crate::queue::{quick, scheduled};
+use crate::queue::quick;
 use crate::support::gate::CENTURY;
 use crate::support::pooler::{Pooler, Settings};
+use crate::support::scheduled;
 use crate::support::{Database, Events, watch};
 
 fn limits() -> Limits {

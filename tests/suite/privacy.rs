@@ -333,7 +333,6 @@ fn secrets_are_not_shown() {
     tells_no_key(&KeySecret::new(PART).expect_err("too short"));
 }
 
-#[cfg(feature = "cli")]
 #[tokio::test]
 async fn failing_commands_of_the_tool_tell_no_key() {
     let database = Database::migrated().await;
@@ -344,13 +343,13 @@ async fn failing_commands_of_the_tool_tell_no_key() {
     let run = |url, args: &[&str], code: i32| {
         let args = [args, &rate].concat();
         for args in [args.clone(), [args, vec!["--json"]].concat()] {
-            let run = crate::tool::run(url, &args, "");
+            let run = crate::support::tool::run(url, &args, "");
             let output = format!("{}{}", run.stdout, run.stderr);
             assert_eq!(run.code, Some(code), "{args:?}: {output}");
             assert!(!output.is_empty() && !output.contains(PART), "{output}");
         }
     };
-    crate::tool::run(url, &["limit", "a", KEY, "--rate", "1", "--period", "1h"], "");
+    crate::support::tool::run(url, &["limit", "a", KEY, "--rate", "1", "--period", "1h"], "");
     run(url, &["limit", "a", KEY], 1);
     run(url, &["limit", "a", KEY, "--count", "2"], 2);
     run(url, &["limit", "a", KEY, "--kind", "sliding_window", "--reserve"], 2);

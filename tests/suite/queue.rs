@@ -12,7 +12,7 @@ use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Error, Item, Limit, Limits};
 
 use crate::support::gate::{CENTURY, limiter, until_waiting};
-use crate::support::{Database, sqlx};
+use crate::support::{Database, scheduled, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -34,13 +34,6 @@ pub async fn queue(database: &Database) -> Queue {
 
 pub async fn queue_with(database: &Database, limits: Limits) -> Queue {
     Queue::new(&limiter(&database.app, limits, |_| {}), "q").expect("a queue")
-}
-
-pub fn scheduled(enqueued: &Enqueued) -> Ticket {
-    match enqueued.outcome() {
-        EnqueueOutcome::Scheduled(ticket) => ticket,
-        other => panic!("{other:?}"),
-    }
 }
 
 pub fn quick() -> WorkerConfig {

@@ -9,9 +9,10 @@ use pg_limiter::queue::{EnqueueOutcome, Finish, Job, JobState, Queue, RunningJob
 use pg_limiter::sqlx::{PgConnection, PgPool, Row};
 use pg_limiter::{Item, Limit, Limits};
 
-use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::queue::{queue, queue_with, quick, until_in_state, work_until_done};
 use crate::support::gate::{CENTURY, until_waiting};
 use crate::support::proxy::{Fault, Point, Proxy, Way};
+use crate::support::scheduled;
 use crate::support::starts::{assert_times, record, recorded};
 use crate::support::{Database, sqlx};
 

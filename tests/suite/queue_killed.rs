@@ -8,8 +8,9 @@ use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Limit, Limiter, Limits};
 use tokio::process::{Child, Command};
 
-use crate::queue::{in_state, scheduled};
+use crate::queue::in_state;
 use crate::support::Database;
+use crate::support::scheduled;
 use crate::support::starts::{assert_within, record, recorded};
 
 const URL: &str = "PG_LIMITER_TEST_QUEUE";

@@ -8,7 +8,8 @@ use pg_limiter::queue::{Finish, Job, JobState, RunningJob, handler_fn};
 use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
-use crate::queue::{in_state, queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
+use crate::support::scheduled;
 use crate::support::starts::{assert_in_order, assert_within, record, recorded};
 use crate::support::{Database, sqlx};
 

@@ -7,7 +7,8 @@ use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
 use pg_limiter::{Item, Limit, Limiter, Limits};
 use tokio::process::{Child, Command};
 
-use crate::queue::{in_state, scheduled};
+use crate::queue::in_state;
+use crate::support::scheduled;
 use crate::support::starts::{assert_times, record, recorded};
 use crate::support::{Database, sqlx};
 

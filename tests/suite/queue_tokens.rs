@@ -7,8 +7,9 @@ use pg_limiter::sqlx::AssertSqlSafe;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::{Error, InvalidCall, InvalidJob, Item, Limit, Limiter, Limits};
 
-use crate::queue::{in_state, queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
 use crate::support::gate::CENTURY;
+use crate::support::scheduled;
 use crate::support::{Database, guide, sqlx};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -7,8 +7,9 @@ use pg_limiter::queue::{Finish, Handler, Job, JobState, Queue, RunningJob, handl
 use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
-use crate::queue::{queue, queue_with, quick, scheduled, until_in_state, work_until_done};
+use crate::queue::{queue, queue_with, quick, until_in_state, work_until_done};
 use crate::queue_contended::claim;
+use crate::support::scheduled;
 use crate::support::starts::{record, recorded};
 use crate::support::{Database, sqlx};
 

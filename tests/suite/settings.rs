@@ -10,8 +10,9 @@ use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
 use pg_limiter::sqlx::{self, PgConnection, PgPool};
 use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, RetryPolicy, Schema};
 
-use crate::queue::{quick, scheduled};
+use crate::queue::quick;
 use crate::support::Database;
+use crate::support::scheduled;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -64,7 +65,7 @@ async fn database_with(settings: &[&str]) -> (Database, PgPool) {
 }
 
 fn tool(database: &Database, args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_pg-limiter"))
+    let output = Command::new(crate::support::tool::tool())
         .args(args)
         .env("DATABASE_URL", &database.url)
         .output()

@@ -7,8 +7,8 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
 use pg_limiter::{Isolation, Item, Limit, Limiter, Limits};
 
 use crate::support::gate::{CENTURY, limiter};
+use crate::support::tool::run;
 use crate::support::{Database, Events, watch};
-use crate::tool::run;
 
 const SHARDS: u32 = 8;
 

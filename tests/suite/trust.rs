@@ -4,8 +4,8 @@ use pg_limiter::Schema;
 use pg_limiter::migrate::{MigrateError, Migrator, Part, migrate, migrate_on, script};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
+use crate::support::tool::run;
 use crate::support::{Database, guide};
-use crate::tool::run;
 
 /// Another role, in a database of its own.
 struct Other<'d> {

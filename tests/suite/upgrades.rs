@@ -9,8 +9,8 @@ use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Error, Item, Limit, Limits, Schema};
 
+use crate::support::tool::run;
 use crate::support::{Database, guide};
-use crate::tool::run;
 
 /// The SQL of a function that allows everything.
 const ALWAYS: &str =

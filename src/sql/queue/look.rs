@@ -121,16 +121,6 @@ pub(crate) async fn job_rows(
     rows.iter().map(job).collect()
 }
 
-/// The dead jobs of a queue, by the time at which they ran.
-#[cfg(feature = "cli")]
-pub(crate) async fn dead_ids(
-    conn: &mut PgConnection,
-    statements: &QueueStatements,
-    queue: &str,
-) -> Result<Vec<i64>, sqlx::Error> {
-    statements.dead.scalar().bind(queue).fetch_all(conn).await
-}
-
 /// The jobs of a queue by state, and how late it is.
 #[cfg(feature = "metrics")]
 #[derive(Clone, Copy, Debug)]

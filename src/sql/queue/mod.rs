@@ -11,8 +11,6 @@ pub(crate) use claim::{Claim, Claimed, ClaimedJob, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
 pub(crate) use jobs::{Again, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, settle};
 pub(crate) use known_limits::KnownLimits;
-#[cfg(feature = "cli")]
-pub(crate) use look::dead_ids;
 #[cfg(feature = "metrics")]
 pub(crate) use look::gauges;
 pub(crate) use look::{GroupRow, JobFilter, JobRow, group_rows, job_rows};

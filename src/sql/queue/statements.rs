@@ -28,8 +28,6 @@ pub(crate) struct QueueStatements {
     pub(super) gauges: Sql,
     pub(super) groups: Sql,
     pub(super) jobs: Sql,
-    #[cfg(feature = "cli")]
-    pub(super) dead: Sql,
 }
 
 impl QueueStatements {
@@ -90,10 +88,6 @@ impl QueueStatements {
             gauges: call("*", "rate_limit_queue_gauges", 1),
             groups: text(groups),
             jobs: text(jobs),
-            #[cfg(feature = "cli")]
-            dead: text(format!(
-                "SELECT id FROM {quoted}.rate_limit_jobs WHERE queue = $1 AND state = 'dead' ORDER BY run_at, id"
-            )),
             schema,
         }
     }

@@ -15,7 +15,9 @@ pub mod reached;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
+pub mod ticket;
 pub mod tls;
+pub mod tool;
 #[cfg(feature = "axum")]
 pub mod web;
 pub mod yugabyte;
@@ -26,3 +28,4 @@ pub use function::{Answer, Step, decide};
 pub use node::Node;
 pub use reached::limiter_at;
 pub use spans::Spans;
+pub use ticket::scheduled;

@@ -1,0 +1,112 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sqlx::Connection;
+
+use crate::bench::args::BenchArgs;
+use crate::bench::histogram::Histogram;
+use crate::bench::load::{Answers, load, walk};
+use crate::bench::report::{Figures, RoundTrip, milliseconds, rounded};
+use crate::bench::site::Site;
+use crate::bench::work::{Target, Work};
+use crate::database::Running;
+use crate::error::CliError;
+use pg_limiter::{Isolation, Limiter};
+
+/// Plans are made and pages are read before it counts.
+const WARM_UP: Duration = Duration::from_millis(250);
+/// For the rows to be made.
+const WALK: Duration = Duration::from_secs(10);
+const TURNS: u32 = 4;
+
+/// The way to the server and back, and next to nothing besides.
+pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<RoundTrip, CliError> {
+    let mut connection = running.connect().await?;
+    let warm = WARM_UP.min(time / 4);
+    let times = Histogram::new();
+    let began = Instant::now();
+    loop {
+        let asked = Instant::now();
+        sqlx::query("SELECT 1").execute(&mut connection).await?;
+        let answered = Instant::now();
+        let at = answered.duration_since(began);
+        if at >= warm {
+            times.record(answered.duration_since(asked));
+        }
+        if at >= warm + time {
+            break;
+        }
+    }
+    let _ = connection.close().await; // It has served.
+    Ok(RoundTrip { p50_ms: milliseconds(times.percentile(0.5)), p99_ms: milliseconds(times.percentile(0.99)) })
+}
+
+/// Measures at each isolation level: in turn, so that a server that grows slower or faster does so for all of them.
+pub(super) async fn measure(site: &Site, work: Work, args: &BenchArgs) -> Result<Vec<Figures>, CliError> {
+    let callers = work.callers(args.callers);
+    let target = Arc::new(site.target(work).await?);
+    let mut series: Vec<Series<'_>> = site.limiters().iter().map(Series::new).collect();
+    if let Some(Series { limiter, .. }) = series.first() {
+        walk(limiter, &target, WALK).await?;
+    }
+    for Series { limiter, .. } in &series {
+        load(limiter, &target, callers, WARM_UP.min(args.seconds / 4), &Arc::new(Answers::new())).await?;
+    }
+    for _ in 0..TURNS {
+        for series in &mut series {
+            series.go_on(&target, callers, args.seconds / TURNS).await?;
+        }
+    }
+    series.iter().map(|series| series.figures(work, callers)).collect()
+}
+
+/// What one limiter has done so far.
+struct Series<'a> {
+    isolation: Isolation,
+    limiter: &'a Limiter,
+    answers: Arc<Answers>,
+    took: Duration,
+    batches: u64,
+    retries: u64,
+}
+
+impl<'a> Series<'a> {
+    fn new((isolation, limiter): &'a (Isolation, Limiter)) -> Self {
+        let answers = Arc::new(Answers::new());
+        Self { isolation: *isolation, limiter, answers, took: Duration::ZERO, batches: 0, retries: 0 }
+    }
+
+    async fn go_on(&mut self, target: &Arc<Target>, callers: u32, time: Duration) -> Result<(), CliError> {
+        let (batches, retries) = (self.limiter.batches(), self.limiter.retries());
+        self.took += load(self.limiter, target, callers, time, &self.answers).await?;
+        self.batches += self.limiter.batches() - batches;
+        self.retries += self.limiter.retries() - retries;
+        Ok(())
+    }
+
+    fn figures(&self, work: Work, callers: u32) -> Result<Figures, CliError> {
+        let Answers { times, denied, errors, first_error } = &*self.answers;
+        let decisions = times.count();
+        let first_error = first_error.get().cloned();
+        if decisions == 0 {
+            let why = first_error.unwrap_or_default();
+            return Err(CliError::failed(format!("{}: nothing could be decided: {why}", work.title(callers))));
+        }
+        Ok(Figures {
+            isolation: self.isolation.into(),
+            work,
+            callers,
+            keys: work.keys(),
+            decisions,
+            denied: denied.load(Ordering::Relaxed),
+            errors: errors.load(Ordering::Relaxed),
+            first_error,
+            decisions_per_second: rounded(decisions as f64 / self.took.as_secs_f64()),
+            p50_ms: milliseconds(times.percentile(0.5)),
+            p99_ms: milliseconds(times.percentile(0.99)),
+            calls_per_batch: rounded(decisions as f64 / self.batches.max(1) as f64),
+            retries_per_decision: rounded(self.retries as f64 / decisions as f64),
+        })
+    }
+}

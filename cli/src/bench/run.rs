@@ -1,0 +1,72 @@
+use std::process::ExitCode;
+
+use sqlx::PgPool;
+
+use crate::bench::args::BenchArgs;
+use crate::bench::interrupt::interrupt;
+use crate::bench::measure::{measure, round_trip};
+use crate::bench::report::{Report, Setting};
+use crate::bench::site::Site;
+use crate::bench::soak;
+use crate::bench::text;
+use crate::bench::work::Work;
+use crate::database::{Database, Running};
+use crate::error::CliError;
+use crate::output;
+
+pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
+    if let Some(time) = args.soak {
+        return soak::run(&args, time, database).await;
+    }
+    let running = database.start_durable().await?;
+    let site = Site::open(&running, &args).await?;
+    let measured = tokio::select! {
+        measured = bench(&args, &running, &site) => measured,
+        () = interrupt() => Err(CliError::failed("interrupted")),
+    };
+    // Whatever happened, no row stays; but what happened first is what the user has to know.
+    let cleared = tokio::select! {
+        cleared = site.clear() => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
+    };
+    if let (Err(_), Err(error)) = (&measured, &cleared) {
+        output::note(error);
+    }
+    measured.and(cleared)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), CliError> {
+    let setting = Setting {
+        postgresql: version(site.pool()).await?,
+        private: running.private_source().is_some(),
+        schema: running.schema().name().to_owned(),
+        seconds: args.seconds.as_secs_f64(),
+        durability: args.durability,
+        lanes: args.lanes,
+    };
+    // As JSON, everything comes at the end.
+    let show = |lines: Vec<String>| if args.json { Ok(()) } else { output::lines(lines) };
+    show(text::heading(&setting))?;
+    let round_trip = round_trip(running, args.seconds).await?;
+    show(vec![text::round_trip(round_trip)])?;
+    let mut measurements = Vec::new();
+    for work in Work::ALL {
+        show(vec![work.title(work.callers(args.callers))])?;
+        let figures = measure(site, work, args).await?;
+        show(figures.iter().flat_map(text::figures).collect())?;
+        measurements.extend(figures);
+    }
+    let report = Report { setting, round_trip, measurements };
+    show(text::meaning(&report))?;
+    if args.json {
+        output::line(serde_json::to_string(&report).map_err(CliError::failed)?)?;
+    }
+    Ok(())
+}
+
+/// Without what a distribution adds to it: `18.4`.
+pub(super) async fn version(pool: &PgPool) -> Result<String, CliError> {
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(pool).await?;
+    Ok(version.split(' ').next().unwrap_or_default().to_owned())
+}

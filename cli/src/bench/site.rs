@@ -1,0 +1,109 @@
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use sqlx::PgPool;
+
+use crate::bench::args::BenchArgs;
+use crate::bench::work::{Target, Work};
+use crate::database::Running;
+use crate::error::CliError;
+use pg_limiter::{Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+/// Measurements may take this much longer than they should. What a killed run has left is idle soon after.
+const OVERTIME: Duration = Duration::from_secs(15);
+const TO_CLEAR: Duration = Duration::from_secs(10);
+
+/// Where it is measured: rows of limits that nobody else has.
+pub(super) struct Site {
+    pool: PgPool,
+    /// Has tokens for everybody; its rows are idle at once.
+    open: String,
+    /// Owes tokens for longer than a measurement takes.
+    owing: String,
+    /// For how long.
+    owed: Duration,
+    /// One for each isolation level.
+    limiters: Vec<(Isolation, Limiter)>,
+    clearing: Limiter,
+}
+
+impl Site {
+    /// Nothing is written yet, but it is known that the rows can be removed again.
+    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
+        let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
+        // Random, so that no limit that is there can be meant.
+        let random = RandomState::new().hash_one(std::process::id());
+        let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
+        let mut config = LimiterConfig::default();
+        config.schema = running.schema().clone();
+        config.durability = args.durability.into();
+        config.lanes = args.lanes.into();
+        let second = Duration::from_secs(1);
+        let limits = Limits::new()
+            .define(&open, Limit::token_bucket(1e12, second))
+            .and_then(|limits| limits.define(&owing, Limit::token_bucket(1, second)))
+            .map_err(CliError::usage)?;
+        let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
+        let with = |isolation| {
+            let mut config = config.clone();
+            config.isolation = isolation;
+            (isolation, limiter(config))
+        };
+        let limiters: Vec<_> = args.isolations().iter().copied().map(with).collect();
+        let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
+        let retry = RetryPolicy { deadline: TO_CLEAR, ..RetryPolicy::default() };
+        config.isolation = Isolation::ReadCommitted;
+        config.retry = retry;
+        let clearing = limiter(config);
+        let site = Self { open, owing, owed, limiters, clearing, pool };
+        site.forget().await?;
+        Ok(site)
+    }
+
+    pub(super) const fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    pub(super) fn limiters(&self) -> &[(Isolation, Limiter)] {
+        &self.limiters
+    }
+
+    /// The keys for this work, in the state that it takes.
+    pub(super) async fn target(&self, work: Work) -> Result<Target, CliError> {
+        if work != Work::AllDenied {
+            return Ok(Target::new(&self.open, work));
+        }
+        let target = Target::new(&self.owing, work);
+        self.clearing.reset_all_keys(&self.owing).await?;
+        for item in target.each() {
+            self.clearing.charge(item.count(self.owed.as_secs_f64())).await?;
+        }
+        Ok(target)
+    }
+
+    /// Waits for calls that are still on their way, and removes every row.
+    pub(super) async fn clear(&self) -> Result<(), CliError> {
+        for (_, limiter) in &self.limiters {
+            limiter.close().await;
+        }
+        let forgotten = self.forget().await;
+        self.clearing.close().await;
+        self.pool.close().await;
+        forgotten.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
+    }
+
+    /// What the user has to know if the rows could not be removed.
+    pub(super) fn left_behind(&self) -> String {
+        let Self { open, owing, .. } = self;
+        format!(
+            "rows of the limits \"{open}\" and \"{owing}\" may be left; they are idle, and may be pruned, within two minutes"
+        )
+    }
+
+    async fn forget(&self) -> Result<(), CliError> {
+        for name in [&self.open, &self.owing] {
+            self.clearing.reset_all_keys(name).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! One call for tokens, in any of the ways that there are.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection};
+
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::{Stats, Taken};
+use crate::bench::work::Dice;
+use pg_limiter::{Call, Decision, Error};
+
+/// Callers lose patience after at most so many microseconds.
+const PATIENCE: usize = 8000;
+
+/// How the caller's own transaction ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Commit,
+    Rollback,
+}
+
+/// A call in the caller's own transaction.
+pub(super) async fn in_transaction(
+    site: &Site,
+    dice: &mut Dice,
+    call: Call,
+    end: End,
+    setting: &str,
+) -> Result<Decision, Error> {
+    let schema = site.audit().schema().name();
+    let failed = |error| Error::of_sql(error, schema);
+    let mut connection = site.any_pool(dice).acquire().await.map_err(failed)?;
+    let level = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(3)];
+    let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}{setting}"));
+    let mut tx = connection.begin_with(begin).await.map_err(failed)?;
+    let limiter = site.any_limiter(dice);
+    let decision = limiter.within(&mut tx).limit(call).await?;
+    match end {
+        // Whether a commit without an answer took effect is not known.
+        End::Commit => tx.commit().await.map_err(|error| match failed(error) {
+            Error::Unavailable { source } => Error::OutcomeUnknown { last: source },
+            other => other,
+        })?,
+        End::Rollback => tx.rollback().await.map_err(failed)?,
+    }
+    Ok(decision)
+}
+
+/// So that a conflict in a unit of work is recognised.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkError {
+    #[error(transparent)]
+    Limit(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error("given up on purpose")]
+    OnPurpose,
+}
+
+impl WorkError {
+    pub(super) fn taken(self, stats: &Stats) -> Taken {
+        match self {
+            Self::Limit(Error::Denied(_)) => {
+                stats.decided();
+                Taken::No
+            }
+            Self::Limit(error) => stats.failed(&error),
+            Self::Database(error) => stats.failed(&Error::of_sql(error, "")),
+            Self::OnPurpose => Taken::No,
+        }
+    }
+}
+
+/// Takes tokens, and says whether they were taken.
+pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call, faults: bool) -> Taken {
+    match dice.roll(100) {
+        0..65 => stats.taken(&site.any_limiter(dice).limit(call).await),
+        65..70 => impatient(stats, dice.roll(PATIENCE), site.any_limiter(dice).limit(call)).await,
+        70..85 => {
+            let setting = time_out(stats, dice, faults);
+            stats.taken(&in_transaction(site, dice, call, End::Commit, setting).await)
+        }
+        85..92 => match in_transaction(site, dice, call, End::Rollback, "").await {
+            Ok(_) => {
+                stats.decided();
+                Taken::No
+            }
+            // Nobody has asked for a COMMIT.
+            Err(error) => {
+                stats.failed(&error);
+                Taken::No
+            }
+        },
+        _ => unit(site, stats, dice, call).await,
+    }
+}
+
+/// A unit of work that only takes tokens.
+async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, call: Call) -> Taken {
+    let limiter = site.any_limiter(dice);
+    let within = limiter.clone();
+    let gives_up = dice.roll(8) == 0;
+    let result = limiter
+        .transaction(async move |tx| {
+            let call = call.clone();
+            within.within(tx).limit(call).await?.enforce()?;
+            if gives_up { Err(WorkError::OnPurpose) } else { Ok(()) }
+        })
+        .await;
+    match result {
+        Ok(()) => {
+            stats.decided();
+            Taken::Yes
+        }
+        Err(error) => error.taken(stats),
+    }
+}
+
+/// Drops the call if it takes longer than this.
+pub(super) async fn impatient(
+    stats: &Stats,
+    micros: usize,
+    call: impl Future<Output = Result<Decision, Error>>,
+) -> Taken {
+    match tokio::time::timeout(Duration::from_micros(micros as u64), call).await {
+        Ok(answer) => stats.taken(&answer),
+        Err(_) => {
+            stats.cancelled();
+            Taken::Perhaps
+        }
+    }
+}
+
+/// Now and then, what BEGIN says besides: a time-out that is over soon.
+pub(super) fn time_out(stats: &Stats, dice: &mut Dice, faults: bool) -> &'static str {
+    if !faults {
+        return "";
+    }
+    match dice.roll(20) {
+        0 => {
+            stats.injected("lock_timeout");
+            "; SET LOCAL lock_timeout = 1"
+        }
+        1 => {
+            stats.injected("statement_timeout");
+            "; SET LOCAL statement_timeout = 2"
+        }
+        _ => "",
+    }
+}

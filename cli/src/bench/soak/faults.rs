@@ -1,0 +1,112 @@
+//! What goes wrong on purpose, at the load's own connections only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::Stats;
+use crate::bench::work::Dice;
+use crate::database::connect_with;
+use crate::output;
+use pg_limiter::Error;
+
+/// Ends one of the load's own sessions or statements.
+#[derive(Clone, Copy)]
+pub(super) enum Signal {
+    Terminate,
+    Cancel,
+}
+
+impl Signal {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Terminate => "pg_terminate_backend",
+            Self::Cancel => "pg_cancel_backend",
+        }
+    }
+
+    /// About how many milliseconds are between two of them.
+    const fn pause(self) -> u64 {
+        match self {
+            Self::Terminate => 500,
+            Self::Cancel => 100,
+        }
+    }
+
+    /// Only in this database, and with this soak's own name, which nobody else can have guessed.
+    const fn sql(self) -> &'static str {
+        match self {
+            Self::Terminate => {
+                "SELECT pg_catalog.pg_terminate_backend(t.pid) FROM (SELECT a.pid FROM pg_catalog.pg_stat_activity AS a \
+                 WHERE a.application_name = $1 AND a.datname = pg_catalog.current_database() \
+                 ORDER BY pg_catalog.random() LIMIT 1) AS t"
+            }
+            Self::Cancel => {
+                "SELECT pg_catalog.pg_cancel_backend(t.pid) FROM (SELECT a.pid FROM pg_catalog.pg_stat_activity AS a \
+                 WHERE a.application_name = $1 AND a.datname = pg_catalog.current_database() \
+                 AND a.state <> 'idle' ORDER BY pg_catalog.random() LIMIT 1) AS t"
+            }
+        }
+    }
+}
+
+/// From a fourth of it to nearly twice as long.
+fn about(millis: u64, dice: &mut Dice) -> Duration {
+    Duration::from_millis(millis / 4 + dice.roll(millis as usize * 3 / 2) as u64)
+}
+
+async fn connected(site: &Site, connection: &mut Option<PgConnection>) -> Option<PgConnection> {
+    match connection.take() {
+        Some(connection) => Some(connection),
+        None => connect_with(&site.options_for_faults()).await.ok(),
+    }
+}
+
+pub(super) async fn signals(site: Arc<Site>, stats: Arc<Stats>, signal: Signal, mut dice: Dice) {
+    let application = site.application();
+    let mut idle = None;
+    while stats.pause(about(signal.pause(), &mut dice)).await {
+        let Some(mut connection) = connected(&site, &mut idle).await else { continue };
+        let sent = sqlx::query_scalar::<_, bool>(signal.sql()).bind(&application).fetch_optional(&mut connection).await;
+        match sent {
+            Ok(sent) => {
+                if sent == Some(true) {
+                    stats.injected(signal.name());
+                }
+                idle = Some(connection);
+            }
+            Err(error) if error.as_database_error().is_some() => {
+                return output::note(format!("{} is left out: {}", signal.name(), Error::database_message(&error)));
+            }
+            Err(_) => {} // This connection, too, may be lost.
+        }
+    }
+    if let Some(connection) = idle {
+        let _ = connection.close().await; // It has served.
+    }
+}
+
+/// Somebody has the row that everybody wants, for up to a second, and then thinks better of it.
+pub(super) async fn hold(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
+    let mut idle = None;
+    while stats.pause(about(1500, &mut dice)).await {
+        let Some(call) = site.any_hot(&mut dice) else { continue };
+        let Some(mut connection) = connected(&site, &mut idle).await else { continue };
+        let Ok(mut tx) = connection.begin().await else { continue };
+        // In the way of others: they may win.
+        let held = site.audit().within(&mut tx).limit(call).await;
+        let holds = held.is_ok_and(|decision| decision.is_allowed());
+        if holds {
+            stats.injected("row held");
+            stats.pause(Duration::from_millis(50 + dice.roll(950) as u64)).await;
+        }
+        if tx.rollback().await.is_ok() {
+            idle = Some(connection);
+        }
+    }
+    if let Some(connection) = idle {
+        let _ = connection.close().await; // It has served.
+    }
+}

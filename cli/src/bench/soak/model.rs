@@ -1,0 +1,117 @@
+//! All operations on keys that one caller has for itself: what each answers is known before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::bench::soak::round::TOLERANCE;
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::{Stats, Taken};
+use crate::bench::work::Dice;
+use pg_limiter::{Balances, Decision, Error, Limiter};
+
+const WHAT: &str = "model";
+const OPERATIONS: u32 = 40;
+
+/// What the bucket should hold.
+struct Model {
+    capacity: f64,
+    balance: f64,
+}
+
+pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
+    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+    for round in 1_u64.. {
+        let key = format!("{WHAT} {caller} {round}");
+        let mut model = Model { capacity, balance: capacity };
+        let mut went_well = true;
+        for _ in 0..OPERATIONS {
+            if stats.is_stopped() {
+                break;
+            }
+            match model.step(&site, site.any_limiter(&mut dice).clone(), &key, &mut dice).await {
+                Ok(Ok(())) => stats.decided(),
+                Ok(Err(wrong)) => {
+                    went_well = false;
+                    stats.violated(format!("{key}: {wrong}"));
+                    break;
+                }
+                // What an unknown outcome was would only be known once nothing is under way any more.
+                Err(error) if stats.failed(&error) == Taken::Perhaps => break,
+                Err(_) => {}
+            }
+        }
+        if went_well {
+            stats.audited();
+        }
+        if let Err(error) = site.audit().reset(site.item(WHAT, &key)).await {
+            stats.violated(format!("{key}: the rows could not be removed: {error}"));
+        }
+        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+            return;
+        }
+    }
+}
+
+impl Model {
+    /// One operation. The inner error is a wrong answer.
+    async fn step(
+        &mut self,
+        site: &Site,
+        limiter: Limiter,
+        key: &str,
+        dice: &mut Dice,
+    ) -> Result<Result<(), String>, Error> {
+        let count = f64::from(1 + dice.roll(20) as u32);
+        let item = site.item(WHAT, key).count(count);
+        Ok(match dice.roll(12) {
+            0..4 => {
+                let decision = limiter.limit(item).await?;
+                let told = self.decision("limit", count, &decision);
+                if decision.is_allowed() {
+                    self.balance -= count;
+                }
+                told.and_then(|()| self.left("limit", decision.remaining()))
+            }
+            4 => {
+                let decision = limiter.check(item).await?;
+                self.decision("check", count, &decision)
+            }
+            5 | 6 => self.balances("peek", &limiter.peek(item).await?),
+            7 => {
+                let balances = limiter.charge(item).await?;
+                self.balance -= count;
+                self.balances("charge", &balances)
+            }
+            8..11 => {
+                let balances = limiter.credit(item).await?;
+                self.balance = (self.balance + count).min(self.capacity);
+                self.balances("credit", &balances)
+            }
+            _ => {
+                limiter.reset(item).await?;
+                self.balance = self.capacity;
+                Ok(())
+            }
+        })
+    }
+
+    fn decision(&self, operation: &str, count: f64, decision: &Decision) -> Result<(), String> {
+        // Nothing that is asked for here is within the tolerance of what is there.
+        let expected = self.balance + TOLERANCE >= count;
+        if decision.is_allowed() == expected {
+            return Ok(());
+        }
+        Err(format!("{operation} of {count} with {} left: {:?}", self.balance, decision.outcome()))
+    }
+
+    fn balances(&self, operation: &str, balances: &Balances) -> Result<(), String> {
+        self.left(operation, balances.remaining())
+    }
+
+    fn left(&self, operation: &str, left: f64) -> Result<(), String> {
+        if (left - self.balance).abs() <= TOLERANCE {
+            return Ok(());
+        }
+        Err(format!("{operation} says that {left} are left, but there should be {}", self.balance))
+    }
+}

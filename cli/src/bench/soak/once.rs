@@ -1,0 +1,152 @@
+//! Requests with idempotency keys, each delivered several times, at once and after another: each takes its token once.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::bench::soak::call::{End, impatient, in_transaction};
+use crate::bench::soak::round::{Books, audited};
+use crate::bench::soak::site::{KEEP, Site};
+use crate::bench::soak::stats::{Stats, Taken};
+use crate::bench::work::Dice;
+use pg_limiter::{Call, Decision, Error};
+
+const WHAT: &str = "once";
+/// Requests at a time.
+const AT_ONCE: usize = 8;
+
+pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
+    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+    let requests = (capacity * 1.2) as u64;
+    for round in 1_u64.. {
+        let key = format!("{WHAT} {round}");
+        let mut books = Books::default();
+        let mut tasks = JoinSet::new();
+        let mut made = 0;
+        loop {
+            while made < requests && tasks.len() < AT_ONCE && !stats.is_stopped() {
+                made += 1;
+                let request = Request {
+                    site: Arc::clone(&site),
+                    stats: Arc::clone(&stats),
+                    key: key.clone(),
+                    idempotency_key: format!("{} {round} {made}", site.name()),
+                };
+                tasks.spawn(request.deliver(dice.another()));
+            }
+            match tasks.join_next().await {
+                Some(Ok(Taken::Yes)) => books.admitted += 1.0,
+                Some(Ok(Taken::Perhaps)) => books.perhaps += 1.0,
+                Some(Ok(Taken::No)) => {}
+                Some(Err(error)) => stats.violated(format!("{key}: a caller panicked: {error}")),
+                None => break,
+            }
+        }
+        let items = [site.item(WHAT, &key)];
+        let wrong = |spent: &[f64]| books.wrong(spent.first().copied().unwrap_or_default(), capacity);
+        match audited(&site, &items, &[capacity], wrong).await {
+            Ok(None) => stats.audited(),
+            Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
+            Err(error) => stats.violated(format!("{key}: the balance could not be read: {error}")),
+        }
+        if let Err(error) = site.audit().reset(items).await {
+            stats.violated(format!("{key}: the rows could not be removed: {error}"));
+        }
+        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+            return;
+        }
+    }
+}
+
+struct Request {
+    site: Arc<Site>,
+    stats: Arc<Stats>,
+    key: String,
+    idempotency_key: String,
+}
+
+/// What one delivery came to; what was rolled back says nothing.
+enum Delivered {
+    Answered(Decision),
+    Unknown,
+    Nothing,
+}
+
+impl Request {
+    fn call(&self) -> Call {
+        Call::from(self.site.item(WHAT, &self.key)).idempotency_key(self.idempotency_key.as_str())
+    }
+
+    async fn deliver(self, mut dice: Dice) -> Taken {
+        let request = Arc::new(self);
+        let began = Instant::now();
+        let mut tasks = JoinSet::new();
+        for _ in 0..1 + dice.roll(3) {
+            tasks.spawn(Arc::clone(&request).once(dice.another()));
+        }
+        let (mut answers, mut is_unknown) = (Vec::new(), false);
+        while let Some(delivered) = tasks.join_next().await {
+            match delivered {
+                Ok(Delivered::Answered(decision)) => answers.push(decision),
+                Ok(Delivered::Unknown) => is_unknown = true,
+                Ok(Delivered::Nothing) => {}
+                Err(error) => {
+                    request.stats.violated(format!("{}: a caller panicked: {error}", request.idempotency_key))
+                }
+            }
+        }
+        if answers.iter().any(Decision::is_allowed) {
+            // Once it is known to be admitted, it is so for everybody who comes again.
+            if let Ok(again) = request.answer(request.site.any_limiter(&mut dice).limit(request.call()).await) {
+                answers.push(again);
+            }
+            if began.elapsed() + Duration::from_secs(1) >= KEEP {
+                return Taken::Perhaps; // The answer may have expired meanwhile, and the token was taken twice.
+            }
+            request.compare(&answers);
+            return Taken::Yes;
+        }
+        if is_unknown { Taken::Perhaps } else { Taken::No }
+    }
+
+    fn answer(&self, answer: Result<Decision, Error>) -> Result<Decision, Taken> {
+        let taken = self.stats.taken(&answer);
+        answer.map_err(|_| taken)
+    }
+
+    async fn once(self: Arc<Self>, mut dice: Dice) -> Delivered {
+        let (site, stats) = (&*self.site, &*self.stats);
+        let answer = match dice.roll(10) {
+            0 => {
+                let taken = impatient(stats, dice.roll(10_000), site.any_limiter(&mut dice).limit(self.call())).await;
+                return if taken == Taken::No { Delivered::Nothing } else { Delivered::Unknown };
+            }
+            1 => in_transaction(site, &mut dice, self.call(), End::Commit, "").await,
+            2 => {
+                // It may also be the repetition of one that was admitted: what is rolled back is then nothing.
+                let _ = self.answer(in_transaction(site, &mut dice, self.call(), End::Rollback, "").await);
+                return Delivered::Nothing;
+            }
+            _ => site.any_limiter(&mut dice).limit(self.call()).await,
+        };
+        match self.answer(answer) {
+            Ok(decision) => Delivered::Answered(decision),
+            Err(Taken::Perhaps) => Delivered::Unknown,
+            Err(_) => Delivered::Nothing,
+        }
+    }
+
+    /// Everybody who was admitted was told the same.
+    fn compare(&self, answers: &[Decision]) {
+        let Some(first) = answers.iter().find(|answer| answer.is_allowed()) else { return };
+        let told = |answer: &&Decision| answer.is_allowed() && answer.remaining() != first.remaining();
+        if let Some(other) = answers.iter().find(told) {
+            let (one, other, key) = (first.remaining(), other.remaining(), &self.idempotency_key);
+            self.stats.violated(format!("{key}: one was told that {one} are left, another one {other}"));
+        }
+        if answers.last().is_some_and(Decision::is_denied) {
+            self.stats.violated(format!("{}: denied after it was admitted", self.idempotency_key));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Keys that refill, and that everybody wants all the time: over the whole of it no more is admitted than has flowed in.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::bench::soak::bound::{Admitted, Recent, most, sure_window};
+use crate::bench::soak::clock;
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::Stats;
+use crate::bench::work::Dice;
+use pg_limiter::Kind;
+
+const KEY: &str = "everybody";
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// Clocks of two machines do not run equally fast.
+const DRIFT: f64 = 0.999;
+/// So that it is not these callers alone who keep the server busy.
+const AFTER_DENIAL: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+struct Admissions {
+    tokens: f64,
+    recent: Recent,
+}
+
+pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
+    let Some(limit) = site.of(what).copied() else { return };
+    let began = match clock::now(site.audit_pool()).await {
+        Ok(began) => began,
+        Err(error) => return stats.violated(format!("{what}: the clock could not be read: {error}")),
+    };
+    let admissions = Arc::new(Mutex::new(Admissions::default()));
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        tasks.spawn(ask(Arc::clone(&site), Arc::clone(&stats), what, dice.another(), Arc::clone(&admissions)));
+    }
+    let is_sliding = limit.kind() == Kind::SlidingWindow;
+    loop {
+        let goes_on = stats.pause(BETWEEN_LOOKS).await;
+        if !goes_on {
+            while let Some(joined) = tasks.join_next().await {
+                if let Err(error) = joined {
+                    stats.violated(format!("{what}: a caller panicked: {error}"));
+                }
+            }
+        }
+        let (tokens, within) = {
+            let mut admissions = admissions.lock().unwrap_or_else(PoisonError::into_inner);
+            let within =
+                if is_sliding { admissions.recent.most_within(sure_window(&limit).mul_f64(DRIFT)) } else { 0.0 };
+            (admissions.tokens, within)
+        };
+        // Read afterwards: what was admitted until then had less time to flow in.
+        match clock::now(site.audit_pool()).await {
+            Ok(now) => {
+                let bound = most(&limit, now - began);
+                if tokens > bound + 1e-6 * bound.max(1.0) {
+                    stats.violated(format!(
+                        "{what}: admitted {tokens} in {:.3} s, and not {bound} at most",
+                        now - began
+                    ));
+                } else if within > limit.rate() {
+                    stats.violated(format!(
+                        "{what}: admitted {within} within {:?}, and not {} at most",
+                        sure_window(&limit),
+                        limit.rate()
+                    ));
+                } else {
+                    stats.audited();
+                }
+            }
+            Err(error) => stats.violated(format!("{what}: the clock could not be read: {error}")),
+        }
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+async fn ask(
+    site: Arc<Site>,
+    stats: Arc<Stats>,
+    what: &'static str,
+    mut dice: Dice,
+    admissions: Arc<Mutex<Admissions>>,
+) {
+    while !stats.is_stopped() {
+        let count = f64::from(1 + dice.roll(2) as u32);
+        let asked = Instant::now();
+        let answer = site.any_limiter(&mut dice).limit(site.item(what, KEY).count(count)).await;
+        let answered = Instant::now();
+        stats.taken(&answer);
+        if answer.as_ref().is_ok_and(pg_limiter::Decision::is_allowed) {
+            let mut admissions = admissions.lock().unwrap_or_else(PoisonError::into_inner);
+            admissions.tokens += count;
+            if what == crate::bench::soak::site::SLIDING {
+                admissions.recent.add(Admitted { asked, answered, count });
+            }
+        } else if !stats.pause(AFTER_DENIAL).await {
+            return;
+        }
+    }
+}

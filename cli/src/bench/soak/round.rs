@@ -1,0 +1,178 @@
+//! Rounds on keys that never refill: so many callers take what there is and more, and then the books are compared.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::bench::soak::call::take;
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::{Stats, Taken};
+use crate::bench::work::Dice;
+use pg_limiter::{Call, Error, Item};
+
+/// What flows in during a round is far less.
+pub(super) const TOLERANCE: f64 = 0.01;
+/// What was dropped may still be on its way.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// Limits that are always asked together.
+#[derive(Clone, Copy)]
+pub(super) struct Account {
+    pub(super) name: &'static str,
+    pub(super) limits: &'static [&'static str],
+    pub(super) reserves: bool,
+}
+
+/// What the callers know, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Books {
+    pub(super) admitted: f64,
+    /// May have been taken besides.
+    pub(super) perhaps: f64,
+}
+
+#[derive(Default)]
+struct Tally {
+    admitted: AtomicU64,
+    perhaps: AtomicU64,
+    /// Tokens that are yet to be asked for.
+    to_ask: AtomicI64,
+}
+
+impl Books {
+    /// What is wrong, if `spent` of a bucket that never had more than `most` to give.
+    pub(super) fn wrong(self, spent: f64, most: f64) -> Option<String> {
+        let Self { admitted, perhaps } = self;
+        if admitted > most + TOLERANCE {
+            return Some(format!("admitted {admitted} of {most}"));
+        }
+        if spent > most + TOLERANCE {
+            return Some(format!("spent {spent} of {most}"));
+        }
+        if admitted > spent + TOLERANCE {
+            return Some(format!("admitted {admitted}, but only {spent} are spent"));
+        }
+        if spent > admitted + perhaps + TOLERANCE {
+            return Some(format!("spent {spent}, but only {admitted} were admitted, and perhaps {perhaps} more"));
+        }
+        None
+    }
+}
+
+pub(super) async fn rounds(
+    site: Arc<Site>,
+    stats: Arc<Stats>,
+    place: usize,
+    account: Account,
+    callers: u32,
+    faults: bool,
+    mut dice: Dice,
+) {
+    let limits: Vec<_> = account.limits.iter().filter_map(|what| site.of(what).copied()).collect();
+    let most: Vec<f64> = limits.iter().map(|limit| limit.largest_count(account.reserves).min(1e9)).collect();
+    let least = most.iter().copied().fold(f64::INFINITY, f64::min);
+    for round in 1_u64.. {
+        let key = format!("{} {round}", account.name);
+        let items = |count: u32| -> Vec<Item> {
+            account.limits.iter().map(|what| site.item(what, &key).count(count)).collect()
+        };
+        site.is_hot(place, items(1).into());
+        let tally = Arc::new(Tally::default());
+        tally.to_ask.store((least * 1.3) as i64, Ordering::Relaxed);
+        let mut tasks = JoinSet::new();
+        for _ in 0..callers {
+            let (site, stats, tally) = (Arc::clone(&site), Arc::clone(&stats), Arc::clone(&tally));
+            let (mut dice, items) = (dice.another(), items(1));
+            tasks.spawn(async move {
+                while !stats.is_stopped() {
+                    let count = 1 + dice.roll(3) as u32;
+                    if tally.to_ask.fetch_sub(count.into(), Ordering::Relaxed) <= 0 {
+                        break;
+                    }
+                    let call = Call::from(items.iter().map(|item| item.clone().count(count)).collect::<Vec<_>>());
+                    let call = if account.reserves { call.reserve() } else { call };
+                    match take(&site, &stats, &mut dice, call, faults).await {
+                        Taken::Yes => drop(tally.admitted.fetch_add(count.into(), Ordering::Relaxed)),
+                        Taken::Perhaps => drop(tally.perhaps.fetch_add(count.into(), Ordering::Relaxed)),
+                        Taken::No => {}
+                    }
+                }
+            });
+        }
+        while let Some(joined) = tasks.join_next().await {
+            if let Err(error) = joined {
+                stats.violated(format!("{key}: a caller panicked: {error}"));
+            }
+        }
+        let books = Books {
+            admitted: tally.admitted.load(Ordering::Relaxed) as f64,
+            perhaps: tally.perhaps.load(Ordering::Relaxed) as f64,
+        };
+        let capacities: Vec<f64> = limits.iter().map(pg_limiter::Limit::capacity).collect();
+        match audited(&site, &items(1), &capacities, |spent| wrong(books, spent, &most)).await {
+            Ok(None) => stats.audited(),
+            Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
+            Err(error) => stats.violated(format!("{key}: the balance could not be read: {error}")),
+        }
+        if let Err(error) = site.audit().reset(items(1)).await {
+            stats.violated(format!("{key}: the rows could not be removed: {error}"));
+        }
+        // Also on a machine that has other things to do, there is a time between two rounds.
+        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+            return;
+        }
+    }
+}
+
+/// All members of a group are taken from together.
+fn wrong(books: Books, spent: &[f64], most: &[f64]) -> Option<String> {
+    let wrong = spent.iter().zip(most).find_map(|(spent, most)| books.wrong(*spent, *most));
+    let first = spent.first()?;
+    wrong.or_else(|| {
+        let equal = spent.iter().all(|spent| (spent - first).abs() <= TOLERANCE);
+        (!equal).then(|| format!("the members of a group have spent {spent:?}"))
+    })
+}
+
+/// Looks until nothing is wrong any more, or for so long that it stays wrong.
+pub(super) async fn audited(
+    site: &Site,
+    items: &[Item],
+    capacities: &[f64],
+    wrong: impl Fn(&[f64]) -> Option<String>,
+) -> Result<Option<String>, Error> {
+    let mut found = None;
+    for _ in 0..LOOKS {
+        let balances = site.audit().peek(items).await?;
+        let spent: Vec<f64> = capacities.iter().zip(balances.iter()).map(|(capacity, left)| capacity - left).collect();
+        found = wrong(&spent);
+        if found.is_none() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_that_do_not_agree_are_found() {
+        let books = Books { admitted: 10.0, perhaps: 2.0 };
+        assert_eq!([10.0, 11.0, 12.0].map(|spent| books.wrong(spent, 12.0)), [None, None, None]);
+        assert!([9.0, 13.0].iter().all(|spent| books.wrong(*spent, 20.0).is_some()));
+        assert!(books.wrong(10.0, 9.0).is_some() && books.wrong(12.0, 11.0).is_some());
+    }
+
+    #[test]
+    fn members_of_a_group_have_spent_the_same() {
+        let books = Books { admitted: 10.0, perhaps: 2.0 };
+        assert_eq!(wrong(books, &[11.0, 11.0], &[20.0, 30.0]), None);
+        assert!(wrong(books, &[10.0, 11.0], &[20.0, 30.0]).is_some());
+    }
+}

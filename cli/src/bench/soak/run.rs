@@ -1,0 +1,156 @@
+use std::hash::{BuildHasher, RandomState};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::bench::args::BenchArgs;
+use crate::bench::interrupt::interrupt;
+use crate::bench::run::version;
+use crate::bench::soak::brief::{brief, prune};
+use crate::bench::soak::faults::{Signal, hold, signals};
+use crate::bench::soak::model::model;
+use crate::bench::soak::once::once;
+use crate::bench::soak::refill::refill;
+use crate::bench::soak::report::{Last, Setting, Summary};
+use crate::bench::soak::round::rounds;
+use crate::bench::soak::site::{SLIDING, Site, TOKENS, WINDOW};
+use crate::bench::soak::stats::Stats;
+use crate::bench::soak::text;
+use crate::bench::soak::units::units;
+use crate::bench::soak::watch::Watch;
+use crate::bench::work::Dice;
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output;
+
+/// Shorter runs cannot tell what grows.
+const JUDGED: Duration = Duration::from_secs(60);
+/// Calls end by their deadline, and what came of them is looked at for some seconds.
+const TO_END: Duration = Duration::from_secs(60);
+
+/// The exit code of a soak that has found something.
+const FOUND: u8 = 1;
+
+pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.start_durable().await?;
+    let site = Arc::new(Site::open(&running, args).await?);
+    let setting = Setting {
+        postgresql: version(site.audit_pool()).await.unwrap_or_default(),
+        private: running.private_source().is_some(),
+        schema: running.schema().name().to_owned(),
+        soak_seconds: time.as_secs_f64(),
+        callers: args.callers,
+        lanes: args.lanes,
+        durability: args.durability,
+        faults: !args.no_faults,
+    };
+    let soaked = soak(&site, setting, time, args.json).await;
+    // Whatever happened, nothing stays; but what happened first is what the user has to know.
+    let cleared = tokio::select! {
+        cleared = site.clear() => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
+    };
+    if let (Err(_), Err(error)) = (&soaked, &cleared) {
+        output::note(error);
+    }
+    let summary = soaked?;
+    cleared?;
+    if !summary.passed && !summary.interrupted || summary.end.violations > 0 {
+        return Ok(ExitCode::from(FOUND));
+    }
+    if summary.interrupted {
+        return Err(CliError::failed("interrupted"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn soak(site: &Arc<Site>, setting: Setting, time: Duration, json: bool) -> Result<Summary, CliError> {
+    if !json {
+        output::lines(text::heading(&setting))?;
+    }
+    let stats = Arc::new(Stats::default());
+    let mut watch = Watch::new(Arc::clone(site), Arc::clone(&stats), json);
+    let mut tasks = start(site, &stats, &setting);
+    let interrupted = tokio::select! {
+        // All of them run until they are told to stop.
+        watched = watch.until(time) => { watched?; false }
+        () = interrupt() => true,
+    };
+    stats.stop();
+    tokio::select! {
+        () = ended(&mut tasks, &stats) => {}
+        () = tokio::time::sleep(TO_END) => stats.violated(format!("calls did not end within {TO_END:?}")),
+        () = interrupt() => {}
+    }
+    tasks.shutdown().await;
+    let end = watch.look().await?;
+    let [memory, table, answers] = watch.growth();
+    let growth_is_judged = time >= JUDGED && !interrupted;
+    let grows = [memory, table, answers].iter().flatten().any(|growth| !growth.is_flat);
+    let counts = stats.count();
+    let passed = counts.violations == 0 && !interrupted && !(growth_is_judged && grows);
+    let summary = Summary {
+        setting,
+        end,
+        faults_by_kind: counts.by_fault,
+        pruned: counts.pruned,
+        memory,
+        table,
+        answers,
+        growth_is_judged,
+        interrupted,
+        passed,
+    };
+    if json {
+        let last = Last { summary };
+        output::line(serde_json::to_string(&last).map_err(CliError::failed)?)?;
+        return Ok(last.summary);
+    }
+    output::lines(text::summary(&summary))?;
+    Ok(summary)
+}
+
+async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {
+    while let Some(joined) = tasks.join_next().await {
+        if let Err(error) = joined {
+            stats.violated(format!("a part of the load panicked: {error}"));
+        }
+    }
+}
+
+/// The callers are shared out among all kinds of work.
+fn start(site: &Arc<Site>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
+    let mut dice = Dice::new(RandomState::new().hash_one(setting.callers));
+    let accounts = Site::accounts();
+    let shares = accounts.len() as u32 + 6;
+    let callers = (setting.callers / shares).max(2);
+    let (both, faults) = (|| (Arc::clone(site), Arc::clone(stats)), setting.faults);
+    let mut tasks = JoinSet::new();
+    for (place, account) in accounts.into_iter().enumerate() {
+        let (site, stats) = both();
+        tasks.spawn(rounds(site, stats, place, account, callers, faults, dice.another()));
+    }
+    for what in [TOKENS, WINDOW, SLIDING] {
+        let (site, stats) = both();
+        tasks.spawn(refill(site, stats, what, callers, dice.another()));
+    }
+    for caller in 0..callers {
+        let (site, stats) = both();
+        tasks.spawn(brief(site, stats, caller, dice.another()));
+        let (site, stats) = both();
+        tasks.spawn(model(site, stats, caller, dice.another()));
+    }
+    let (site, stats) = both();
+    tasks.spawn(once(Arc::clone(&site), Arc::clone(&stats), dice.another()));
+    tasks.spawn(units(Arc::clone(&site), Arc::clone(&stats), callers, dice.another()));
+    tasks.spawn(prune(Arc::clone(&site), Arc::clone(&stats), dice.another()));
+    if faults {
+        for signal in [Signal::Terminate, Signal::Cancel] {
+            tasks.spawn(signals(Arc::clone(&site), Arc::clone(&stats), signal, dice.another()));
+        }
+        tasks.spawn(hold(site, stats, dice.another()));
+    }
+    tasks
+}

@@ -1,0 +1,292 @@
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::bench::args::BenchArgs;
+use crate::bench::soak::round::Account;
+use crate::bench::work::Dice;
+use crate::database::Running;
+use crate::error::CliError;
+use crate::output;
+use pg_limiter::Error;
+use pg_limiter::{Call, Connections, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+/// In the time of a soak, nothing to speak of flows in.
+pub(super) const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
+/// How long answers to idempotency keys are good for.
+pub(super) const KEEP: Duration = Duration::from_secs(20);
+const TO_CLEAR: Duration = Duration::from_secs(10);
+const POOL: u32 = 12;
+/// Those who count besides are never in a hurry: what they ask has to be answered.
+const TO_AUDIT: Duration = Duration::from_secs(30);
+
+/// Where it happens: limits, idempotency keys and a table that nobody else has, and connections that can be told from those
+/// of others.
+pub(super) struct Site {
+    name: String,
+    limits: Limits,
+    /// As four processes would: each way to connect, at each isolation level.
+    limiters: Vec<Limiter>,
+    /// As two more would, with which nobody quarrels about a row: these are quick, and make many rows.
+    quiet: Vec<Limiter>,
+    pools: Vec<PgPool>,
+    /// Reads what came of it. No faults for this one.
+    audit: Limiter,
+    /// For what units of work write; `None` if the role may not make one.
+    table: Option<String>,
+    schema: String,
+    /// The keys that are asked for now.
+    hot: Mutex<Vec<Call>>,
+    options: PgConnectOptions,
+}
+
+/// The names of the limits, without what is before all of them.
+pub(super) const TOKENS: &str = "tokens";
+pub(super) const WINDOW: &str = "window";
+pub(super) const SLIDING: &str = "sliding";
+
+const LIMITS: [&str; 15] = [
+    "plain", "sharded", "reserved", "fixed", "slid", "first", "second", "third", "units", "once", "model", TOKENS,
+    WINDOW, SLIDING, "brief",
+];
+
+impl Site {
+    /// Nothing is written yet but a table that is empty, and it is known that everything can be removed again.
+    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
+        let ready = running.ready_pool(1).await?;
+        ready.close().await;
+        // Random, so that no limit that is there can be meant.
+        let name = format!("pg-limiter soak {:016x}", RandomState::new().hash_one(std::process::id()));
+        let limits = limits(&name).map_err(CliError::usage)?;
+        let load = format!("{name} load");
+        let pool = |application: &str| {
+            let options = PgPoolOptions::new().max_connections(POOL).acquire_timeout(Duration::from_secs(5));
+            options.connect_lazy_with(running.options().clone().application_name(application))
+        };
+        let mut config = LimiterConfig::default();
+        config.schema = running.schema().clone();
+        config.durability = args.durability.into();
+        config.lanes = args.lanes.into();
+        config.keep_answers = KEEP;
+        let pools = vec![pool(&load), pool(&load)];
+        let ways = [
+            (0, Connections::Own, Isolation::Serializable),
+            (1, Connections::Pool, Isolation::Serializable),
+            (1, Connections::Own, Isolation::ReadCommitted),
+            (0, Connections::Pool, Isolation::ReadCommitted),
+        ];
+        let with = |(nth, connections, isolation): (usize, _, _)| {
+            let mut config = config.clone();
+            config.connections = connections;
+            config.isolation = isolation;
+            Limiter::with_config(pools[nth].clone(), limits.clone(), config)
+        };
+        let limiters = ways.into_iter().map(with).collect();
+        let quiet = ways.into_iter().filter(|(_, connections, _)| *connections == Connections::Own).map(with).collect();
+        let retry = RetryPolicy { deadline: TO_AUDIT, max_attempts: 1000, ..RetryPolicy::default() };
+        config.connections = Connections::Pool;
+        config.retry = retry;
+        let audit = Limiter::with_config(pool(&format!("{name} audit")), limits.clone(), config);
+        let schema = running.schema().quoted();
+        let options = running.options().clone();
+        let mut site =
+            Self { name, limits, limiters, quiet, pools, audit, table: None, schema, hot: Mutex::default(), options };
+        site.forget().await?;
+        site.create().await;
+        Ok(site)
+    }
+
+    async fn create(&mut self) {
+        let table = format!("{}.\"{}\"", self.schema, self.name);
+        let sql = format!("CREATE TABLE {table} (round bigint NOT NULL)");
+        match sqlx::raw_sql(AssertSqlSafe(sql)).execute(self.audit_pool()).await {
+            Ok(_) => self.table = Some(table),
+            Err(error) => {
+                output::note(format!(
+                    "units of work write no rows here, as there can be no table: {}",
+                    Error::database_message(&error)
+                ));
+            }
+        }
+    }
+
+    /// The beginning of the name of everything that is made here.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn limit(&self, what: &str) -> String {
+        format!("{} {what}", self.name)
+    }
+
+    pub(super) fn item(&self, what: &str, key: &str) -> Item {
+        Item::new(self.limit(what), key)
+    }
+
+    pub(super) fn of(&self, what: &str) -> Option<&Limit> {
+        self.limits.get(&self.limit(what))
+    }
+
+    pub(super) fn any_limiter(&self, dice: &mut Dice) -> &Limiter {
+        &self.limiters[dice.roll(self.limiters.len())]
+    }
+
+    pub(super) fn any_quiet_limiter(&self, dice: &mut Dice) -> &Limiter {
+        &self.quiet[dice.roll(self.quiet.len())]
+    }
+
+    pub(super) fn any_pool(&self, dice: &mut Dice) -> &PgPool {
+        &self.pools[dice.roll(self.pools.len())]
+    }
+
+    pub(super) const fn audit(&self) -> &Limiter {
+        &self.audit
+    }
+
+    pub(super) fn audit_pool(&self) -> &PgPool {
+        self.audit.pool()
+    }
+
+    pub(super) fn table(&self) -> Option<&str> {
+        self.table.as_deref()
+    }
+
+    /// As an identifier.
+    pub(super) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    pub(super) fn application(&self) -> String {
+        format!("{} load", self.name)
+    }
+
+    pub(super) fn options_for_faults(&self) -> PgConnectOptions {
+        self.options.clone().application_name(&format!("{} faults", self.name))
+    }
+
+    pub(super) fn retries(&self) -> u64 {
+        self.limiters.iter().chain(&self.quiet).map(Limiter::retries).sum()
+    }
+
+    /// What others are asking for now: of each account the last key.
+    pub(super) fn is_hot(&self, place: usize, call: Call) {
+        let mut hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        if place >= hot.len() {
+            hot.push(call);
+        } else {
+            hot[place] = call;
+        }
+    }
+
+    pub(super) fn any_hot(&self, dice: &mut Dice) -> Option<Call> {
+        let hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        if hot.is_empty() { None } else { Some(hot[dice.roll(hot.len())].clone()) }
+    }
+
+    /// What is asked for in rounds.
+    pub(super) fn accounts() -> Vec<Account> {
+        vec![
+            Account { name: "plain", limits: &["plain"], reserves: false },
+            Account { name: "sharded", limits: &["sharded"], reserves: false },
+            Account { name: "reserved", limits: &["reserved"], reserves: true },
+            Account { name: "fixed", limits: &["fixed"], reserves: false },
+            Account { name: "slid", limits: &["slid"], reserves: false },
+            Account { name: "group", limits: &["first", "second", "third"], reserves: false },
+        ]
+    }
+
+    /// Waits for calls that are still on their way, and removes everything.
+    pub(super) async fn clear(&self) -> Result<(), CliError> {
+        for limiter in self.limiters.iter().chain(&self.quiet) {
+            limiter.close().await;
+        }
+        for pool in &self.pools {
+            // Connections that somebody holds do not come back: their futures are gone.
+            let _ = tokio::time::timeout(TO_CLEAR, pool.close()).await;
+        }
+        self.wait_for_backends().await;
+        let mut cleared = self.forget().await.map_err(CliError::from);
+        cleared = cleared.and(self.forget_answers().await);
+        if let Some(table) = &self.table {
+            let sql = format!("DROP TABLE IF EXISTS {table}");
+            let dropped = sqlx::raw_sql(AssertSqlSafe(sql)).execute(self.audit_pool()).await;
+            cleared = cleared.and(dropped.map(|_| ()).map_err(CliError::from));
+        }
+        self.audit.close().await;
+        self.audit_pool().close().await;
+        cleared.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
+    }
+
+    /// A statement whose caller went away may still run, and leave a row.
+    async fn wait_for_backends(&self) {
+        let began = Instant::now();
+        let sql = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.application_name = $1";
+        let application = self.application();
+        while began.elapsed() < TO_CLEAR {
+            let left = sqlx::query_scalar::<_, i64>(sql).bind(&application).fetch_one(self.audit_pool()).await;
+            if !matches!(left, Ok(1..)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn forget(&self) -> Result<(), Error> {
+        for what in LIMITS {
+            self.audit.reset_all_keys(&self.limit(what)).await?;
+        }
+        Ok(())
+    }
+
+    /// Who may not remove them by hand waits until they have expired.
+    async fn forget_answers(&self) -> Result<(), CliError> {
+        let sql = format!(
+            "DELETE FROM {}.rate_limit_answers AS a WHERE pg_catalog.starts_with(a.idempotency_key, $1)",
+            self.schema
+        );
+        let deleted = sqlx::query(AssertSqlSafe(sql)).bind(&self.name).execute(self.audit_pool()).await;
+        if let Err(error) = deleted {
+            output::note(format!(
+                "answers to idempotency keys are left to expire, for {KEEP:?}: {}",
+                Error::database_message(&error)
+            ));
+            tokio::time::sleep(KEEP).await;
+            self.audit.prune().await?;
+        }
+        Ok(())
+    }
+
+    /// What the user has to know if not everything could be removed.
+    pub(super) fn left_behind(&self) -> String {
+        let name = &self.name;
+        format!(
+            "rows of limits and a table whose names begin with \"{name}\" may be left: remove the rows with `pg-limiter reset`, \
+             and drop the table"
+        )
+    }
+}
+
+fn limits(name: &str) -> Result<Limits, pg_limiter::InvalidLimit> {
+    let second = Duration::from_secs(1);
+    let century = |tokens: u32| Limit::token_bucket(tokens, CENTURY);
+    let of = |what: &str| format!("{name} {what}");
+    Limits::new()
+        .define(&of("plain"), century(500))?
+        .define(&of("sharded"), century(500).shards(4))?
+        .define(&of("reserved"), century(300).max_reserved(200))?
+        .define(&of("fixed"), Limit::fixed_window(400, CENTURY).start(Duration::ZERO))?
+        .define(&of("slid"), Limit::sliding_window(400, CENTURY))?
+        .define(&of("first"), century(600))?
+        .define(&of("second"), century(450).shards(3))?
+        .define(&of("third"), Limit::sliding_window(500, CENTURY))?
+        .define(&of("units"), century(150))?
+        .define(&of("once"), century(100))?
+        .define(&of("model"), century(100))?
+        .define(&of(TOKENS), Limit::token_bucket(200, second).capacity(50))?
+        .define(&of(WINDOW), Limit::fixed_window(200, second))?
+        .define(&of(SLIDING), Limit::sliding_window(100, second).resolution(10))?
+        .define(&of("brief"), Limit::token_bucket(1000, second).capacity(5))
+}

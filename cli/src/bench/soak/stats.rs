@@ -1,0 +1,171 @@
+//! What is counted, and what went wrong.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use pg_limiter::{Decision, Error};
+
+/// Of the violations, so many are told in words; the others are counted.
+const TOLD: usize = 50;
+
+/// What came of a call for tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    No,
+    /// Nobody knows: count it as either.
+    Perhaps,
+}
+
+#[derive(Default)]
+pub(super) struct Stats {
+    decisions: AtomicU64,
+    cancelled: AtomicU64,
+    faults: AtomicU64,
+    pruned: AtomicU64,
+    audits: AtomicU64,
+    violations: AtomicU64,
+    errors: Mutex<BTreeMap<&'static str, u64>>,
+    by_fault: Mutex<BTreeMap<&'static str, u64>>,
+    /// Those that nobody was told of yet.
+    untold: Mutex<Vec<String>>,
+    stopped: AtomicBool,
+    stopping: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What it is called, and whether it may happen to those who do everything right.
+const fn kind(error: &Error) -> (&'static str, bool) {
+    let explained = matches!(
+        error,
+        Error::Unavailable { .. }
+            | Error::RetriesExhausted { .. }
+            | Error::OutcomeUnknown { .. }
+            | Error::Conflict { .. }
+    );
+    (error.kind(), explained)
+}
+
+impl Stats {
+    pub(super) fn decided(&self) {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn cancelled(&self) {
+        self.cancelled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn pruned(&self, rows: u64) {
+        self.pruned.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    pub(super) fn audited(&self) {
+        self.audits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn injected(&self, fault: &'static str) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.by_fault).entry(fault).or_default() += 1;
+    }
+
+    /// Whether it is known that nothing has happened.
+    pub(super) fn failed(&self, error: &Error) -> Taken {
+        let (kind, is_expected) = kind(error);
+        *lock(&self.errors).entry(kind).or_default() += 1;
+        if !is_expected {
+            self.violated(format!("an error that nothing here leads to: {error}"));
+        }
+        if matches!(error, Error::OutcomeUnknown { .. }) { Taken::Perhaps } else { Taken::No }
+    }
+
+    pub(super) fn taken(&self, answer: &Result<Decision, Error>) -> Taken {
+        match answer {
+            Ok(decision) => {
+                self.decided();
+                if decision.is_denied() { Taken::No } else { Taken::Yes }
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    pub(super) fn violated(&self, what: String) {
+        if self.violations.fetch_add(1, Ordering::Relaxed) < TOLD as u64 {
+            lock(&self.untold).push(what);
+        }
+    }
+
+    /// Those since it was last asked.
+    pub(super) fn untold(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.untold))
+    }
+
+    pub(super) fn count(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            decisions: read(&self.decisions),
+            cancelled: read(&self.cancelled),
+            faults: read(&self.faults),
+            pruned: read(&self.pruned),
+            audits: read(&self.audits),
+            violations: read(&self.violations),
+            errors: lock(&self.errors).clone(),
+            by_fault: lock(&self.by_fault).clone(),
+        }
+    }
+
+    /// Whatever is under way comes to its end, and is checked; nothing new begins.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.stopping.notify_waiters();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Waits so long, or until the end. Whether it goes on.
+    pub(super) async fn pause(&self, time: std::time::Duration) -> bool {
+        let stopping = self.stopping.notified();
+        if self.is_stopped() {
+            return false;
+        }
+        tokio::select! {
+            () = stopping => {}
+            () = tokio::time::sleep(time) => {}
+        }
+        !self.is_stopped()
+    }
+}
+
+pub(super) struct Counts {
+    pub(super) decisions: u64,
+    pub(super) cancelled: u64,
+    pub(super) faults: u64,
+    pub(super) pruned: u64,
+    pub(super) audits: u64,
+    pub(super) violations: u64,
+    pub(super) errors: BTreeMap<&'static str, u64>,
+    pub(super) by_fault: BTreeMap<&'static str, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_should_not_be_is_a_violation() {
+        let stats = Stats::default();
+        let failed = |source: sqlx::Error| stats.failed(&Error::Unavailable { source });
+        assert_eq!((failed(sqlx::Error::PoolTimedOut), stats.count().violations), (Taken::No, 0));
+        let unknown = Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed };
+        assert_eq!((stats.failed(&unknown), stats.count().violations), (Taken::Perhaps, 0));
+        assert_eq!((stats.failed(&Error::Closed), stats.count().violations), (Taken::No, 1));
+        assert_eq!((stats.untold().len(), stats.untold().len()), (1, 0));
+    }
+}

@@ -1,0 +1,149 @@
+//! Units of work that take a token and write a row: there are as many rows as tokens are gone, whatever happened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio::task::JoinSet;
+
+use crate::bench::soak::call::WorkError;
+use crate::bench::soak::round::audited;
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::{Stats, Taken};
+use crate::bench::work::Dice;
+use pg_limiter::Error;
+
+const WHAT: &str = "units";
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut dice: Dice) {
+    let Some(table) = site.table().map(str::to_owned) else { return };
+    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+    let each = (capacity * 1.4 / f64::from(callers)).ceil() as u32;
+    for round in 1_i64.. {
+        let key = format!("{WHAT} {round}");
+        let mut tasks = JoinSet::new();
+        for _ in 0..callers {
+            let (site, stats, mut dice) = (Arc::clone(&site), Arc::clone(&stats), dice.another());
+            let (key, table) = (key.clone(), table.clone());
+            tasks.spawn(async move {
+                let (mut known, mut perhaps) = (0_u32, 0_u32);
+                for _ in 0..each {
+                    if stats.is_stopped() {
+                        break;
+                    }
+                    match unit(&site, &stats, &mut dice, &key, round, &table).await {
+                        Taken::Yes => known += 1,
+                        Taken::Perhaps => perhaps += 1,
+                        Taken::No => {}
+                    }
+                }
+                (known, perhaps)
+            });
+        }
+        let (mut known, mut perhaps) = (0, 0);
+        while let Some(joined) = tasks.join_next().await {
+            match joined {
+                Ok((one, other)) => {
+                    known += one;
+                    perhaps += other;
+                }
+                Err(error) => stats.violated(format!("{key}: a caller panicked: {error}")),
+            }
+        }
+        match compare(&site, &key, round, &table, capacity, known, perhaps).await {
+            Ok(None) => stats.audited(),
+            Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
+            Err(error) => stats.violated(format!("{key}: the books could not be read: {error}")),
+        }
+        let delete = AssertSqlSafe(format!("DELETE FROM {table} WHERE round = $1"));
+        let deleted = sqlx::query(delete).bind(round).execute(site.audit_pool()).await;
+        if let Err(error) = deleted {
+            stats.violated(format!("{key}: the rows could not be removed: {error}"));
+        }
+        if let Err(error) = site.audit().reset(site.item(WHAT, &key)).await {
+            stats.violated(format!("{key}: the rows could not be removed: {error}"));
+        }
+        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+            return;
+        }
+    }
+}
+
+async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, key: &str, round: i64, table: &str) -> Taken {
+    let limiter = site.any_limiter(dice);
+    let within = limiter.clone();
+    let item = site.item(WHAT, key);
+    let gives_up = dice.roll(8) == 0;
+    let first = dice.roll(2) == 0;
+    let insert = format!("INSERT INTO {table} (round) VALUES ($1)");
+    let work = limiter.transaction(async move |tx| {
+        let insert = sqlx::query(AssertSqlSafe(insert.clone())).bind(round);
+        if first {
+            insert.execute(&mut *tx).await?;
+            within.within(tx).limit(item.clone()).await?.enforce()?;
+        } else {
+            within.within(tx).limit(item.clone()).await?.enforce()?;
+            insert.execute(&mut *tx).await?;
+        }
+        if gives_up { Err(WorkError::OnPurpose) } else { Ok(()) }
+    });
+    let result = if dice.roll(20) == 0 {
+        match tokio::time::timeout(Duration::from_micros(dice.roll(8000) as u64), work).await {
+            Ok(result) => result,
+            Err(_) => {
+                stats.cancelled();
+                return Taken::Perhaps;
+            }
+        }
+    } else {
+        work.await
+    };
+    match result {
+        Ok(()) => {
+            stats.decided();
+            Taken::Yes
+        }
+        Err(error) => error.taken(stats),
+    }
+}
+
+async fn rows(pool: &PgPool, table: &str, round: i64) -> Result<f64, sqlx::Error> {
+    let count = AssertSqlSafe(format!("SELECT pg_catalog.count(*) FROM {table} WHERE round = $1"));
+    sqlx::query_scalar::<_, i64>(count).bind(round).fetch_one(pool).await.map(|rows| rows as f64)
+}
+
+/// Looks until the rows are as many as the tokens, or for so long that they stay different.
+async fn compare(
+    site: &Site,
+    key: &str,
+    round: i64,
+    table: &str,
+    capacity: f64,
+    known: u32,
+    perhaps: u32,
+) -> Result<Option<String>, Error> {
+    let of_table = |error| Error::of_sql(error, "");
+    let mut wrong = None;
+    for _ in 0..LOOKS {
+        let before = rows(site.audit_pool(), table, round).await.map_err(of_table)?;
+        wrong = audited(site, &[site.item(WHAT, key)], &[capacity], |spent| {
+            let spent = spent.first().copied().unwrap_or_default();
+            let books = crate::bench::soak::round::Books { admitted: known.into(), perhaps: perhaps.into() };
+            books.wrong(spent, capacity)
+        })
+        .await?;
+        if wrong.is_some() {
+            return Ok(wrong);
+        }
+        let left = site.audit().peek(site.item(WHAT, key)).await?.remaining();
+        let spent = capacity - left;
+        if (before - spent).abs() <= 0.01 {
+            return Ok(None);
+        }
+        wrong = Some(format!("{before} rows were written by units of work, but {spent} tokens are spent"));
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,161 @@
+//! Looks at it from outside, from time to time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::bench::report::rounded;
+use crate::bench::soak::flat::{is_flat, quarters};
+use crate::bench::soak::report::{Growth, Line, Violation};
+use crate::bench::soak::site::Site;
+use crate::bench::soak::stats::Stats;
+use crate::bench::soak::text;
+use crate::error::CliError;
+use crate::output;
+
+const LOOKS: Duration = Duration::from_secs(10);
+/// At least so many looks, however short it is.
+const AT_LEAST: u32 = 20;
+const TO_LOOK: Duration = Duration::from_secs(5);
+
+/// What was seen.
+pub(super) struct Watch {
+    site: Arc<Site>,
+    stats: Arc<Stats>,
+    json: bool,
+    began: Instant,
+    before: (Instant, u64),
+    rss: Vec<u64>,
+    table: Vec<u64>,
+    answers: Vec<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(site: Arc<Site>, stats: Arc<Stats>, json: bool) -> Self {
+        let began = Instant::now();
+        let (rss, table, answers) = Default::default();
+        Self { site, stats, json, began, before: (began, 0), rss, table, answers }
+    }
+
+    /// Until the time is up.
+    pub(super) async fn until(&mut self, time: Duration) -> Result<(), CliError> {
+        let every = LOOKS.min(time / AT_LEAST);
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let next = (every * looks).min(time);
+            tokio::time::sleep_until((self.began + next).into()).await;
+            if next == time {
+                return Ok(());
+            }
+            self.look().await?;
+            // A look that took long leaves some out.
+            looks = looks.max((self.began.elapsed().as_micros() / every.as_micros().max(1)) as u32);
+        }
+    }
+
+    pub(super) async fn look(&mut self) -> Result<Line, CliError> {
+        let line = self.line().await;
+        self.rss.extend(line.rss_bytes);
+        self.table.extend(line.table_bytes);
+        self.answers.extend(line.answers_bytes);
+        for violation in self.stats.untold() {
+            output::line(if self.json {
+                serde_json::to_string(&Violation { violation }).map_err(CliError::failed)?
+            } else {
+                text::violation(&violation)
+            })?;
+        }
+        output::line(if self.json {
+            serde_json::to_string(&line).map_err(CliError::failed)?
+        } else {
+            text::line(&line)
+        })?;
+        Ok(line)
+    }
+
+    async fn line(&mut self) -> Line {
+        let pool = self.site.audit_pool();
+        let schema = self.site.schema();
+        let (table_bytes, answers_bytes, rows) = tokio::join!(
+            ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limits')", quoted(schema)), None),
+            ask(
+                pool,
+                format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limit_answers')", quoted(schema)),
+                None
+            ),
+            rows(pool, schema, self.site.name())
+        );
+        let counts = self.stats.count();
+        let now = Instant::now();
+        let (at, decisions) = self.before;
+        let seconds = now.duration_since(at).as_secs_f64().max(0.001);
+        self.before = (now, counts.decisions);
+        Line {
+            elapsed_s: rounded(now.duration_since(self.began).as_secs_f64()),
+            decisions: counts.decisions,
+            decisions_per_second: rounded((counts.decisions - decisions) as f64 / seconds),
+            retries: self.site.retries(),
+            faults: counts.faults,
+            cancelled: counts.cancelled,
+            errors: counts.errors,
+            rss_bytes: rss(),
+            table_bytes,
+            answers_bytes,
+            rows,
+            audits: counts.audits,
+            violations: counts.violations,
+        }
+    }
+
+    /// Of memory, the table of limits, and that of answers.
+    pub(super) fn growth(&self) -> [Option<Growth>; 3] {
+        [&self.rss, &self.table, &self.answers].map(|samples| {
+            let (second_quarter, last_quarter) = quarters(samples)?;
+            Some(Growth { second_quarter, last_quarter, is_flat: is_flat((second_quarter, last_quarter)) })
+        })
+    }
+}
+
+/// As a part of a literal.
+fn quoted(identifier: &str) -> String {
+    identifier.replace('\'', "''")
+}
+
+async fn ask(pool: &PgPool, sql: String, name: Option<&str>) -> Option<u64> {
+    let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql));
+    if let Some(name) = name {
+        query = query.bind(name.to_owned());
+    }
+    let answer = tokio::time::timeout(TO_LOOK, query.fetch_one(pool)).await.ok()?;
+    answer.ok().map(i64::unsigned_abs)
+}
+
+/// The rows of this soak; or, for a role that may not read them, about all that there are.
+async fn rows(pool: &PgPool, schema: &str, name: &str) -> Option<u64> {
+    let own = format!(
+        "SELECT pg_catalog.count(*) FROM {schema}.rate_limits AS r WHERE r.name > $1 AND r.name < $1 || '~' COLLATE \"C\""
+    );
+    if let Some(rows) = ask(pool, own, Some(name)).await {
+        return Some(rows);
+    }
+    let all = format!("SELECT pg_catalog.pg_stat_get_live_tuples('{}.rate_limits'::regclass)", quoted(schema));
+    ask(pool, all, None).await
+}
+
+/// The memory of this process that is really there. `statm` has it in pages, of a size that it does not tell; `status` in KiB.
+fn rss() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn linux_tells_the_memory_of_a_process() {
+        assert!(super::rss().is_some_and(|bytes| bytes > 100_000));
+    }
+}

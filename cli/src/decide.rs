@@ -1,0 +1,118 @@
+//! `limit`, `check` and `peek`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::key_secret::KeySecretArgs;
+use crate::limit_args::{LimitArgs, finite};
+use crate::{json, output, text};
+use pg_limiter::{Call, Decision, Error, Item, KeySecret, Limiter, LimiterConfig, Limits, Op, Outcome};
+
+#[derive(Args, Debug)]
+pub(super) struct PeekArgs {
+    /// The limit's name
+    name: String,
+    /// Who is limited; the empty key is the one shared bucket
+    #[arg(default_value = "")]
+    key: String,
+    #[command(flatten)]
+    limit: LimitArgs,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct DecideArgs {
+    #[command(flatten)]
+    what: PeekArgs,
+    /// How many tokens
+    #[arg(long, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
+    count: f64,
+    /// Take the tokens even if they are not there yet, and say how long to wait for them
+    #[arg(long)]
+    reserve: bool,
+}
+
+pub(super) async fn limit(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
+    decide(args, database, async |limiter, call| limiter.limit(call).await).await
+}
+
+pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
+    decide(args, database, async |limiter, call| limiter.check(call).await).await
+}
+
+pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode, CliError> {
+    let PeekArgs { name, key, limit, secret, json } = args;
+    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
+    let call = Call::from(Item::new(name, key).count(0));
+    let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
+    let value = balances.remaining();
+    output::line(if json { format!("{{\"value\": {}}}", text::plain(value)) } else { left(value) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn decide(
+    args: DecideArgs,
+    database: Database,
+    how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
+) -> Result<ExitCode, CliError> {
+    let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, reserve } = args;
+    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
+    let mut call = Call::from(Item::new(name, key).count(count));
+    if reserve {
+        call = call.reserve();
+    }
+    let decision = ask((limits, secret), call, json, database, how).await?;
+    let code = ExitCode::from(u8::from(decision.is_denied()));
+    // The exit code stands, whether or not anybody reads the line.
+    match output::line(if json { json::decision(&decision) } else { human(&decision) }) {
+        Ok(()) | Err(CliError::OutputClosed) => Ok(code),
+        Err(error) => Err(error),
+    }
+}
+
+async fn ask<T>(
+    (limits, key_secret): (Limits, Option<KeySecret>),
+    call: Call,
+    json: bool,
+    database: Database,
+    how: impl AsyncFnOnce(Limiter, Call) -> Result<T, Error>,
+) -> Result<T, CliError> {
+    // What can never be needs no database.
+    if let Err(error) = call.validate(Op::Limit, &limits) {
+        if json {
+            output::line(json::impossible(&error))?;
+        }
+        return Err(error.into());
+    }
+    let running = database.start().await?;
+    let pool = running.ready_pool(1).await?;
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    config.key_secret = key_secret;
+    let result = how(Limiter::with_config(pool.clone(), limits, config), call).await;
+    pool.close().await;
+    Ok(result?)
+}
+
+fn human(decision: &Decision) -> String {
+    let left = left(decision.remaining());
+    match decision.outcome() {
+        Outcome::Allowed => format!("allowed, {left}"),
+        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::wait(wait)),
+        Outcome::Denied { retry_after } => {
+            format!("denied, retry after {}, {left}", text::wait(retry_after))
+        }
+        other => format!("{other:?}, {left}"),
+    }
+}
+
+fn left(value: f64) -> String {
+    format!("{} left", text::tokens(value))
+}

@@ -1,0 +1,51 @@
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::demo::stage::Stage;
+use crate::error::CliError;
+use crate::text::grouped;
+use pg_limiter::{Error, Limit, Limits};
+
+const TASKS: u64 = 64;
+const CALLS: u64 = 16;
+const ALLOWS: u32 = 250;
+
+/// Many tasks on one key: exactly as many calls pass as the limit allows.
+pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
+    let screen = &stage.screen;
+    screen.heading(5, "Exact under load", &format!("{TASKS} tasks at once on one key that has {ALLOWS} tokens"))?;
+    // So slow a rate that nothing flows in meanwhile.
+    let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
+    let limiter = stage.limiter(Limits::new().define("tickets", limit).map_err(CliError::usage)?);
+
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..CALLS {
+                allowed += u64::from(limiter.limit(("tickets", "concert")).await?.is_allowed());
+            }
+            Ok::<u64, Error>(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(task) = tasks.join_next().await {
+        allowed += task.map_err(CliError::failed)??;
+    }
+    let took = begin.elapsed().as_secs_f64();
+
+    let calls = TASKS * CALLS;
+    screen.line(format!(
+        "  {} calls in {took:.2} s: {} allowed, {} denied",
+        grouped(calls),
+        grouped(allowed),
+        grouped(calls - allowed)
+    ))?;
+    let exact = allowed == u64::from(ALLOWS);
+    let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
+    screen.line(format!("  {}", screen.right_or_wrong(exact, &verdict)))?;
+    if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
+}

@@ -1,0 +1,81 @@
+//! Headings, verdicts and bars.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use crate::error::CliError;
+use crate::{output, text};
+use pg_limiter::Decision;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+const BOLD: &str = "1";
+
+pub(super) struct Screen {
+    colours: bool,
+}
+
+impl Screen {
+    pub(super) fn new() -> Self {
+        Self { colours: output::colours() }
+    }
+
+    pub(super) fn heading(&self, number: u32, title: &str, limit: &str) -> Result<(), CliError> {
+        output::line(format!("\n{}  {limit}", self.paint(BOLD, &format!("{number}. {title}"))))
+    }
+
+    pub(super) fn line(&self, line: impl Display) -> Result<(), CliError> {
+        output::line(line)
+    }
+
+    /// `allowed  █████░░░░░  5 left`
+    pub(super) fn decision(&self, what: &str, decision: &Decision, capacity: f64) -> Result<(), CliError> {
+        let bar = bar(decision.remaining(), capacity);
+        let left = tenths(decision.remaining());
+        let wait = decision.retry_after().map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
+        output::line(format!("  {what:<14} {}  {bar}  {left:>4} left{wait}", self.verdict(decision)))
+    }
+
+    pub(super) fn balance(&self, what: &str, balance: f64, capacity: f64) -> Result<(), CliError> {
+        let bar = bar(balance, capacity);
+        output::line(format!("  {what:<14}           {bar}  {:>4} left", tenths(balance)))
+    }
+
+    pub(super) fn verdict(&self, decision: &Decision) -> String {
+        match (decision.is_denied(), decision.is_allowed()) {
+            (true, _) => self.paint(RED, "denied  "),
+            (_, true) => self.paint(GREEN, "allowed "),
+            _ => self.paint(YELLOW, "reserved"),
+        }
+    }
+
+    pub(super) fn right_or_wrong(&self, right: bool, line: &str) -> String {
+        self.paint(if right { GREEN } else { RED }, line)
+    }
+
+    fn paint(&self, colour: &str, text: &str) -> String {
+        if self.colours { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// Milliseconds are enough here, rounded up: who comes back then is not early.
+pub(super) fn seconds(time: Duration) -> String {
+    if time >= MINUTE {
+        return text::wait(time);
+    }
+    format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
+}
+
+/// Rounded down.
+fn tenths(tokens: f64) -> String {
+    format!("{:.1}", (tokens * 10.0 + 1e-6).floor() / 10.0 + 0.0)
+}
+
+/// Two cells a token, so that halves can be seen.
+fn bar(tokens: f64, capacity: f64) -> String {
+    let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;
+    let full = (tokens * 2.0 + 1e-6).floor().clamp(0.0, width as f64) as usize;
+    format!("{}{}", "█".repeat(full), "░".repeat(width - full))
+}

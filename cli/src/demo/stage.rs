@@ -1,0 +1,57 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::database::Running;
+use crate::demo::screen::Screen;
+use crate::error::CliError;
+use pg_limiter::migrate::Migrator;
+use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
+
+const CONNECTIONS: u32 = 8;
+
+/// Where the demo plays: a schema of its own.
+pub(super) struct Stage {
+    pub(super) pool: PgPool,
+    pub(super) schema: Schema,
+    pub(super) screen: Screen,
+    private_source: Option<String>,
+}
+
+impl Stage {
+    /// The name has the time in it, so that nothing that is there can be meant. (`pg_` is reserved.)
+    pub(super) async fn set(running: &Running) -> Result<Self, CliError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
+        let pool = running.pool(CONNECTIONS).await?;
+        Migrator::new(schema.clone()).run(&pool).await?;
+        let private_source = running.private_source().map(str::to_owned);
+        Ok(Self { pool, schema, screen: Screen::new(), private_source })
+    }
+
+    pub(super) async fn introduce(&self) -> Result<(), CliError> {
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
+        let place = self.private_source.clone().unwrap_or_else(|| format!("your server, version {version}"));
+        self.screen.line(format!("Every line below is a real call on {place}."))?;
+        self.screen.line(format!("Schema {}, dropped at the end.", self.schema))
+    }
+
+    pub(super) fn limiter(&self, limits: Limits) -> Limiter {
+        let mut config = LimiterConfig::default();
+        config.schema = self.schema.clone();
+        Limiter::with_config(self.pool.clone(), limits, config)
+    }
+
+    pub(super) async fn pause(&self) {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+
+    pub(super) async fn strike(self) -> Result<(), CliError> {
+        let drop = format!("DROP SCHEMA {} CASCADE", self.schema.quoted());
+        let dropped = sqlx::raw_sql(AssertSqlSafe(drop)).execute(&self.pool).await;
+        self.pool.close().await;
+        dropped
+            .map(|_| ())
+            .map_err(|error| CliError::failed(format!("the schema {} could not be dropped: {error}", self.schema)))
+    }
+}

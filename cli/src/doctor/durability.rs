@@ -1,0 +1,53 @@
+//! Whether what is committed stays, and whether it can be written at all.
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use crate::doctor::settings::Settings;
+
+pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
+    if yugabyte {
+        return Finding::ok("a commit is on most replicas of its tablet: YugabyteDB's own, whatever the settings say");
+    }
+    let told = |name| settings.told(name);
+    let mut finding = Finding::ok(["synchronous_commit", "fsync", "full_page_writes"].map(told).join(", "));
+    if settings.get("synchronous_commit") == Some("off") {
+        finding = finding.and(
+            Finding::warning("answers are given before the disk has them")
+                .advise("After a crash of the server, the tokens of the last moments are there again. If that is meant, set")
+                .advise("LimiterConfig::durability to Durability::Relaxed, and synchronous_commit to on for the others:")
+                .advise("ALTER ROLE app_role SET synchronous_commit = on; -- or ALTER DATABASE, or postgresql.conf"),
+        );
+    }
+    if settings.get("fsync") == Some("off") {
+        finding = finding.and(
+            Finding::problem("a crash of the machine may destroy the database")
+                .advise("Set fsync = on in postgresql.conf, unless this is a test."),
+        );
+    }
+    if settings.get("full_page_writes") == Some("off") {
+        finding =
+            finding
+                .and(Finding::problem("pages may be torn by a crash").advise(
+                    "Set full_page_writes = on in postgresql.conf, unless the file system never tears a page.",
+                ));
+    }
+    finding
+}
+
+pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Result<Finding, sqlx::Error> {
+    let standby: bool = session.row("SELECT pg_is_in_recovery()").await?.try_get(0)?;
+    if standby {
+        return Ok(Finding::problem("this is a standby: nothing can be taken here").advise(
+            "Name the primary in the URL. Behind a list of hosts or a balancer, ask for the one that writes.",
+        ));
+    }
+    if settings.get("default_transaction_read_only") == Some("on") {
+        let found = format!("transactions are read-only: {}", settings.told("default_transaction_read_only"));
+        return Ok(Finding::problem(found).advise(
+            "ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf",
+        ));
+    }
+    Ok(Finding::ok("a primary, and transactions may write"))
+}

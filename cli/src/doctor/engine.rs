@@ -1,0 +1,116 @@
+//! Which engine it is, by what it says of itself.
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use crate::text::shown;
+
+/// Of PostgreSQL: those that the tests pass on.
+const OLDEST: u32 = 13;
+const NEWEST: u32 = 18;
+/// The SQL runs, and the engine itself is given up.
+const OLDEST_THAT_RUNS: u32 = 11;
+const OLDEST_YUGABYTE: (u32, u32) = (2024, 2);
+/// What speaks the protocol and is another engine, by a word in its version.
+const OTHERS: [&str; 8] =
+    ["CockroachDB", "Redshift", "Greenplum", "Materialize", "RisingWave", "CrateDB", "QuestDB", "Spanner"];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Engine {
+    Postgres { major: u32, version: String },
+    Yugabyte { release: (u32, u32), version: String },
+    Other(String),
+}
+
+impl Engine {
+    /// Of what `version()` returns.
+    pub(super) fn parse(text: &str) -> Self {
+        let other = || Self::Other(shown(text, 80));
+        if let Some(name) = OTHERS.iter().find(|name| text.contains(**name)) {
+            return Self::Other((*name).to_owned());
+        }
+        let Some(version) = text.strip_prefix("PostgreSQL ").and_then(|rest| rest.split_whitespace().next()) else {
+            return other();
+        };
+        if let Some(version) = pg_limiter::Engine::yugabyte_release(text) {
+            let mut numbers = version.split(['.', '-']).map_while(|part| part.parse().ok());
+            return match (numbers.next(), numbers.next()) {
+                (Some(year), Some(half)) => Self::Yugabyte { release: (year, half), version: version.to_owned() },
+                _ => other(),
+            };
+        }
+        let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
+        match digits.parse() {
+            Ok(major) => Self::Postgres { major, version: version.to_owned() },
+            Err(_) => other(),
+        }
+    }
+
+    pub(super) const fn is_yugabyte(&self) -> bool {
+        matches!(self, Self::Yugabyte { .. })
+    }
+
+    pub(super) fn judge(&self) -> Finding {
+        match self {
+            Self::Postgres { major, version } => {
+                let found = format!("PostgreSQL {version}");
+                match *major {
+                    OLDEST..=NEWEST => Finding::ok(found),
+                    OLDEST_THAT_RUNS..OLDEST => {
+                        Finding::warning(format!("{found}: the SQL runs, but it is not supported"))
+                            .advise(format!("Update to PostgreSQL {OLDEST} or later."))
+                    }
+                    0..OLDEST_THAT_RUNS => Finding::problem(format!("{found} is too old"))
+                        .advise(format!("Update to PostgreSQL {OLDEST} or later.")),
+                    _ => Finding::note(format!("{found} is newer than this release was tested with ({NEWEST})"))
+                        .advise("Look for a newer release of pg-limiter."),
+                }
+            }
+            Self::Yugabyte { release, version } if *release >= OLDEST_YUGABYTE => {
+                Finding::note(format!("YugabyteDB {version}: pg-limiter is designed for it, and was not run on it"))
+            }
+            Self::Yugabyte { version, .. } => Finding::problem(format!("YugabyteDB {version} is too old"))
+                .advise("Update to YugabyteDB 2024.2 or later."),
+            Self::Other(name) => Finding::problem(format!("{name}: not supported")).advise(
+                "Use PostgreSQL, or YugabyteDB: the functions are PL/pgSQL and rely on row locks as these have them.",
+            ),
+        }
+    }
+}
+
+pub(super) async fn engine(session: &mut Session) -> Result<Engine, sqlx::Error> {
+    let rows = session.plain_rows("SELECT version()").await?;
+    let version: String = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+    Ok(Engine::parse(&version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::State;
+
+    #[test]
+    fn an_engine_is_known_by_its_version() {
+        for (text, state, found) in [
+            ("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64", State::Ok, "PostgreSQL 15.18"),
+            ("PostgreSQL 18.4 on x86_64-pc-linux-gnu", State::Ok, "PostgreSQL 18.4"),
+            ("PostgreSQL 13.23, compiled by Visual C++", State::Ok, "PostgreSQL 13.23"),
+            ("PostgreSQL 12.22 on x86_64", State::Warning, "not supported"),
+            ("PostgreSQL 11.22 on x86_64", State::Warning, "not supported"),
+            ("PostgreSQL 9.6.24 on x86_64", State::Problem, "too old"),
+            ("PostgreSQL 19beta1 on x86_64", State::Note, "newer"),
+            ("PostgreSQL 15.12-YB-2025.2.0.0-b131 on x86_64", State::Note, "YugabyteDB 2025.2.0.0-b131: "),
+            ("PostgreSQL 11.2-YB-2024.2.2.0-b0 on x86_64", State::Note, "designed for it"),
+            ("PostgreSQL 11.2-YB-2024.1.0.0-b1 on x86_64", State::Problem, "too old"),
+            ("PostgreSQL 11.2-YB-2.20.1.0-b97 on x86_64", State::Problem, "too old"),
+            ("CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu)", State::Problem, "CockroachDB: not supported"),
+            ("PostgreSQL 8.0.2 on i686, compiled by GCC, Redshift 1.0.12103", State::Problem, "Redshift"),
+            ("something else", State::Problem, "something else: not supported"),
+        ] {
+            let finding = Engine::parse(text).judge();
+            assert_eq!(finding.state, state, "{text}");
+            assert!(finding.found.contains(found), "{}", finding.found);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The jobs of the queues: what is dead, late, or left behind.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use crate::doctor::table::count;
+use crate::text::age;
+
+const LATE: Duration = Duration::from_secs(60);
+/// Workers remove ended jobs after a day, unless told otherwise.
+const LONG_ENDED: Duration = Duration::from_secs(2 * 86_400);
+const MANY_ENDED: i64 = 10_000;
+
+/// Times in microseconds.
+#[derive(Debug, Default)]
+struct Jobs {
+    all: i64,
+    waiting: i64,
+    /// For how long the oldest of them has.
+    oldest: Option<i64>,
+    running: i64,
+    dead: i64,
+    /// How late the latest job is that nobody has begun.
+    late: Option<i64>,
+    /// How long ago a lease ran out that nobody took over.
+    lapsed: Option<i64>,
+    long_ended: i64,
+}
+
+pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error> {
+    let long_ended = LONG_ENDED.as_micros();
+    let sql = format!(
+        "SELECT count(*), count(*) FILTER (WHERE state IN ('scheduled', 'available')), \
+           count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'), \
+           max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available')), \
+           max(clock.now - lease_until) FILTER (WHERE state = 'running'), \
+           count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
+           max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) \
+         FROM {} CROSS JOIN (SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS now) AS clock",
+        session.table("rate_limit_jobs")
+    );
+    let row = session.row(&sql).await?;
+    Ok(judge(&Jobs {
+        all: row.try_get(0)?,
+        waiting: row.try_get(1)?,
+        running: row.try_get(2)?,
+        dead: row.try_get(3)?,
+        late: row.try_get(4)?,
+        lapsed: row.try_get(5)?,
+        long_ended: row.try_get(6)?,
+        oldest: row.try_get(7)?,
+    }))
+}
+
+fn judge(jobs: &Jobs) -> Finding {
+    if jobs.all == 0 {
+        return Finding::ok("none: the queue is empty, or not used");
+    }
+    let ended = jobs.all - jobs.waiting - jobs.running - jobs.dead;
+    let [waiting, running, dead, ended] = [jobs.waiting, jobs.running, jobs.dead, ended].map(count);
+    let micros = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or_default());
+    let oldest = jobs.oldest.map_or_else(String::new, |oldest| format!(" (the oldest for {})", age(micros(oldest))));
+    let mut finding = Finding::ok(format!("{waiting} waiting{oldest}, {running} running, {dead} dead, {ended} ended"));
+    if let Some(late) = jobs.late.map(micros).filter(|late| *late >= LATE) {
+        finding = finding.and(
+            Finding::warning(format!("the latest should have begun {} ago", age(late)))
+                .advise("Run workers of its queue, or more of them; see pg-limiter queue ls. (A job is late, too, while a third")
+                .advise("party has asked its group to wait, or its limit's tokens go to jobs that are tried again.)"),
+        );
+    }
+    if let Some(lapsed) = jobs.lapsed.map(micros).filter(|lapsed| *lapsed >= LATE) {
+        finding = finding.and(
+            Finding::warning(format!("a lease ran out {} ago, and nobody took the job over", age(lapsed)))
+                .advise("Its worker has died: run another worker of its queue."),
+        );
+    }
+    if jobs.dead > 0 {
+        finding = finding.and(
+            Finding::warning("dead jobs stay until somebody decides")
+                .advise("pg-limiter queue ls --state dead lists them. Run them again (pg-limiter queue requeue) or remove them")
+                .advise("(pg-limiter queue discard, or pg-limiter prune --dead-older-than 30d from time to time)."),
+        );
+    }
+    if jobs.long_ended >= MANY_ENDED {
+        finding = finding.and(
+            Finding::note(format!("{} of them ended long ago", count(jobs.long_ended)))
+                .advise("A worker removes them after WorkerConfig::keep_ended; without one, call queue.prune()."),
+        );
+    }
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::State::{Note, Ok, Warning};
+
+    #[test]
+    fn jobs_that_nobody_cares_for_are_told() {
+        let jobs = |change: fn(&mut Jobs)| {
+            let mut jobs = Jobs { all: 30_000, waiting: 5, late: Some(-1), ..Jobs::default() };
+            change(&mut jobs);
+            judge(&jobs).state
+        };
+        assert_eq!([jobs(|_| {}), jobs(|jobs| jobs.late = Some(59_999_999))], [Ok, Ok]);
+        assert_eq!([jobs(|jobs| jobs.late = Some(60_000_000)), jobs(|jobs| jobs.dead = 1)], [Warning, Warning]);
+        assert_eq!(jobs(|jobs| jobs.lapsed = Some(60_000_000)), Warning);
+        assert_eq!([jobs(|jobs| jobs.long_ended = 9_999), jobs(|jobs| jobs.long_ended = 10_000)], [Ok, Note]);
+    }
+}

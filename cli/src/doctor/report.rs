@@ -1,0 +1,108 @@
+//! All findings, as text and as JSON.
+
+use std::process::ExitCode;
+
+use crate::doctor::finding::{Finding, State};
+use crate::text::escaped;
+use crate::{json, output};
+use pg_limiter::Error;
+
+#[derive(Debug, Default)]
+pub(super) struct Report(Vec<(&'static str, Finding)>);
+
+impl Report {
+    pub(super) fn add(&mut self, check: &'static str, finding: Finding) {
+        self.0.push((check, finding));
+    }
+
+    pub(super) fn extend(&mut self, findings: impl IntoIterator<Item = (&'static str, Finding)>) {
+        self.0.extend(findings);
+    }
+
+    /// A check that the database refuses is no reason to end; a lost connection is.
+    pub(super) fn made<T>(
+        &mut self,
+        check: &'static str,
+        result: Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, sqlx::Error> {
+        match result {
+            Ok(made) => Ok(Some(made)),
+            Err(error @ (sqlx::Error::Database(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound)) => {
+                let finding = Finding::note(format!("not looked at: {}", Error::database_message(&error))).advise(
+                    "Run this as the tables' owner, or as a role that has pg_monitor and may read the tables, too.",
+                );
+                self.add(check, finding);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn add_made(
+        &mut self,
+        check: &'static str,
+        result: Result<Finding, sqlx::Error>,
+    ) -> Result<(), sqlx::Error> {
+        if let Some(finding) = self.made(check, result)? {
+            self.add(check, finding);
+        }
+        Ok(())
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.0.iter().filter(|(_, finding)| finding.state == state).count()
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        let ill = self.0.iter().any(|(_, finding)| finding.state >= State::Warning);
+        ExitCode::from(u8::from(ill))
+    }
+
+    pub(super) fn text(&self) -> Vec<String> {
+        let head =
+            |(check, finding): &(&'static str, Finding)| vec![finding.state.as_str().to_owned(), (*check).to_owned()];
+        let heads: Vec<Vec<String>> = self.0.iter().map(head).collect();
+        let width = heads.iter().map(|head| head[1].len()).max().unwrap_or_default();
+        // In columns of their own: what was found is not padded.
+        let padded = heads.iter().map(|head| format!("{:<7}  {:<width$}", head[0], head[1]));
+        let mut lines = Vec::new();
+        for (head, (_, finding)) in padded.zip(&self.0) {
+            lines.push(format!("{}  {}", coloured(&head, finding.state), escaped(&finding.found)));
+            lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", escaped(advice))));
+        }
+        let counts =
+            [(State::Problem, "problem"), (State::Warning, "warning"), (State::Note, "note")].map(|(state, name)| {
+                match self.count(state) {
+                    1 => format!("1 {name}"),
+                    count => format!("{count} {name}s"),
+                }
+            });
+        lines.push(String::new());
+        lines.push(counts.join(", "));
+        lines
+    }
+
+    pub(super) fn json(&self) -> String {
+        let object = |(check, finding): &(&'static str, Finding)| {
+            let advice = (!finding.advice.is_empty()).then(|| json::string(&finding.advice.join("\n")));
+            json::object([
+                ("check", json::string(check)),
+                ("state", json::string(finding.state.as_str())),
+                ("found", json::string(&finding.found)),
+                ("advice", json::optional(advice)),
+            ])
+        };
+        let objects: Vec<String> = self.0.iter().map(object).collect();
+        format!("[\n  {}\n]", objects.join(",\n  "))
+    }
+}
+
+fn coloured(head: &str, state: State) -> String {
+    let colour = match state {
+        State::Ok => "32",
+        State::Note => "36",
+        State::Warning => "33",
+        State::Problem => "31",
+    };
+    if output::colours() { format!("\u{1b}[{colour}m{}\u{1b}[0m{}", &head[..7], &head[7..]) } else { head.to_owned() }
+}

@@ -1,0 +1,155 @@
+use std::process::ExitCode;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
+
+use crate::database::{Database, cannot_connect, connect_with};
+use crate::doctor::args::DoctorArgs;
+use crate::doctor::engine::{self, Engine};
+use crate::doctor::finding::Finding;
+use crate::doctor::report::Report;
+use crate::doctor::rights::{self, Role};
+use crate::doctor::schema;
+use crate::doctor::session::Session;
+use crate::doctor::settings::Settings;
+use crate::doctor::table::Table;
+use crate::doctor::tserver::Address;
+use crate::doctor::{
+    clock, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, transactions, tserver_flags,
+};
+use crate::error::CliError;
+use crate::output;
+use pg_limiter::Error;
+
+pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.named()?;
+    let door = Door::find(running.options()).await?;
+    let mut session = Session { connection: door.connection, schema: running.schema().clone() };
+    let mut report = Report::default();
+    examine(&args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
+        CliError::failed(format!("the database could not be looked at: {}", Error::database_message(&error)))
+    })?;
+    let _ = session.connection.close().await;
+    let code = report.exit_code();
+    let told = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
+    match told {
+        Ok(()) | Err(CliError::OutputClosed) => Ok(code),
+        Err(error) => Err(error),
+    }
+}
+
+/// The way in.
+struct Door {
+    connection: PgConnection,
+    options: PgConnectOptions,
+    /// What a pooler said against the driver's own settings.
+    refused: Option<String>,
+}
+
+impl Door {
+    async fn find(options: &PgConnectOptions) -> Result<Self, CliError> {
+        let refusal = match connect_with(options).await {
+            Ok(connection) => return Ok(Self { connection, options: options.clone(), refused: None }),
+            Err(error) if Error::refuses_settings(&error) => error,
+            Err(error) => return Err(cannot_connect(error)),
+        };
+        let options = options.clone().extra_float_digits(None);
+        match connect_with(&options).await {
+            Ok(connection) => Ok(Self { connection, options, refused: Some(Error::database_message(&refusal)) }),
+            Err(_) => Err(cannot_connect(refusal)),
+        }
+    }
+}
+
+async fn examine(
+    args: &DoctorArgs,
+    session: &mut Session,
+    options: &PgConnectOptions,
+    refused: Option<&str>,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
+    let engine = engine::engine(session).await?;
+    let yugabyte = engine.is_yugabyte();
+    report.add("engine", engine.judge());
+    report.add_made("encryption", encryption::check(session, options).await)?;
+    report.add_made("isolation", isolation::check(session, yugabyte).await)?;
+    flags(args, &engine, options, report).await;
+    report.add_made("clock", clock::check(session).await)?;
+    let settings = Settings::read(session).await;
+    if let Some(settings) = report.made("settings", settings)? {
+        report.add("durability", durability::durability(&settings, yugabyte));
+        report.add_made("writing", durability::writable(session, &settings).await)?;
+        limiter(args, session, yugabyte, &settings, report).await?;
+        report.add_made("connections", connections::connections(session, &settings).await)?;
+        report.add("time-outs", connections::timeouts(&settings));
+        if !yugabyte {
+            report.add("locks", connections::locks(&settings));
+        }
+    }
+    report.add_made("pooler", pooler::check(&mut session.connection, options).await)?;
+    report.add_made("start-up settings", pooler::settings(refused, options).await)
+}
+
+async fn flags(args: &DoctorArgs, engine: &Engine, options: &PgConnectOptions, report: &mut Report) {
+    if engine.is_yugabyte() {
+        let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(options.get_host()));
+        report.extend(tserver_flags::check(&address).await);
+    } else if args.tserver.is_some() {
+        report.add("tserver flags", Finding::note("not looked at: only YugabyteDB has tservers"));
+    }
+}
+
+/// What the limiter has in this database.
+async fn limiter(
+    args: &DoctorArgs,
+    session: &mut Session,
+    yugabyte: bool,
+    settings: &Settings,
+    report: &mut Report,
+) -> Result<(), sqlx::Error> {
+    let tables = schema::tables(session).await;
+    let Some(tables) = report.made("schema", tables)? else {
+        return Ok(());
+    };
+    report.add_made("schema", schema::version(session, &tables).await)?;
+    if !tables.contains("rate_limits") {
+        return Ok(());
+    }
+    let drift = schema::drift(session).await;
+    if let Some(findings) = report.made("functions", drift)? {
+        report.extend(findings);
+    }
+    let role = Role::read(session).await;
+    if let Some(role) = report.made("grants", role)? {
+        report.add_made("grants", grants::check(session, &role).await)?;
+        report.add_made("tables by hand", rights::check(session, &role).await)?;
+    }
+    let mut piles_up = false;
+    if yugabyte {
+        let found = "not looked at: YugabyteDB keeps rows in another way, without dead rows and vacuum";
+        report.add("table", Finding::note(found));
+    } else {
+        let table = Table::read(session, "rate_limits").await;
+        if let Some(table) = report.made("table", table)? {
+            report.add("table", table.size());
+            report.add("autovacuum", table.vacuum(settings));
+            report.add("updates", table.updates());
+            piles_up = table.piles_up();
+        }
+    }
+    report.add_made("idle rows", idle_rows::check(session, yugabyte).await)?;
+    if !yugabyte {
+        report.add_made("old transactions", transactions::check(session, args.old_transaction, piles_up).await)?;
+    }
+    if !tables.contains("rate_limit_jobs") {
+        return Ok(());
+    }
+    report.add_made("jobs", jobs::check(session).await)?;
+    if !yugabyte {
+        let table = Table::read(session, "rate_limit_jobs").await;
+        if let Some(table) = report.made("table of jobs", table)? {
+            report.add("table of jobs", table.size());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The limiter's tables and functions: are they there, of which version, and as this release ships them.
+
+use std::collections::BTreeSet;
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use pg_limiter::Schema;
+use pg_limiter::migrate::{Drift, MigrateError, Migrator, functions, migrations};
+
+const HISTORY: &str = "rate_limits_migrations";
+
+/// The limiter's tables in the database.
+pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sqlx::Error> {
+    let sql = format!(
+        "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+         WHERE n.nspname = {} AND c.relkind IN ('r', 'p') AND c.relname LIKE 'rate\\_limit%'",
+        session.schema_literal()
+    );
+    session.rows(&sql).await?.iter().map(|row| row.try_get(0)).collect()
+}
+
+fn migrate(schema: &Schema) -> String {
+    if schema.name() == "public" {
+        return "Run pg-limiter migrate".to_owned();
+    }
+    format!("Run pg-limiter migrate --schema '{}'", schema.name().replace('\'', "'\\''"))
+}
+
+pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) -> Result<Finding, sqlx::Error> {
+    let schema = session.schema.clone();
+    let migrate = migrate(&schema);
+    if !tables.contains("rate_limits") {
+        let found = format!("the schema \"{schema}\" has no tables of the limiter; what is in them was not looked at");
+        return Ok(Finding::problem(found).advise(format!("{migrate}, or name another schema with --schema.")));
+    }
+    if !tables.contains(HISTORY) {
+        let found = format!(
+            "the schema \"{schema}\" was not migrated by pg-limiter, but by printed SQL: its version is not known"
+        );
+        return Ok(Finding::note(found));
+    }
+    let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
+    let version: i32 = session.row(&sql).await?.try_get(0)?;
+    let found = format!("the schema \"{schema}\" is at version {version}");
+    let newest = migrations(&schema).last().map_or(0, |migration| migration.version);
+    Ok(if version < newest {
+        Finding::warning(format!("{found}, the newest is {newest}")).advise(format!("{migrate}."))
+    } else if version > newest {
+        Finding::note(format!("{found}, and this release knows versions up to {newest}"))
+            .advise("A newer release has migrated it. Update pg-limiter.")
+    } else {
+        Finding::ok(format!("{found}, the newest"))
+    })
+}
+
+/// The differences between the database and this release: the findings on functions, tables, owners and privileges.
+pub(super) async fn drift(session: &mut Session) -> Result<Vec<(&'static str, Finding)>, sqlx::Error> {
+    let schema = session.schema.clone();
+    let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";
+    sqlx::raw_sql(begin).execute(&mut session.connection).await?;
+    let checked = Migrator::new(schema.clone()).check_on(&mut session.connection).await;
+    sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
+    let drift = match checked {
+        Ok(drift) => drift,
+        Err(
+            MigrateError::Database { source, .. }
+            | MigrateError::Privilege { source, .. }
+            | MigrateError::Busy { source, .. }
+            | MigrateError::ReadOnly { source, .. },
+        ) => return Err(source),
+        Err(other) => return Ok(vec![("functions", Finding::problem(other.to_string()))]),
+    };
+    Ok(judge(session, &drift))
+}
+
+fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
+    let list = |wanted: fn(&Drift) -> bool| -> Vec<String> {
+        drift.iter().filter(|one| wanted(one)).map(ToString::to_string).collect()
+    };
+    let finding = |problems: Vec<String>, advice: String, ok: String| {
+        if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
+    };
+    let shipped = functions(&session.schema).len();
+    let of_functions = list(|one| one.is_mended_by_migrate() && !matches!(one, Drift::NotApplied { .. }));
+    let of_tables =
+        list(|one| matches!(one, Drift::Missing { .. } | Drift::Definition { .. } | Drift::OtherText { .. }));
+    let of_owners = list(|one| matches!(one, Drift::Untrusted(_)));
+    vec![
+        (
+            "functions",
+            finding(
+                of_functions,
+                format!("{}: it creates or replaces them, and keeps what was granted on them.", migrate(&session.schema)),
+                format!("all {shipped} functions are those of this release"),
+            ),
+        ),
+        (
+            "tables",
+            finding(
+                of_tables,
+                "Restore them by hand: migrate changes no table that is there. (SET LOGGED; ALTER COLUMN .. TYPE.)".to_owned(),
+                "all tables, columns and indexes are as the migrations make them".to_owned(),
+            ),
+        ),
+        (
+            "owners",
+            finding(
+                of_owners,
+                "Remove what other roles made, and revoke CREATE on the schema from them; or migrate into a schema of its own."
+                    .to_owned(),
+                "all objects have one owner, and no other role can put an object beside them".to_owned(),
+            ),
+        ),
+        ("privileges", privileges(session, drift)),
+    ]
+}
+
+fn privileges(session: &Session, drift: &[Drift]) -> Finding {
+    let mut finding = Finding::ok("no role may write to the tables by hand, and PUBLIC may call no function");
+    let mut found = Vec::new();
+    for one in drift {
+        if let Drift::Grant { object, grantee, privilege } = one {
+            found.push(one.to_string());
+            let revoke = match object.split_once('.') {
+                _ if object.ends_with(')') => format!("ON FUNCTION {}", session.table(object)),
+                Some((table, column)) => format!("({column}) ON {}", session.table(table)),
+                None => format!("ON {}", session.table(object)),
+            };
+            finding = finding.advise(format!("REVOKE {privilege} {revoke} FROM {grantee};"));
+        }
+    }
+    if found.is_empty() {
+        return finding;
+    }
+    Finding { advice: finding.advice, ..Finding::warning(found.join("; ")) }
+}

@@ -1,0 +1,204 @@
+//! How a table lives: its size, what is dead in it, whether it is vacuumed, whether rows are updated in place.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use crate::doctor::settings::Settings;
+use crate::text::{age, grouped};
+
+/// Fewer dead rows than this are nothing to talk about.
+const MANY_DEAD: i64 = 10_000;
+/// From so many dead versions on, and so many for each live row, some row is updated often and its versions are kept.
+const MANY_VERSIONS: i64 = 1_000;
+const MANY_OF_A_ROW: i64 = 10;
+/// Fewer updates than this say nothing.
+const MANY_UPDATES: i64 = 10_000;
+const IN_PLACE: f64 = 0.9;
+
+pub(super) struct Table {
+    name: String,
+    bytes: i64,
+    index_bytes: i64,
+    options: String,
+    live: i64,
+    dead: i64,
+    updates: i64,
+    in_place: i64,
+    /// Seconds since it was vacuumed last.
+    vacuumed: Option<f64>,
+    /// Indexes on columns that change.
+    in_the_way: Vec<String>,
+}
+
+impl Table {
+    pub(super) async fn read(session: &mut Session, name: &str) -> Result<Self, sqlx::Error> {
+        let sql = format!(
+            "SELECT pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(array_to_string(c.reloptions, ','), ''), \
+               s.n_live_tup, s.n_dead_tup, s.n_tup_upd, s.n_tup_hot_upd, \
+               date_part('epoch', clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum)), \
+               coalesce((SELECT string_agg(i.indexrelid::regclass::text, ', ' ORDER BY i.indexrelid) \
+                 FROM pg_index AS i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL \
+                   OR EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+                     AND a.attname NOT IN ('name', 'key', 'shard')))), '') \
+             FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+             JOIN pg_stat_all_tables AS s ON s.relid = c.oid \
+             WHERE n.nspname = {} AND c.relname = '{name}'",
+            session.schema_literal()
+        );
+        let row = session.row(&sql).await?;
+        let in_the_way: String = row.try_get(8)?;
+        let number = |index| Ok::<i64, sqlx::Error>(row.try_get::<Option<i64>, _>(index)?.unwrap_or_default());
+        Ok(Self {
+            name: session.table(name),
+            bytes: row.try_get(0)?,
+            index_bytes: row.try_get(1)?,
+            options: row.try_get(2)?,
+            live: number(3)?,
+            dead: number(4)?,
+            updates: number(5)?,
+            in_place: number(6)?,
+            vacuumed: row.try_get(7)?,
+            in_the_way: in_the_way.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        })
+    }
+
+    fn option(&self, name: &str) -> Option<&str> {
+        let pair = |option: &'_ str| option.split_once('=').map(|(key, _)| key == name).unwrap_or_default();
+        self.options.split(',').find(|option| pair(option)).and_then(|option| Some(option.split_once('=')?.1))
+    }
+
+    /// Whether versions of rows pile up: a transaction that is open then costs more with every update.
+    pub(super) fn piles_up(&self) -> bool {
+        self.dead >= MANY_VERSIONS && self.dead >= MANY_OF_A_ROW * self.live
+    }
+
+    pub(super) fn size(&self) -> Finding {
+        let Self { name, live, dead, .. } = self;
+        let found = format!(
+            "{name} has {}, indexes {}; about {} live rows, {} dead",
+            bytes(self.bytes),
+            bytes(self.index_bytes),
+            count(*live),
+            count(*dead),
+        );
+        if *dead <= MANY_DEAD.max(*live) {
+            return Finding::ok(found);
+        }
+        Finding::warning(found)
+            .advise(format!(
+                "VACUUM {name}; -- and see below why autovacuum did not, or what keeps dead rows from going"
+            ))
+            .advise("What it has grown to stays: VACUUM FULL gives it back, and stops all callers meanwhile.")
+    }
+
+    pub(super) fn vacuum(&self, settings: &Settings) -> Finding {
+        let off = |value: Option<&str>| matches!(value, Some("off" | "false" | "no" | "0"));
+        if off(settings.get("autovacuum")) || off(settings.get("track_counts")) {
+            let found =
+                format!("off for the whole server: {}, {}", settings.told("autovacuum"), settings.told("track_counts"));
+            return Finding::warning(found).advise("Set autovacuum = on and track_counts = on in postgresql.conf.");
+        }
+        if off(self.option("autovacuum_enabled")) {
+            return Finding::warning(format!("off for {}", self.name))
+                .advise(format!("ALTER TABLE {} RESET (autovacuum_enabled);", self.name));
+        }
+        Finding::ok(match self.vacuumed {
+            Some(seconds) => format!("on; {} was vacuumed {} ago", self.name, age(length(seconds))),
+            None => format!("on; {} had no need of a vacuum yet", self.name),
+        })
+    }
+
+    pub(super) fn updates(&self) -> Finding {
+        let share = if self.updates > 0 { self.in_place as f64 / self.updates as f64 } else { 1.0 };
+        let fillfactor = self.option("fillfactor").unwrap_or("100");
+        let found = match self.updates {
+            0 => format!("no row was updated yet, at fillfactor {fillfactor}"),
+            updates => format!(
+                "{:.0} % of {} updates were made in place (HOT), at fillfactor {fillfactor}",
+                (share * 100.0).floor(),
+                count(updates)
+            ),
+        };
+        if !self.in_the_way.is_empty() {
+            let indexes = self.in_the_way.join(", ");
+            return Finding::warning(format!("{found}; {indexes} stands in the way")).advise(format!(
+                "DROP INDEX {indexes}; -- an index on what changes makes each decision write to it, too"
+            ));
+        }
+        if self.updates >= MANY_UPDATES && share < IN_PLACE {
+            return Finding::warning(found)
+                .advise(format!("ALTER TABLE {} SET (fillfactor = 70); -- or lower; then VACUUM FULL, once", self.name))
+                .advise("Long transactions are the other reason: while one is open, no page gets room again.");
+        }
+        if fillfactor.parse().is_ok_and(|percent: u32| percent > 90) {
+            return Finding::note(found)
+                .advise(format!("ALTER TABLE {} SET (fillfactor = 70); -- as it was made", self.name));
+        }
+        Finding::ok(found)
+    }
+}
+
+pub(super) fn bytes(bytes: i64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    if size >= 10.0 { format!("{size:.0} {}", UNITS[unit]) } else { format!("{size:.1} {}", UNITS[unit]) }
+}
+
+pub(super) fn count(number: i64) -> String {
+    grouped(u64::try_from(number).unwrap_or_default())
+}
+
+/// Of a span that the database has worked out; it may be negative by a little.
+pub(super) fn length(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::State::{self, Note, Ok, Warning};
+
+    fn table() -> Table {
+        Table {
+            name: "\"public\".rate_limits".to_owned(),
+            bytes: 8192,
+            index_bytes: 16_384,
+            options: "fillfactor=70".to_owned(),
+            live: 100,
+            dead: 50,
+            updates: 0,
+            in_place: 0,
+            vacuumed: None,
+            in_the_way: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn dead_rows_and_updates_elsewhere_are_seen() {
+        assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
+        let state = |dead, live| Table { dead, live, ..table() }.size().state;
+        assert_eq!(
+            [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)],
+            [Ok, Warning, Ok, Warning]
+        );
+        let state = |updates, in_place| -> State { Table { updates, in_place, ..table() }.updates().state };
+        assert_eq!([state(9_999, 0), state(10_000, 9_000), state(10_000, 8_999)], [Ok, Ok, Warning]);
+        let finding = Table { updates: 10_000, in_place: 8_999, ..table() }.updates();
+        assert_eq!(finding.found, "89 % of 10,000 updates were made in place (HOT), at fillfactor 70");
+        assert_eq!(Table { options: String::new(), ..table() }.updates().state, Note);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let sizes = [0, 8192, 10_240, 1_048_575, 1_048_576, 5 << 40, i64::MAX].map(bytes);
+        assert_eq!(sizes, ["0.0 kB", "8.0 kB", "10 kB", "1024 kB", "1.0 MB", "5.0 TB", "8388608 TB"]);
+    }
+}

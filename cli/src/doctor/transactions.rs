@@ -1,0 +1,147 @@
+//! Transactions that are open for long: they keep dead rows from going, and rows that they have taken tokens from locked.
+
+use std::time::Duration;
+
+use sqlx::Row;
+
+use crate::doctor::finding::Finding;
+use crate::doctor::session::Session;
+use crate::doctor::table::{count, length};
+use crate::text::{age, escaped};
+use pg_limiter::Length;
+
+/// How many transactions have begun since, where the time is not shown to this role.
+const MANY_SINCE: i64 = 1_000_000;
+const TOLD: usize = 3;
+/// How long one may be open at most where versions of rows pile up.
+const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
+
+struct Open {
+    /// What it is, and how to end it.
+    who: String,
+    end: String,
+    seconds: Option<f64>,
+    since: i64,
+    idle: bool,
+    holds_rows: bool,
+}
+
+pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bool) -> Result<Finding, sqlx::Error> {
+    let sql = format!(
+        "SELECT 'session', a.pid::text, a.usename::text, coalesce(a.application_name, ''), coalesce(a.state, ''), \
+           date_part('epoch', clock_timestamp() - a.xact_start), \
+           coalesce(age(coalesce(a.backend_xmin, a.backend_xid)), 0)::bigint, \
+           EXISTS (SELECT FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation \
+             JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+             WHERE l.pid = a.pid AND l.database = a.datid AND l.mode = 'RowExclusiveLock' \
+               AND n.nspname = {} AND c.relname = 'rate_limits') \
+         FROM pg_stat_activity AS a \
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() \
+           AND coalesce(a.backend_type, '') <> 'autovacuum worker' \
+           AND (a.xact_start IS NOT NULL OR a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) \
+         UNION ALL \
+         SELECT 'prepared', p.gid, p.owner::text, '', '', date_part('epoch', clock_timestamp() - p.prepared), \
+           age(p.transaction)::bigint, false \
+         FROM pg_prepared_xacts AS p WHERE p.database = current_database() \
+         UNION ALL \
+         SELECT 'slot', s.slot_name::text, '', '', '', NULL, age(s.xmin)::bigint, false \
+         FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL \
+         ORDER BY 6 DESC NULLS LAST, 7 DESC",
+        session.schema_literal()
+    );
+    let mut open = Vec::new();
+    for row in session.rows(&sql).await? {
+        let (kind, name): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        let (role, application): (Option<String>, String) = (row.try_get(2)?, row.try_get(3)?);
+        let state: String = row.try_get(4)?;
+        let role = role.unwrap_or_default();
+        let (who, end) = match kind.as_str() {
+            "session" => {
+                let application = if application.is_empty() { String::new() } else { format!(", {application}") };
+                let state = if state.is_empty() { String::new() } else { format!(", {state}") };
+                (format!("pid {name} ({role}{application}{state})"), format!("SELECT pg_terminate_backend({name});"))
+            }
+            "prepared" => {
+                let gid = name.replace('\'', "''");
+                (format!("the prepared transaction '{name}' of {role}"), format!("ROLLBACK PREPARED '{gid}';"))
+            }
+            _ => (
+                format!("what the replication slot '{name}' waits for"),
+                format!("Let its standby catch up, or SELECT pg_drop_replication_slot('{name}');"),
+            ),
+        };
+        open.push(Open {
+            who: escaped(&who),
+            end: escaped(&end),
+            seconds: row.try_get(5)?,
+            since: row.try_get(6)?,
+            idle: state.starts_with("idle in transaction"),
+            holds_rows: row.try_get(7)?,
+        });
+    }
+    Ok(judge(&open, longest, piles_up))
+}
+
+fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
+    let longest = if piles_up { longest.min(LONGEST_IF_THEY_PILE_UP) } else { longest };
+    let is_old = |one: &&Open| match one.seconds {
+        Some(seconds) => length(seconds) >= longest,
+        None => one.since >= MANY_SINCE,
+    };
+    let old: Vec<&Open> = open.iter().filter(is_old).collect();
+    if old.is_empty() {
+        let hidden = open.iter().filter(|one| one.seconds.is_none()).count();
+        let hidden = if hidden == 0 { String::new() } else { format!("; {hidden} of others do not show their age") };
+        return Finding::ok(format!("none is open for {} or longer{hidden}", Length::from(longest)));
+    }
+    let told = |one: &&Open| {
+        let time = match one.seconds {
+            Some(seconds) => format!("for {}", age(length(seconds))),
+            None => format!("for {} transactions", count(one.since)),
+        };
+        let rows = if one.holds_rows { ", and has rows of rate_limits locked" } else { "" };
+        format!("{} {time}{rows}", one.who)
+    };
+    let more = if old.len() > TOLD { format!(", and {} more", old.len() - TOLD) } else { String::new() };
+    let names = old.iter().take(TOLD).map(told).collect::<Vec<_>>().join("; ");
+    let mut finding = Finding::warning(format!("open: {names}{more}"))
+        .advise(if piles_up {
+            "Versions of rows that are updated often pile up while it is open, and decisions on them take longer and longer. \
+             End it:"
+        } else {
+            "While it is open no dead row goes away, and every decision gets slower. End it:"
+        })
+        .advise(old[0].end.clone());
+    if old.iter().any(|one| one.idle) {
+        finding = finding
+            .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'; -- ends the idle ones");
+    }
+    finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::State::{Ok, Warning};
+
+    fn open(seconds: Option<f64>, since: i64) -> Open {
+        let (who, end) = ("pid 7".to_owned(), "end".to_owned());
+        Open { who, end, seconds, since, idle: false, holds_rows: false }
+    }
+
+    #[test]
+    fn where_the_time_is_hidden_transactions_are_counted() {
+        let judge = |one| judge(&[one], Duration::from_secs(60), false);
+        assert_eq!([judge(open(Some(59.9), 5_000_000)).state, judge(open(Some(60.0), 0)).state], [Ok, Warning]);
+        assert_eq!([judge(open(None, 999_999)).state, judge(open(None, 1_000_000)).state], [Ok, Warning]);
+        assert_eq!(judge(open(None, 3)).found, "none is open for 1m or longer; 1 of others do not show their age");
+        assert_eq!(judge(open(Some(3600.0), 3)).found, "open: pid 7 for 1h");
+    }
+
+    #[test]
+    fn where_versions_pile_up_30_seconds_are_long() {
+        let state = |seconds, longest| judge(&[open(Some(seconds), 0)], Duration::from_secs(longest), true).state;
+        assert_eq!([state(29.9, 300), state(30.0, 300)], [Ok, Warning]);
+        assert_eq!([state(9.9, 10), state(10.0, 10)], [Ok, Warning]);
+    }
+}

@@ -1,0 +1,79 @@
+use std::fmt::Display;
+
+use pg_limiter::embedded::ServerError;
+use pg_limiter::migrate::MigrateError;
+use pg_limiter::{Error, InvalidCall, InvalidSchema};
+
+/// What ends a run: a message for stderr, and the exit code that goes with it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// The arguments, the files, or a request that can never be allowed.
+    #[error("{0}")]
+    Usage(String),
+    /// The database, or anything else.
+    #[error("{0}")]
+    Failed(String),
+    /// Nobody reads the output any more: `pg-limiter .. | head`.
+    #[error("the output was closed")]
+    OutputClosed,
+}
+
+impl CliError {
+    pub(super) fn usage(message: impl Display) -> Self {
+        Self::Usage(message.to_string())
+    }
+
+    pub(super) fn failed(message: impl Display) -> Self {
+        Self::Failed(message.to_string())
+    }
+
+    pub(super) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::OutputClosed => 0,
+            Self::Usage(_) => 2,
+            Self::Failed(_) => 3,
+        }
+    }
+}
+
+impl From<Error> for CliError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid(_) | Error::InvalidLimit(_) | Error::InvalidJob(_) => Self::usage(error),
+            Error::SchemaMissing { ref schema, .. } if schema != "public" => {
+                Self::failed(format!("{error}\n(with --schema {schema})"))
+            }
+            _ => Self::failed(error),
+        }
+    }
+}
+
+impl From<InvalidCall> for CliError {
+    fn from(error: InvalidCall) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<InvalidSchema> for CliError {
+    fn from(error: InvalidSchema) -> Self {
+        Self::usage(error)
+    }
+}
+
+impl From<MigrateError> for CliError {
+    fn from(error: MigrateError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<ServerError> for CliError {
+    fn from(error: ServerError) -> Self {
+        Self::failed(error)
+    }
+}
+
+impl From<sqlx::Error> for CliError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::from(Error::of_sql(error, "public"))
+    }
+}

@@ -1,0 +1,127 @@
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use sqlx::{Connection, PgConnection, Row as _};
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::export::args::ExportArgs;
+use crate::export::pages::Pages;
+use crate::export::row::Row;
+use crate::export::writer::Writer;
+use crate::replay::moment;
+use crate::text::{escaped, grouped};
+use crate::{input, output};
+use pg_limiter::{CallAt, Error, Item, Op, RateLimits, Schema};
+
+pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
+    let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
+    let running = database.named()?;
+    let mut conn = running.connect().await?;
+    let schema = running.schema().clone();
+    let mut asked: Vec<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    if asked.is_empty() {
+        asked.push(None); // All.
+    }
+
+    let refused = |error| refusal(error, &schema);
+    // One snapshot for all pages, and nothing can be written: so it works on a standby, too.
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+    let moment = now(&mut conn).await?;
+    let rate_limits = limits.map(|limits| RateLimits::in_schema(limits, schema.clone()));
+    let open = || Writer::open(args.output.as_deref(), args.format, rate_limits.is_some(), args.no_formulas);
+    let mut writer = None;
+    let mut written = 0;
+    let mut without_rows = Vec::new();
+    for limit in asked {
+        let before = written;
+        let mut pages = Pages::new(&schema, limit, args.key.as_deref());
+        loop {
+            let mut rows = pages.next(&mut conn).await.map_err(|error| refused(Error::of_sql(error, schema.name())))?;
+            if rows.is_empty() && args.must_exist {
+                break;
+            }
+            // Not before there is an answer: a mistake must not empty the file of yesterday.
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                None => writer.insert(open()?),
+            };
+            if rows.is_empty() {
+                break;
+            }
+            if let Some(rate_limits) = &rate_limits {
+                add_balances(&mut rows, rate_limits, moment, &mut conn).await.map_err(refused)?;
+            }
+            for row in &rows {
+                writer.write(row)?;
+            }
+            written += rows.len() as u64;
+        }
+        if written == before {
+            without_rows.push(limit);
+        }
+    }
+    sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
+    conn.close().await?;
+    writer.map_or(Ok(()), Writer::finish)?;
+    let rows = match written {
+        1 => "1 row".to_owned(),
+        rows => format!("{} rows", grouped(rows)),
+    };
+    let none: Vec<String> = without_rows.iter().map(|limit| without(*limit, args.key.is_some())).collect();
+    let colon = if none.is_empty() { "" } else { ": " };
+    output::note(format_args!("{rows}{colon}{}", none.join("; ")));
+    Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
+}
+
+/// Names a limit without a row.
+fn without(limit: Option<&str>, of_a_key: bool) -> String {
+    match (limit, of_a_key) {
+        (None, false) => "the table is empty".to_owned(),
+        (None, true) => "no limit has a row of this key".to_owned(),
+        (Some(limit), false) => format!("the limit \"{}\" has no row", escaped(limit)),
+        (Some(limit), true) => format!("the limit \"{}\" has no row of this key", escaped(limit)),
+    }
+}
+
+/// The database's clock.
+async fn now(conn: &mut PgConnection) -> Result<SystemTime, sqlx::Error> {
+    let sql = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+    Ok(moment(sqlx::query(sql).persistent(false).fetch_one(conn).await?.try_get(0)?))
+}
+
+/// Asked as `peek` does, of the buckets whose first rows these are.
+async fn add_balances(
+    rows: &mut [Row],
+    rate_limits: &RateLimits,
+    moment: SystemTime,
+    conn: &mut PgConnection,
+) -> Result<(), Error> {
+    let firsts: Vec<&mut Row> = rows.iter_mut().filter(|row| row.shard == 0).collect();
+    let peek = |row: &&mut Row| CallAt::new(moment, Op::Check, Item::new(row.name.as_str(), row.key.as_str()).count(0));
+    let asked: Vec<CallAt> = firsts.iter().map(peek).collect();
+    for (row, decision) in firsts.into_iter().zip(rate_limits.decide_at(conn, &asked).await?) {
+        // A name that is not in the file has no balance, nor has what no call could name.
+        row.balance = decision.ok().map(|decision| decision.remaining());
+    }
+    Ok(())
+}
+
+fn refusal(error: Error, schema: &Schema) -> CliError {
+    let source = match &error {
+        Error::Database { source } => source,
+        _ => return error.into(),
+    };
+    let code = source.as_database_error().and_then(|error| error.code());
+    if code.as_deref() != Some("42501") {
+        return error.into();
+    }
+    let quoted = schema.quoted();
+    CliError::failed(format!(
+        "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {quoted}.rate_limits TO ..; and with \
+         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
+        Error::database_message(source)
+    ))
+}

@@ -1,0 +1,56 @@
+//! Files, and `-` for standard input.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::CliError;
+use crate::output;
+use pg_limiter::Limits;
+
+const STDIN: &str = "-";
+
+pub(super) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == STDIN
+}
+
+/// As messages name it.
+pub(super) fn name(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// All of it.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    let result = if is_stdin(path) {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        fs::read(path)
+    };
+    result.map_err(|error| CliError::usage(format!("cannot read {}: {error}", name(path))))
+}
+
+/// A limits file: JSON if it is called so (or, from standard input, looks so), otherwise TOML.
+pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
+    let name = name(path);
+    let text = String::from_utf8(read(path)?).map_err(|_| CliError::usage(format!("{name}: the file is not UTF-8")))?;
+    let json = match path.extension() {
+        Some(extension) => extension.eq_ignore_ascii_case("json"),
+        None => is_stdin(path) && text.trim_start().starts_with('{'),
+    };
+    let limits = if json { Limits::from_json(&text) } else { Limits::from_toml(&text) };
+    let limits = limits.map_err(|error| {
+        let reason = error.to_string();
+        let reason = reason.strip_prefix("limits file: ").unwrap_or(&reason);
+        CliError::usage(format!("{name}: {}", reason.trim_end()))
+    })?;
+    warn(&limits);
+    Ok(limits)
+}
+
+/// Says what is allowed in a limit, but hardly wise.
+pub(super) fn warn(limits: &Limits) {
+    for (name, limit) in limits.iter() {
+        limit.warnings().iter().for_each(|warning| output::note(format_args!("warning: limit \"{name}\": {warning}")));
+    }
+}

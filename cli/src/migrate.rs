@@ -1,0 +1,92 @@
+//! `migrate`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output;
+use pg_limiter::migrate::{Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
+
+#[derive(Args, Debug)]
+pub(super) struct MigrateArgs {
+    /// Report how the database differs from this release, and change nothing; exit with 1 if it does
+    #[arg(long, group = "instead")]
+    check: bool,
+    /// Print the SQL instead, without any database: pg-limiter migrate --print | psql --single-transaction
+    #[arg(long, group = "instead")]
+    print: bool,
+    /// With --print: the tables from this version on, and the functions
+    #[arg(long, requires = "print", value_name = "VERSION", group = "part")]
+    from: Option<i32>,
+    /// With --print: the functions only
+    #[arg(long, requires = "print", group = "part")]
+    functions: bool,
+    /// Print the SQL that removes the table and the functions again, with all balances
+    #[arg(long, group = "instead")]
+    print_uninstall: bool,
+    /// List the versions that this release knows
+    #[arg(long, group = "instead")]
+    list: bool,
+}
+
+pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+    if args.print {
+        let part = match (args.functions, args.from) {
+            (true, _) => Part::Functions,
+            (false, None) => Part::All,
+            (false, Some(version)) => Part::From(version),
+        };
+        let known = migrations(&database.schema);
+        if let Part::From(version) = part
+            && !known.iter().any(|migration| migration.version == version)
+        {
+            let last = known.len();
+            return Err(CliError::usage(format!(
+                "--from {version}: there is no such version; give one from 1 to {last}"
+            )));
+        }
+        output::lines([script(&database.schema, part).trim_end()])?;
+    } else if args.print_uninstall {
+        output::lines([uninstall(&database.schema).trim_end()])?;
+    } else if args.list {
+        output::lines(migrations(&database.schema).iter().map(|one| format!("{:04} {}", one.version, one.name)))?;
+    } else {
+        return on(&args, database).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.start().await?;
+    let pool = running.pool(1).await?;
+    let migrator = Migrator::new(running.schema().clone());
+    let drift = migrator.check(&pool).await?;
+    if args.check {
+        pool.close().await;
+        if drift.is_empty() {
+            output::line(format!("schema \"{}\" is as this release ships it", running.schema()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        output::lines(drift.iter().map(ToString::to_string))?;
+        return Ok(ExitCode::FAILURE);
+    }
+    // Before they are replaced.
+    let by_hand = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. }));
+    output::lines(by_hand.map(ToString::to_string))?;
+    let report = migrator.run(&pool).await?;
+    pool.close().await;
+    output::line(format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn done(report: &MigrateReport) -> String {
+    let versions: Vec<String> = report.applied.iter().map(ToString::to_string).collect();
+    match (versions.is_empty(), report.functions.len()) {
+        (true, 0) => "nothing to do".to_owned(),
+        (true, functions) => format!("updated {functions} functions"),
+        (false, 0) => format!("applied {}", versions.join(", ")),
+        (false, functions) => format!("applied {}, updated {functions} functions", versions.join(", ")),
+    }
+}

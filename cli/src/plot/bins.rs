@@ -1,0 +1,138 @@
+//! Time, cut into bars of one length.
+
+use crate::error::CliError;
+use crate::length::format_micros;
+use crate::plot::steps::{SECOND, round_up};
+use crate::text::grouped;
+
+/// About as many bars as can be told apart.
+const USUAL: i64 = 150;
+const MOST: i64 = 2_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bins {
+    /// When the first one begins, in microseconds since the Unix epoch.
+    pub(crate) from: i64,
+    /// How long each is, in microseconds.
+    pub(crate) width: i64,
+    pub(crate) len: usize,
+}
+
+impl Default for Bins {
+    /// For what has no time at all.
+    fn default() -> Self {
+        Self { from: 0, width: SECOND, len: 1 }
+    }
+}
+
+impl Bins {
+    /// From the first moment to the last, on the grid of the clock. Without a width, a round one that is not shorter than
+    /// `finest`, the resolution of the moments.
+    pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self, CliError> {
+        let span = last.saturating_sub(first).saturating_add(1);
+        let usual = || if first == last { SECOND } else { round_up(ceil(span, USUAL).max(finest)) };
+        let width = width.unwrap_or_else(usual);
+        let from = first.div_euclid(width) * width;
+        let len = last.saturating_sub(from) / width + 1;
+        if len > MOST {
+            return Err(CliError::usage(format!(
+                "{} bars of {} are more than can be drawn: at most {}; choose a longer --bin",
+                grouped(len.unsigned_abs()),
+                format_micros(width),
+                grouped(MOST.unsigned_abs())
+            )));
+        }
+        Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
+    }
+
+    /// In which one a moment is.
+    pub(crate) fn place(&self, at: i64) -> usize {
+        let place = at.saturating_sub(self.from).div_euclid(self.width);
+        usize::try_from(place).unwrap_or_default().min(self.len - 1)
+    }
+
+    /// When one begins, or, for the number of them all, when the last one ends.
+    pub(crate) fn start(&self, place: usize) -> i64 {
+        let place = i64::try_from(place).unwrap_or(i64::MAX);
+        self.from.saturating_add(place.saturating_mul(self.width))
+    }
+
+    /// When the last one ends.
+    pub(crate) fn end(&self) -> i64 {
+        self.start(self.len)
+    }
+}
+
+/// The longest of a second, 100 ms, 10 ms and so on that all of these moments are multiples of: bars shorter than that would
+/// be empty for no other reason.
+pub(crate) fn resolution(moments: impl IntoIterator<Item = i64>) -> i64 {
+    moments.into_iter().fold(SECOND, |mut unit, moment| {
+        while moment % unit != 0 {
+            unit /= 10;
+        }
+        unit
+    })
+}
+
+const fn ceil(number: i64, divisor: i64) -> i64 {
+    number / divisor + (number % divisor > 0) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::steps::{DAY, HOUR};
+    use crate::replay::YEARS;
+
+    fn bins(first: i64, last: i64) -> Bins {
+        Bins::over(first, last, None, 1).unwrap()
+    }
+
+    #[test]
+    fn five_minutes_are_150_bars_of_two_seconds() {
+        assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
+    }
+
+    #[test]
+    fn no_bar_is_shorter_than_the_resolution_unless_that_is_asked_for() {
+        let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
+        assert_eq!(
+            [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)],
+            [500_000, SECOND, 500_000]
+        );
+        assert_eq!(resolution([3 * SECOND, -SECOND, 0]), SECOND);
+        assert_eq!(resolution([3 * SECOND, 2_500_000]), 100_000);
+        assert_eq!([resolution([1_767_225_600_001_000]), resolution([7]), resolution([])], [1_000, 1, SECOND]);
+    }
+
+    #[test]
+    fn one_moment_is_one_bar() {
+        let one = bins(-1, -1);
+        assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
+        assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
+    }
+
+    #[test]
+    fn four_centuries_have_few_bars_too() {
+        let all = bins(*YEARS.start(), *YEARS.end());
+        assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
+    }
+
+    #[test]
+    fn every_moment_is_in_its_bar() {
+        for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {
+            let bins = bins(first, last);
+            assert!(bins.from <= first && bins.end() > last && bins.len <= 151, "{bins:?}");
+            for at in [first, last, first + (last - first) / 3] {
+                let place = bins.place(at);
+                assert!(bins.start(place) <= at && at < bins.start(place + 1), "{at} in {bins:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_bars_are_refused() {
+        let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
+        assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
+    }
+}

@@ -1,0 +1,70 @@
+//! What is drawn of one limit.
+
+use std::sync::Arc;
+
+use crate::limit_text::describe;
+use crate::plot::bins::Bins;
+use crate::plot::series::{Became, Series};
+use pg_limiter::{Decision, Kind, Limit};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Panel {
+    pub(crate) name: Arc<str>,
+    pub(super) limit: Limit,
+    /// Beside the description of the limit.
+    about: String,
+    pub(crate) series: Series,
+    /// Whether it is about one bucket, which has a balance.
+    pub(super) has_balance: bool,
+}
+
+impl Panel {
+    pub(crate) fn new(name: &Arc<str>, limit: Limit, about: String, bins: Bins, has_balance: bool) -> Self {
+        Self { name: Arc::clone(name), limit, about, series: Series::new(bins), has_balance }
+    }
+
+    /// When to ask for the balance: not at all, or again and again.
+    pub(crate) fn moments(&self) -> impl Iterator<Item = i64> {
+        Series::moments(self.series.bins).filter(|_| self.has_balance)
+    }
+
+    /// A call, and what the balance was after it.
+    pub(crate) fn add(&mut self, at: i64, count: f64, became: Became, balance: f64) {
+        self.series.add(at, count, became);
+        // What a call says of a sharded bucket is an estimate.
+        if self.has_balance && self.limit.shards() == 1 {
+            self.series.balance(at, balance);
+        }
+    }
+
+    pub(super) fn title(&self) -> String {
+        let limit = describe(&self.name, &self.limit);
+        if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
+    }
+
+    /// The balance, as it is known at some moments: in windows it stays the same between them.
+    pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
+        let points = self.series.balances();
+        if self.limit.kind() != Kind::FixedWindow {
+            return points;
+        }
+        let mut steps = Vec::with_capacity(2 * points.len());
+        for (at, value) in points {
+            steps.extend(steps.last().map(|(_, before): &(i64, f64)| (at, *before)));
+            steps.push((at, value));
+        }
+        steps
+    }
+}
+
+impl Became {
+    /// `refused`: whether it was this limit that refused.
+    pub(crate) fn of(decision: &Decision, refused: bool) -> Self {
+        match (decision.is_denied(), refused, decision.retry_after()) {
+            (true, true, _) => Self::Denied,
+            (true, false, _) => Self::DeniedElsewhere,
+            (false, _, Some(_)) => Self::Reserved,
+            (false, _, None) => Self::Admitted,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The layout: a heading with the legend, the panels, and the axis of time at the bottom.
+
+use plotters::backend::DrawingBackend;
+
+use crate::plot::canvas::{Canvas, Failure, Side};
+use crate::plot::clock::{Clock, TimeAxis};
+use crate::plot::panel::Panel;
+use crate::plot::series::Bar;
+use crate::plot::strip::{Frame, draw_balance, draw_traffic};
+use crate::plot::style;
+use crate::text::{grouped, percent_of, shown, tokens};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    pub(crate) heading: String,
+    pub(crate) clock: Clock,
+    /// One or more, of the same bins.
+    pub(crate) panels: Vec<Panel>,
+}
+
+const WIDTH: u32 = 900;
+const LEFT: f64 = 66.0;
+const RIGHT: f64 = 872.0;
+const HEAD: u32 = 66;
+const TITLE: u32 = 24;
+const TRAFFIC: u32 = 112;
+const GAP: u32 = 14;
+const BALANCE: u32 = 62;
+const AFTER: u32 = 22;
+const FOOT: u32 = 30;
+
+impl Picture {
+    pub(super) fn size(&self) -> (u32, u32) {
+        (WIDTH, HEAD + self.panels.iter().map(height).sum::<u32>() + FOOT)
+    }
+
+    pub(super) fn draw<B: DrawingBackend>(&self, canvas: &Canvas<'_, B>) -> Result<(), Failure<B>> {
+        canvas.fill(style::PAPER)?;
+        let heading = fitting(canvas, &self.heading, style::HEADING, RIGHT - 12.0)?;
+        canvas.text(&heading, (12.0, 24.0), Side::RightOf, style::HEADING, style::INK)?;
+        self.legend(canvas)?;
+        let mut top = f64::from(HEAD);
+        for (place, panel) in self.panels.iter().enumerate() {
+            let time = TimeAxis::new(self.clock, panel.series.bins);
+            titles(canvas, panel, top)?;
+            let mut frame = Frame { left: LEFT, right: RIGHT, top: top + f64::from(TITLE), height: f64::from(TRAFFIC) };
+            draw_traffic(canvas, frame, panel, &time)?;
+            if panel.has_balance {
+                frame = Frame { top: frame.bottom() + f64::from(GAP), height: f64::from(BALANCE), ..frame };
+                draw_balance(canvas, frame, panel, &time)?;
+            }
+            top += f64::from(height(panel));
+            if place + 1 == self.panels.len() && panel.series.calls > 0 {
+                self.foot(canvas, frame, panel, &time)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What time it was, once for all panels.
+    fn foot<B: DrawingBackend>(
+        &self,
+        canvas: &Canvas<'_, B>,
+        frame: Frame,
+        panel: &Panel,
+        time: &TimeAxis,
+    ) -> Result<(), Failure<B>> {
+        for (at, name) in &time.marks {
+            let place = (frame.x(panel.series.bins, *at), frame.bottom() + 16.0);
+            canvas.text(name, place, Side::Around, style::LABEL, style::INK)?;
+        }
+        let middle = ((frame.left + frame.right) / 2.0, frame.bottom() + 36.0);
+        canvas.text(&time.title, middle, Side::Around, style::LABEL, style::INK)
+    }
+
+    /// Only what is in the picture.
+    fn legend<B: DrawingBackend>(&self, canvas: &Canvas<'_, B>) -> Result<(), Failure<B>> {
+        const BASE: f64 = 48.0;
+        const SAMPLE: f64 = 18.0;
+        let any = |tokens: fn(&Bar) -> f64| {
+            self.panels.iter().flat_map(|panel| &panel.series.bars).any(|bar| tokens(bar) > 0.0)
+        };
+        let areas = [
+            ("admitted", style::ADMITTED, true),
+            ("reserved: admitted after a wait", style::RESERVED, any(|bar| bar.reserved)),
+            ("denied", style::DENIED, true),
+            ("denied by another limit", style::DENIED_ELSEWHERE, any(|bar| bar.denied_elsewhere)),
+        ];
+        let balance = self.panels.iter().any(|panel| panel.has_balance);
+        let lines = [
+            ("offered", style::OFFERED, true),
+            ("balance", style::BALANCE, balance),
+            ("capacity", style::CAPACITY, balance),
+        ];
+        let mut x = 12.0;
+        for (name, colour, _) in areas.into_iter().filter(|(.., there)| *there) {
+            canvas.rectangle([(x, BASE - 10.0), (x + SAMPLE, BASE + 1.0)], colour)?;
+            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+        }
+        for (name, pen, _) in lines.into_iter().filter(|(.., there)| *there) {
+            canvas.line(&[(x, BASE - 4.0), (x + SAMPLE, BASE - 4.0)], pen)?;
+            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+        }
+        Ok(())
+    }
+
+    /// Where the next one begins.
+    fn named<B: DrawingBackend>(
+        &self,
+        canvas: &Canvas<'_, B>,
+        name: &str,
+        x: f64,
+        base: f64,
+    ) -> Result<f64, Failure<B>> {
+        canvas.text(name, (x + 6.0, base), Side::RightOf, style::LABEL, style::INK)?;
+        Ok(x + 6.0 + canvas.width(name, style::LABEL)? + 22.0)
+    }
+}
+
+const fn height(panel: &Panel) -> u32 {
+    TITLE + TRAFFIC + AFTER + if panel.has_balance { GAP + BALANCE } else { 0 }
+}
+
+fn titles<B: DrawingBackend>(canvas: &Canvas<'_, B>, panel: &Panel, top: f64) -> Result<(), Failure<B>> {
+    let base = top + f64::from(TITLE) - 10.0;
+    let totals = totals(panel);
+    canvas.text(&totals, (RIGHT, base), Side::LeftOf, style::LABEL, style::INK)?;
+    let room = RIGHT - LEFT - canvas.width(&totals, style::LABEL)? - 16.0;
+    let title = fitting(canvas, &panel.title(), style::TITLE, room)?;
+    canvas.text(&title, (LEFT, base), Side::RightOf, style::TITLE, style::INK)
+}
+
+/// `offered 600, admitted 110 (18.3 %), denied 490`.
+fn totals(panel: &Panel) -> String {
+    let sum = |of: fn(&Bar) -> f64| panel.series.bars.iter().map(of).sum::<f64>();
+    let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
+    let mut text = format!(
+        "offered {}, admitted {} ({} %), denied {}",
+        many(offered),
+        many(admitted),
+        percent_of(admitted, offered),
+        many(sum(|bar| bar.denied))
+    );
+    let elsewhere = sum(|bar| bar.denied_elsewhere);
+    if elsewhere > 0.0 {
+        text.push_str(&format!(", by another limit {}", many(elsewhere)));
+    }
+    text
+}
+
+/// `20,000`, `2.5`.
+fn many(amount: f64) -> String {
+    if amount.fract() == 0.0 && (0.0..1e15).contains(&amount) { grouped(amount as u64) } else { tokens(amount) }
+}
+
+/// As much of a text as there is room for.
+fn fitting<B: DrawingBackend>(canvas: &Canvas<'_, B>, text: &str, size: f64, room: f64) -> Result<String, Failure<B>> {
+    let mut letters = text.chars().count().min(200);
+    loop {
+        let text = shown(text, letters);
+        let width = canvas.width(&text, size)?;
+        if width <= room || letters <= 8 {
+            return Ok(text);
+        }
+        letters = ((letters as f64 * room / width) as usize).min(letters - 1);
+    }
+}

@@ -1,0 +1,54 @@
+//! `prune`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output;
+use pg_limiter::queue::Queues;
+use pg_limiter::{Error, Limiter, LimiterConfig, Limits};
+
+#[derive(Args, Debug)]
+pub(super) struct PruneArgs {
+    /// Also remove jobs, of all queues, that have been dead for this long: 30d
+    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
+    dead_older_than: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: PruneArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.start().await?;
+    let pool = running.ready_pool(1).await?;
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let result = prune(&limiter, args.dead_older_than).await;
+    pool.close().await;
+    output::line(match (result?, args.json) {
+        ((rows, None), true) => format!("{{\"ok\": true, \"rows\": {rows}}}"),
+        ((rows, Some(jobs)), true) => format!("{{\"ok\": true, \"rows\": {rows}, \"dead_jobs\": {jobs}}}"),
+        ((rows, None), false) => format!("done, {} removed", counted(rows, "row")),
+        ((rows, Some(jobs)), false) => {
+            format!("done, {} and {} removed", counted(rows, "row"), counted(jobs, "dead job"))
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How many rows, and how many dead jobs.
+async fn prune(limiter: &Limiter, dead_for: Option<Duration>) -> Result<(u64, Option<u64>), Error> {
+    let rows = limiter.prune().await?;
+    match dead_for {
+        Some(dead_for) => Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?))),
+        None => Ok((rows, None)),
+    }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}

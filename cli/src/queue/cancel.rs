@@ -1,0 +1,55 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::queue::each::{Became, check, each};
+use crate::queue::queues::{Queues, no_such_job, with_queues};
+use crate::{input, json};
+use pg_limiter::Op;
+use pg_limiter::queue::{JobInfo, JobState};
+use pg_limiter::{Error, InvalidJob};
+
+#[derive(Args, Debug)]
+pub(crate) struct CancelArgs {
+    /// The ids of jobs that are scheduled or available
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<i64>,
+    /// The limits file: each job gives its tokens back, which takes the definitions of its limits. TOML, or JSON if it is
+    /// called *.json; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    limits: PathBuf,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode, CliError> {
+    let limits = input::read_limits(&args.limits)?;
+    with_queues(database, limits, async |queues| {
+        each(&queues, &args.ids, args.json, async |job| cancel(&queues, job).await).await
+    })
+    .await
+}
+
+async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+    let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
+    if waits(job.state)
+        && let Err(refused) = check(&job, Op::Credit, queues.limits())
+    {
+        return Ok(refused);
+    }
+    match queues.queue(&job.queue)?.cancel(job.id).await {
+        Ok(was) if waits(was) => Ok(Became::Done("is cancelled".to_owned(), ("was", json::string(was.as_str())))),
+        Ok(state) => {
+            let why = format!("job {} is {state}; only jobs that have not started can be cancelled", job.id);
+            Ok(Became::refused(state, why))
+        }
+        Err(Error::InvalidJob(InvalidJob::UnknownJob { id, .. })) => {
+            Ok(Became::Refused { state: None, why: no_such_job(id) })
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,41 @@
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::args::EXIT_CODES;
+use crate::database::Database;
+use crate::error::CliError;
+use crate::queue::cancel::{self, CancelArgs};
+use crate::queue::discard::{self, DiscardArgs};
+use crate::queue::ls::{self, LsArgs};
+use crate::queue::requeue::{self, RequeueArgs};
+use crate::queue::show::{self, ShowArgs};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// List the groups of the queues with the numbers of their jobs, or the jobs themselves
+    #[command(after_help = EXIT_CODES)]
+    Ls(LsArgs),
+    /// Show everything of one job
+    #[command(after_help = EXIT_CODES)]
+    Show(ShowArgs),
+    /// Run dead or cancelled jobs once more, with all their attempts, and say when each will run
+    #[command(after_help = EXIT_CODES)]
+    Requeue(RequeueArgs),
+    /// Cancel jobs that have not started, and give their tokens back
+    #[command(after_help = EXIT_CODES)]
+    Cancel(CancelArgs),
+    /// Remove dead jobs
+    #[command(after_help = EXIT_CODES)]
+    Discard(DiscardArgs),
+}
+
+pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode, CliError> {
+    match command {
+        QueueCommand::Ls(args) => ls::run(args, database).await,
+        QueueCommand::Show(args) => show::run(args, database).await,
+        QueueCommand::Requeue(args) => requeue::run(args, database).await,
+        QueueCommand::Cancel(args) => cancel::run(args, database).await,
+        QueueCommand::Discard(args) => discard::run(args, database).await,
+    }
+}

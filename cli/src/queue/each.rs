@@ -1,0 +1,78 @@
+//! Something done to several jobs, each by itself.
+
+use std::process::ExitCode;
+
+use crate::error::CliError;
+use crate::queue::queues::{Queues, no_such_job};
+use crate::{json, output, text};
+use pg_limiter::queue::{JobInfo, JobState};
+use pg_limiter::{Call, Item, Op};
+use pg_limiter::{InvalidCall, Limits};
+
+/// What became of a job.
+pub(super) enum Became {
+    /// The rest of `job 7 ..`, and a field of a JSON object.
+    Done(String, (&'static str, String)),
+    /// Why nothing was done to it.
+    Refused { state: Option<JobState>, why: String },
+}
+
+impl Became {
+    pub(super) fn refused(state: JobState, why: impl Into<String>) -> Self {
+        Self::Refused { state: Some(state), why: why.into() }
+    }
+}
+
+/// Tells of each job as soon as it is known. One that is refused does not keep the others from it, nor does it if nobody
+/// reads what is told.
+pub(super) async fn each(
+    queues: &Queues,
+    ids: &[i64],
+    as_json: bool,
+    act: impl AsyncFn(JobInfo) -> Result<Became, CliError>,
+) -> Result<ExitCode, CliError> {
+    let mut code = ExitCode::SUCCESS;
+    for id in ids {
+        let became = match queues.job(*id).await? {
+            Some(job) => act(job).await?,
+            None => Became::Refused { state: None, why: no_such_job(*id) },
+        };
+        if let Became::Refused { why, .. } = &became {
+            code = ExitCode::from(2);
+            output::note(text::escaped(why));
+        }
+        let line = match became {
+            Became::Done(_, field) if as_json => {
+                json::object([("ok", "true".to_owned()), ("id", id.to_string()), field])
+            }
+            Became::Refused { state, why } if as_json => json::object([
+                ("ok", "false".to_owned()),
+                ("id", id.to_string()),
+                ("state", json::optional(state.map(|state| json::string(state.as_str())))),
+                ("message", json::string(&why)),
+            ]),
+            Became::Done(what, _) => format!("job {id} {what}"),
+            Became::Refused { .. } => continue,
+        };
+        match output::line(line) {
+            Ok(()) | Err(CliError::OutputClosed) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(code)
+}
+
+/// Where a limit is not defined, the database would leave it out. With [`Op::Limit`], its count has to be possible, too.
+pub(super) fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
+    let items = job.items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));
+    let call = Call::from(items.collect::<Vec<_>>()).reserve();
+    let error = match call.validate(op, limits) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let why = match error {
+        InvalidCall::UnknownLimit { limit } => format!("its limit \"{limit}\" is not in the limits file"),
+        error => error.to_string(),
+    };
+    Err(Became::refused(job.state, format!("job {}: {why}", job.id)))
+}

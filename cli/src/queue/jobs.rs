@@ -1,0 +1,120 @@
+//! Jobs as lines. What they hold was written by others: no control character of it reaches the terminal.
+
+use std::time::SystemTime;
+
+use crate::columns::aligned;
+use crate::json;
+use crate::queue::time;
+use crate::text::{escaped, plain, shown};
+use pg_limiter::queue::{JobInfo, JobItem};
+
+const HEADINGS: [&str; 7] = ["ID", "QUEUE", "GROUP", "STATE", "RUN AT", "FAILURES", "LAST ERROR"];
+const WIDEST_NAME: usize = 60;
+const WIDEST_ERROR: usize = 80;
+const NONE: &str = "-";
+
+/// No lines at all if there are no jobs.
+pub(super) fn table(jobs: &[JobInfo]) -> Vec<String> {
+    if jobs.is_empty() {
+        return Vec::new();
+    }
+    let mut cells = vec![HEADINGS.map(str::to_owned).to_vec()];
+    cells.extend(jobs.iter().map(row));
+    aligned(&cells, &[1, 2, 3, 4, 6])
+}
+
+fn row(job: &JobInfo) -> Vec<String> {
+    vec![
+        job.id.to_string(),
+        name(&job.queue),
+        name(&job.group),
+        state(job),
+        time::human(job.run_at),
+        format!("{}/{}", job.failures, job.max_attempts),
+        job.last_error.as_deref().map_or_else(String::new, |error| shown(&escaped(error), WIDEST_ERROR)),
+    ]
+}
+
+fn state(job: &JobInfo) -> String {
+    let until = job.waiting_until.map(|until| format!(", waiting until {}", time::human(until)));
+    format!("{}{}", job.state, until.unwrap_or_default())
+}
+
+/// A queue or a group in a table.
+pub(super) fn name(text: &str) -> String {
+    if text.is_empty() { NONE.to_owned() } else { shown(&escaped(text), WIDEST_NAME) }
+}
+
+/// All of a job.
+pub(super) fn description(job: &JobInfo) -> Vec<String> {
+    let text = |text: Option<&str>| match text {
+        None | Some("") => NONE.to_owned(),
+        Some(text) => escaped(text),
+    };
+    let at = |at: Option<SystemTime>| at.map_or_else(|| NONE.to_owned(), time::human);
+    let mut lines = vec![
+        ("id", job.id.to_string()),
+        ("queue", text(Some(&job.queue))),
+        ("group", text(Some(&job.group))),
+        ("state", state(job)),
+        ("priority", job.priority.to_string()),
+        ("run at", at(Some(job.run_at))),
+        ("enqueued at", at(Some(job.enqueued_at))),
+        ("started at", at(job.started_at)),
+        ("finished at", at(job.finished_at)),
+        ("worker", text(job.worker.as_deref())),
+        ("failures", format!("{} of at most {}", job.failures, job.max_attempts)),
+        ("waits", job.waits.to_string()),
+        ("last error", text(job.last_error.as_deref())),
+        ("unique id", text(job.unique_id.as_deref())),
+    ];
+    lines.extend(job.items.iter().map(|item| ("reserved", reserved(item))));
+    lines.push(("payload", escaped(&job.payload)));
+    let cells: Vec<Vec<String>> = lines.into_iter().map(|(what, value)| vec![what.to_owned(), value]).collect();
+    aligned(&cells, &[0, 1])
+}
+
+/// `1200 llm_tokens for org-7, used 850`.
+fn reserved(item: &JobItem) -> String {
+    let mut text = format!("{} {}", plain(item.count), escaped(&item.limit));
+    if !item.key.is_empty() {
+        text.push_str(&format!(" for {}", escaped(&item.key)));
+    }
+    if let Some(used) = item.used {
+        text.push_str(&format!(", used {}", plain(used)));
+    }
+    text
+}
+
+pub(super) fn json(job: &JobInfo) -> String {
+    let text = |text: Option<&str>| json::optional(text.map(json::string));
+    let at = |at: Option<SystemTime>| json::optional(at.map(|at| json::string(&time::exact(at))));
+    let item = |item: &JobItem| {
+        json::object([
+            ("limit", json::string(&item.limit)),
+            ("key", json::string(&item.key)),
+            ("count", plain(item.count)),
+            ("used", json::optional(item.used.map(plain))),
+        ])
+    };
+    json::object([
+        ("id", job.id.to_string()),
+        ("queue", json::string(&job.queue)),
+        ("group", json::string(&job.group)),
+        ("state", json::string(job.state.as_str())),
+        ("priority", job.priority.to_string()),
+        ("run_at", at(Some(job.run_at))),
+        ("enqueued_at", at(Some(job.enqueued_at))),
+        ("started_at", at(job.started_at)),
+        ("finished_at", at(job.finished_at)),
+        ("worker", text(job.worker.as_deref())),
+        ("failures", job.failures.to_string()),
+        ("max_attempts", job.max_attempts.to_string()),
+        ("waits", job.waits.to_string()),
+        ("waiting_until", at(job.waiting_until)),
+        ("last_error", text(job.last_error.as_deref())),
+        ("unique_id", text(job.unique_id.as_deref())),
+        ("reserved", json::array(job.items.iter().map(item))),
+        ("payload", job.payload.clone()),
+    ])
+}

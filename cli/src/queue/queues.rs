@@ -1,0 +1,65 @@
+use crate::database::Database;
+use crate::error::CliError;
+use crate::text;
+use pg_limiter::queue::{JobFilter, JobInfo, Queue};
+use pg_limiter::{Limiter, LimiterConfig, Limits};
+
+/// All queues of a database.
+pub(super) struct Queues {
+    limiter: Limiter,
+    pub(super) all: pg_limiter::queue::Queues,
+}
+
+/// Connects, works, and disconnects. The limits are needed by what takes tokens or gives them back.
+pub(super) async fn with_queues<T>(
+    database: Database,
+    limits: Limits,
+    work: impl AsyncFnOnce(Queues) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let running = database.start().await?;
+    let pool = running.ready_pool(1).await?;
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    let limiter = Limiter::with_config(pool.clone(), limits, config);
+    let result = work(Queues { all: pg_limiter::queue::Queues::new(&limiter), limiter }).await;
+    pool.close().await;
+    result
+}
+
+impl Queues {
+    pub(super) fn limits(&self) -> &Limits {
+        self.limiter.limits()
+    }
+
+    pub(super) fn queue(&self, name: &str) -> Result<Queue, CliError> {
+        Queue::new(&self.limiter, name).map_err(CliError::usage)
+    }
+
+    pub(super) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+        Ok(self.all.jobs(&JobFilter { id: Some(id), ..JobFilter::default() }, 1).await?.pop())
+    }
+
+    /// A queue is there while it has jobs.
+    pub(super) async fn must_have(&self, queue: &str) -> Result<(), CliError> {
+        let filter = JobFilter { queue: Some(queue.to_owned()), ..JobFilter::default() };
+        if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }
+    }
+
+    pub(super) async fn no_such(&self, queue: &str) -> CliError {
+        let groups = match self.all.groups(None).await {
+            Ok(groups) => groups,
+            Err(error) => return error.into(),
+        };
+        let mut names: Vec<String> =
+            groups.iter().map(|group| format!("\"{}\"", text::escaped(&group.queue))).collect();
+        names.dedup();
+        let others =
+            if names.is_empty() { ": there are no jobs".to_owned() } else { format!(", but {}", names.join(", ")) };
+        CliError::usage(format!("there is no queue \"{}\"{others}", text::escaped(queue)))
+    }
+}
+
+/// As messages name it.
+pub(super) fn no_such_job(id: i64) -> String {
+    format!("there is no job {id}; it may have been pruned")
+}

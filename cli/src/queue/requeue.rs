@@ -1,0 +1,68 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::queue::each::{Became, check, each};
+use crate::queue::queues::{Queues, with_queues};
+use crate::queue::time;
+use crate::{input, json, output, text};
+use pg_limiter::Op;
+use pg_limiter::queue::{JobFilter, JobInfo, JobState};
+
+#[derive(Args, Debug)]
+pub(crate) struct RequeueArgs {
+    /// The ids of jobs that are dead or cancelled
+    #[arg(value_name = "ID", required_unless_present = "dead")]
+    ids: Vec<i64>,
+    /// All dead jobs of this queue
+    #[arg(long, value_name = "QUEUE", conflicts_with = "ids")]
+    dead: Option<String>,
+    /// The limits file: each job reserves its tokens anew, which takes the definitions of its limits. TOML, or JSON if it
+    /// is called *.json; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    limits: PathBuf,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(args: RequeueArgs, database: Database) -> Result<ExitCode, CliError> {
+    let limits = input::read_limits(&args.limits)?;
+    with_queues(database, limits, async |queues| {
+        let ids = match &args.dead {
+            None => args.ids,
+            Some(queue) => dead(&queues, queue, args.json).await?,
+        };
+        each(&queues, &ids, args.json, async |job| requeue(&queues, job).await).await
+    })
+    .await
+}
+
+async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliError> {
+    let filter = JobFilter { queue: Some(queue.to_owned()), state: Some(JobState::Dead), ..JobFilter::default() };
+    let ids: Vec<i64> = queues.all.jobs(&filter, u32::MAX).await?.iter().map(|job| job.id).collect();
+    if ids.is_empty() {
+        queues.must_have(queue).await?;
+        if !json {
+            output::line(format!("no dead jobs in the queue \"{}\"", text::escaped(queue)))?;
+        }
+    }
+    Ok(ids)
+}
+
+async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+    let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can run again", job.id);
+    if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
+        return Ok(Became::refused(job.state, neither(job.state.as_str())));
+    }
+    if let Err(refused) = check(&job, Op::Limit, queues.limits()) {
+        return Ok(refused);
+    }
+    let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {
+        return Ok(Became::Refused { state: None, why: neither("not any more what it was a moment ago") });
+    };
+    Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", json::string(&time::exact(at)))))
+}

@@ -1,0 +1,201 @@
+//! Recorded calls, one JSON object a line. No I/O, and no input makes it panic.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::replay::clock::YEARS;
+use pg_limiter::Op;
+use pg_limiter::{Call, Item};
+
+/// A recorded call: its line in a file of events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub(super) at: i64,
+    pub(super) op: Op,
+    pub(super) call: Call,
+}
+
+impl Event {
+    /// Reads one line: `{"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}`.
+    ///
+    /// # Errors
+    /// The reason why the line is no event.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let line: Line = serde_json::from_str(line).map_err(|error| reason(&error))?;
+        let at = micros(&line.at)?;
+        let op = match line.op {
+            LineOp::Limit => Op::Limit,
+            LineOp::Check => Op::Check,
+            LineOp::Reset => Op::Reset,
+        };
+        let items = match (line.limit, line.all) {
+            (Some(limit), None) => {
+                vec![item(Part { limit, key: line.key.unwrap_or_default(), count: line.count.unwrap_or(1.0) })]
+            }
+            (None, Some(_)) if line.key.is_some() || line.count.is_some() => {
+                return Err("`key` and `count` belong into the parts of `all`, not beside it".to_owned());
+            }
+            (None, Some(parts)) => parts.into_iter().map(item).collect(),
+            (Some(_), Some(_)) => return Err("both `limit` and `all` are given".to_owned()),
+            (None, None) => return Err("neither `limit` nor `all` is given".to_owned()),
+        };
+        let mut call = Call::from(items);
+        if line.reserve {
+            call = call.reserve();
+        }
+        Ok(Self { at, op, call })
+    }
+
+    /// When it happened, in microseconds since the Unix epoch.
+    pub const fn at_micros(&self) -> i64 {
+        self.at
+    }
+
+    /// The reverse of [`parse`](Self::parse), with every field given and the time as a decimal number.
+    pub fn to_line(&self) -> String {
+        let parts: Vec<_> = self
+            .call
+            .items()
+            .iter()
+            .map(|item| serde_json::json!({"limit": item.limit_name(), "key": item.key().as_str(), "count": item.tokens()}))
+            .collect();
+        let (sign, at) = (if self.at < 0 { "-" } else { "" }, self.at.unsigned_abs());
+        format!(
+            r#"{{"at": {sign}{}.{:03}, "op": "{}", "reserve": {}, "all": {}}}"#,
+            at / 1000,
+            at % 1000,
+            self.op.as_str(),
+            self.call.reserves(),
+            serde_json::Value::Array(parts),
+        )
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    at: serde_json::Number,
+    #[serde(default)]
+    op: LineOp,
+    #[serde(default, deserialize_with = "given")]
+    limit: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    key: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    count: Option<f64>,
+    #[serde(default)]
+    reserve: bool,
+    #[serde(default, deserialize_with = "given")]
+    all: Option<Vec<Part>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LineOp {
+    #[default]
+    Limit,
+    Check,
+    Reset,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    limit: String,
+    #[serde(default)]
+    key: String,
+    #[serde(default = "one")]
+    count: f64,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+/// A field that may be left out, but is not null: a null key would throw strangers into one bucket.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+fn item(part: Part) -> Item {
+    Item::new(part.limit, part.key).count(part.count)
+}
+
+/// Whole microseconds.
+fn micros(at: &serde_json::Number) -> Result<i64, String> {
+    let micros = match at.as_i64() {
+        Some(whole) => whole.checked_mul(1000),
+        // What is too large becomes the largest number.
+        None => at.as_f64().map(|millis| (millis * 1000.0).round() as i64),
+    };
+    micros
+        .filter(|micros| YEARS.contains(micros))
+        .ok_or_else(|| format!("`at` is {at}, which is no time in milliseconds between the years 1800 and 2199"))
+}
+
+/// The line's number is known better outside.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        Some(text) if error.column() > 0 => format!("{text} (column {})", error.column()),
+        Some(text) => text.to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(line: &str) -> String {
+        Event::parse(line).unwrap_err()
+    }
+
+    #[test]
+    fn defaults() {
+        let event = Event::parse(r#"{"at": 1767225600123, "limit": "a"}"#).unwrap();
+        let expected = Event { at: 1_767_225_600_123_000, op: Op::Limit, call: Call::from(("a", "")) };
+        assert_eq!(event, expected);
+    }
+
+    #[test]
+    fn every_field() {
+        let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
+        let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call });
+    }
+
+    #[test]
+    fn what_is_written_reads_the_same() {
+        let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2), Item::global("b").count(-1e-300)];
+        for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
+            let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve() };
+            let line = event.to_line();
+            assert_eq!(Event::parse(&line), Ok(event), "{line}");
+        }
+    }
+
+    #[test]
+    fn time_is_rounded_to_microseconds() {
+        for (at, micros) in [("1767225600123.4567", 1_767_225_600_123_457), ("-1.5", -1500), ("1e3", 1_000_000)] {
+            assert_eq!(Event::parse(&format!(r#"{{"at": {at}, "limit": "a"}}"#)).unwrap().at_micros(), micros);
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_says_why() {
+        assert!(refusal(r#"{"at": 1, "limit": "a", "kee": "x"}"#).starts_with("unknown field `kee`, expected one of"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "key": 7}"#).starts_with("invalid type: integer `7`"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "key": null}"#).starts_with("invalid type: null"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "op": "peek"}"#).starts_with("unknown variant `peek`"));
+        assert!(refusal(r#"{"at": "1", "limit": "a"}"#).starts_with("invalid type: string"));
+        assert!(refusal(r#"{"limit": "a"}"#).starts_with("missing field `at`"));
+        assert!(refusal(r#"{"at": 1767225600123000, "limit": "a"}"#).contains("between the years 1800 and 2199"));
+        assert_eq!(refusal(r#"{"at": 1}"#), "neither `limit` nor `all` is given");
+        assert_eq!(refusal(r#"{"at": 1, "limit": "a", "all": []}"#), "both `limit` and `all` are given");
+        assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong into the parts"));
+        for line in ["", "7", "null", "[]", "{", "\u{0}", "{\"at\": 1e999, \"limit\": \"a\"}", &"[".repeat(9999)] {
+            assert!(!refusal(line).contains(" at line "), "{line}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! `replay`: recorded calls, or an access log, through the same SQL that decides in production.
+
+mod access_log;
+mod apply;
+mod clock;
+mod events;
+mod merge;
+mod pictured;
+mod recording;
+mod run;
+mod sandbox;
+mod table;
+mod tally;
+
+pub use access_log::{LogField, LogLine};
+pub use events::Event;
+
+pub(super) use apply::{CHUNK, Timed, decide_all, moment, progress};
+#[cfg(test)]
+pub(super) use clock::YEARS;
+pub(super) use run::{ReplayArgs, run};
+pub(super) use sandbox::Sandbox;

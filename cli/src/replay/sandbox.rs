@@ -1,0 +1,53 @@
+//! A place to replay in: the limiter's table and functions, made by its own migrations in the session's temporary
+//! schema, in a transaction that is rolled back. What the database holds is neither read nor changed.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::database::Running;
+use crate::error::CliError;
+use pg_limiter::migrate::{functions, migrations};
+use pg_limiter::{CallAt, Decision, InvalidCall, Limits, RateLimits, Schema};
+
+pub(crate) struct Sandbox {
+    connection: PgConnection,
+    schema: Schema,
+    /// Those of the last call, prepared.
+    rate_limits: Option<RateLimits>,
+}
+
+impl Sandbox {
+    pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
+        let mut connection = running.connect().await?;
+        // The same isolation as the limiter's own transactions; writable whatever the role's default.
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
+        let schema = Schema::new("pg_temp")?;
+        sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
+        let tables = migrations(&schema).into_iter().map(|migration| migration.sql);
+        for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
+                CliError::failed(format!(
+                    "cannot create a temporary table and functions: {error}\nThe role needs TEMPORARY on the database, \
+                     and the database must take writes."
+                ))
+            })?;
+        }
+        // The same rows of sharded buckets are drawn every time.
+        sqlx::raw_sql("SELECT setseed(0)").execute(&mut connection).await?;
+        Ok(Self { connection, schema, rate_limits: None })
+    }
+
+    pub(crate) async fn decide(
+        &mut self,
+        limits: &Limits,
+        calls: &[CallAt],
+    ) -> Result<Vec<Result<Decision, InvalidCall>>, CliError> {
+        let schema = &self.schema;
+        let rate_limits = self.rate_limits.get_or_insert_with(|| RateLimits::in_schema(limits.clone(), schema.clone()));
+        Ok(rate_limits.decide_at(&mut self.connection, calls).await?)
+    }
+
+    pub(crate) async fn close(mut self) -> Result<(), CliError> {
+        sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
+        Ok(self.connection.close().await?)
+    }
+}

@@ -1,0 +1,87 @@
+//! The tally as a table.
+
+use jiff::Timestamp;
+
+use crate::columns::aligned;
+use crate::length::format_micros;
+use crate::limit_text::WIDEST_NAME;
+use crate::replay::tally::{Row, Tally};
+use crate::text::{grouped, percent, shown};
+
+const SECOND: i64 = 1_000_000;
+/// Rows shown.
+const TOP: usize = 20;
+const WIDEST_KEY: usize = 46;
+
+/// `by`: what the keys of an access log are. Events name their limits and keys themselves.
+pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let rows = tally.denied_rows();
+    let mut cells: Vec<Vec<String>> = rows.iter().take(TOP).map(|((limit, key), row)| cells(limit, key, row)).collect();
+    if cells.is_empty() {
+        lines.push("Nobody would have been limited.".to_owned());
+    } else {
+        let key = by.unwrap_or("KEY").to_uppercase();
+        let headings =
+            ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
+        cells.insert(0, headings.map(str::to_owned).into());
+        if by.is_some() {
+            // An access log is replayed through one limit.
+            cells.iter_mut().for_each(|row| drop(row.remove(0)));
+        }
+        let texts: &[usize] = if by.is_some() { &[0] } else { &[0, 1] };
+        lines.extend(aligned(&cells, texts));
+        if rows.len() > TOP {
+            lines.push(format!("... and {} more that were denied", grouped((rows.len() - TOP) as u64)));
+        }
+    }
+    lines.push(String::new());
+    lines.extend(totals(tally, rows.len()));
+    lines
+}
+
+fn cells(limit: &str, key: &str, row: &Row) -> Vec<String> {
+    vec![
+        shown(limit, WIDEST_NAME),
+        if key.is_empty() { "-".to_owned() } else { shown(key, WIDEST_KEY) },
+        grouped(row.requests),
+        grouped(row.admitted),
+        grouped(row.denied),
+        percent(row.denied, row.requests),
+        grouped(row.longest_run),
+        row.first_denied.map(time).unwrap_or_default(),
+    ]
+}
+
+fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{} requests: {} admitted, {} denied ({} %)",
+        grouped(tally.requests),
+        grouped(tally.admitted),
+        grouped(tally.denied),
+        percent(tally.denied, tally.requests)
+    )];
+    if tally.reserved > 0 {
+        lines.push(format!("{} of the admitted were told to wait first", grouped(tally.reserved)));
+    }
+    let keys = tally.keys() as u64;
+    let denied = keys_denied as u64;
+    lines.push(format!("{} keys: {} ever denied ({} %)", grouped(keys), grouped(denied), percent(denied, keys)));
+    if tally.checks + tally.resets > 0 {
+        lines.push(format!("besides: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
+    }
+    for (code, (count, message)) in &tally.impossible {
+        lines.push(format!("{} impossible, not counted above: {code}: {}", grouped(*count), shown(message, 300)));
+    }
+    if let Some((first, last)) = tally.span {
+        let length = format_micros(last.saturating_sub(first) / SECOND * SECOND);
+        lines.push(format!("from {} to {} UTC: {length}", time(first), time(last)));
+    }
+    lines
+}
+
+fn time(micros: i64) -> String {
+    Timestamp::from_microsecond(micros)
+        .map(|time| time.strftime("%Y-%m-%d %H:%M:%S").to_string())
+        .unwrap_or_else(|_| micros.to_string())
+}

@@ -1,0 +1,103 @@
+//! `reset`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use sqlx::AssertSqlSafe;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::key_secret::KeySecretArgs;
+use crate::text::escaped;
+use crate::{input, output};
+use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, Op, Schema};
+
+#[derive(Args, Debug)]
+pub(super) struct ResetArgs {
+    /// The limit's name; its definition is not needed
+    name: String,
+    /// Which key; the empty key is the one shared bucket
+    #[arg(default_value = "", conflicts_with = "all_keys")]
+    key: String,
+    /// Forget every key of the limit
+    #[arg(long)]
+    all_keys: bool,
+    /// Refuse a name that is not in this limits file
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Exit with 1 if there was no row to remove
+    #[arg(long)]
+    must_exist: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The key as it is stored, if a call could name it.
+fn stored_key(name: &str, key: String, secret: Option<&KeySecret>) -> Result<String, CliError> {
+    // A row is removed in the same way whatever its limit.
+    let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    Call::from(Item::new((name, any), key.as_str())).validate(Op::Reset, &Limits::new())?;
+    Ok(secret.map_or(key.clone(), |secret| secret.stored_key(name, &key)))
+}
+
+/// So that a conflict is recognised, and the transaction retried.
+#[derive(Debug, thiserror::Error)]
+enum ResetError {
+    #[error(transparent)]
+    Limit(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}
+
+/// By the SQL function, which counts the rows; [`Limiter::reset`] does not.
+async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) -> Result<u64, Error> {
+    let sql = format!("SELECT {}.rate_limit_reset($1, $2)", schema.quoted());
+    let result = limiter
+        .transaction(async |tx| {
+            let query = sqlx::query_scalar(AssertSqlSafe(sql.clone())).bind(name).bind(key).persistent(false);
+            Ok::<i64, ResetError>(query.fetch_one(tx).await?)
+        })
+        .await;
+    match result {
+        Ok(rows) => Ok(rows.unsigned_abs()),
+        Err(ResetError::Limit(error)) => Err(error),
+        Err(ResetError::Database(error)) => Err(Error::of_sql(error, schema.name())),
+    }
+}
+
+pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode, CliError> {
+    if let Some(path) = &args.limits
+        && input::read_limits(path)?.get(&args.name).is_none()
+    {
+        return Err(InvalidCall::UnknownLimit { limit: args.name }.into());
+    }
+    let key_secret = args.secret.read()?;
+    let one_key = if args.all_keys { None } else { Some(stored_key(&args.name, args.key, key_secret.as_ref())?) };
+    let running = database.start().await?;
+    let pool = running.ready_pool(1).await?;
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let result = match one_key {
+        None => limiter.reset_all_keys(&args.name).await,
+        Some(key) => reset_key(&limiter, running.schema(), &args.name, &key).await,
+    };
+    pool.close().await;
+    let rows = result?;
+    let ok = rows > 0 || !args.must_exist;
+    output::line(match (rows, args.json) {
+        (rows, true) => format!("{{\"ok\": {ok}, \"rows\": {rows}}}"),
+        (0, false) => {
+            let key = if args.all_keys { "" } else { " of this key, so its bucket is full" };
+            format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))
+        }
+        (1, false) => "done, 1 row removed".to_owned(),
+        (rows, false) => format!("done, {rows} rows removed"),
+    })?;
+    Ok(ExitCode::from(u8::from(!ok)))
+}

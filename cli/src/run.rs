@@ -1,0 +1,57 @@
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::{Arguments, Command};
+use crate::database::Database;
+use crate::error::CliError;
+use crate::{bench, decide, demo, doctor, export, migrate, output, prune, queue, replay, reset, simulate};
+
+/// Runs the tool with the arguments of this process.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help goes to stdout, a mistake to stderr. A closed one is no reason to panic.
+            let _ = error.print();
+            let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return ExitCode::from(if asked_for { 0 } else { 2 });
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::note(format!("cannot start: {error}"));
+            return ExitCode::from(3);
+        }
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(code) => code,
+        Err(error) => {
+            if !matches!(error, CliError::OutputClosed) {
+                output::note(&error);
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
+    let database = Database::new(arguments.database)?;
+    match arguments.command {
+        Command::Demo => demo::run(database).await,
+        Command::Bench(args) => bench::run(args, database).await,
+        Command::Migrate(args) => migrate::run(args, database).await,
+        Command::Limit(args) => decide::limit(args, database).await,
+        Command::Check(args) => decide::check(args, database).await,
+        Command::Peek(args) => decide::peek(args, database).await,
+        Command::Reset(args) => reset::run(args, database).await,
+        Command::Prune(args) => prune::run(args, database).await,
+        Command::Queue(command) => queue::run(command, database).await,
+        Command::Doctor(args) => doctor::run(args, database).await,
+        Command::Simulate(args) => simulate::run(args, database).await,
+        Command::Export(args) => export::run(args, database).await,
+        Command::Replay(args) => replay::run(args, database).await,
+    }
+}

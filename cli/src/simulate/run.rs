@@ -1,0 +1,73 @@
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::plot::{Clock, Panel, Picture};
+use crate::replay::{Sandbox, progress};
+use crate::simulate::args::SimulateArgs;
+use crate::simulate::outcome::Outcome;
+use crate::simulate::play::Play;
+use crate::simulate::{json, table};
+use crate::{input, output};
+use pg_limiter::Op;
+use pg_limiter::{Limit, Limits};
+
+/// One limit, and what became of the calls.
+pub(super) struct Simulated {
+    pub(super) name: Arc<str>,
+    pub(super) limit: Limit,
+    pub(super) outcome: Outcome,
+}
+
+pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCode, CliError> {
+    let file = args.plot.file()?;
+    let named = args.limits()?;
+    let traffic = args.traffic(&named)?;
+    let bins = args.plot.bins(0, traffic.length - 1, 1)?;
+    let mut limits = Limits::new();
+    for (name, limit) in &named {
+        limits = limits.define(name, *limit).map_err(CliError::usage)?;
+    }
+    if args.limits_are_inline() {
+        input::warn(&limits);
+    }
+    let times = traffic.times();
+    let play = |name| Play {
+        name,
+        key: &args.key,
+        count: args.count(),
+        reserve: args.reserves(),
+        retry: args.retries(),
+        times: &times,
+        end: traffic.length,
+    };
+    for (name, _) in &named {
+        // What can never be needs no database.
+        play(name).call().validate(Op::Limit, &limits)?;
+    }
+
+    let running = database.start().await?;
+    let mut sandbox = Sandbox::open(&running).await?;
+    let bar = progress("simulating", named.len() * times.len());
+    let (mut panels, mut simulated) = (Vec::new(), Vec::new());
+    for (name, limit) in &named {
+        let mut panel = Panel::new(name, *limit, String::new(), bins, args.json || file.is_some());
+        let outcome = play(name).run(&limits, &mut sandbox, &mut panel, &bar).await?;
+        panels.push(panel);
+        simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome });
+    }
+    bar.finish_and_clear();
+    sandbox.close().await?;
+
+    let picture = Picture { heading: traffic.describe(), clock: Clock::Elapsed, panels };
+    if let Some(file) = file {
+        file.draw(&picture)?;
+    }
+    if args.json {
+        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| json::object(simulated, panel)))?;
+    } else {
+        output::lines(table::table(&traffic.describe(), &simulated, args.retries()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

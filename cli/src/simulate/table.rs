@@ -1,0 +1,44 @@
+//! The limits beside each other.
+
+use crate::columns::aligned;
+use crate::length::period_micros;
+use crate::limit_text::describe;
+use crate::simulate::run::Simulated;
+use crate::text::{grouped, percent, tokens, wait};
+
+pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
+    let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
+    let headings = [
+        ("LIMIT", true),
+        ("OFFERED", true),
+        ("ADMITTED", true),
+        ("RESERVED", reserved),
+        ("DENIED", true),
+        ("% ADMITTED", true),
+        ("STILL WAITING", retry),
+        ("LONGEST WAIT", true),
+        ("MOST IN A PERIOD", true),
+    ];
+    let kept = |cells: Vec<String>| -> Vec<String> {
+        cells.into_iter().zip(headings).filter(|(_, (_, there))| *there).map(|(cell, _)| cell).collect()
+    };
+    let row = |Simulated { name, limit, outcome }: &Simulated| {
+        kept(vec![
+            describe(name, limit),
+            grouped(outcome.offered),
+            grouped(outcome.admitted),
+            grouped(outcome.reserved),
+            grouped(outcome.denied),
+            percent(outcome.admitted, outcome.offered),
+            grouped(outcome.waiting()),
+            wait(outcome.longest_wait),
+            tokens(outcome.most_in_a_period(period_micros(limit))),
+        ])
+    };
+    let mut cells = vec![kept(headings.map(|(heading, _)| heading.to_owned()).to_vec())];
+    cells.extend(simulated.iter().map(row));
+    let calls = simulated.first().map_or(0, |one| one.outcome.calls);
+    let mut lines = vec![format!("{traffic}: {} calls", grouped(calls)), String::new()];
+    lines.extend(aligned(&cells, &[0]));
+    lines
+}

@@ -1,0 +1,126 @@
+//! Numbers and names for people.
+
+use std::time::Duration;
+
+use pg_limiter::Length;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Tokens, down to thousandths. Rounded down, so that 0.9999 tokens do not look like one.
+pub(super) fn tokens(value: f64) -> String {
+    let thousandths = (value * 1000.0 + 1e-6).floor() / 1000.0;
+    if value.abs() < 1e12 { plain(thousandths) } else { plain(value) }
+}
+
+/// Without an exponent, and without a fraction or a sign that says nothing.
+pub(super) fn plain(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { value.to_string() }
+}
+
+/// How long to wait: exact below a minute, `5.9995s`; from a minute on cut to two units, `10d 22h`.
+pub(super) fn wait(time: Duration) -> String {
+    if time < MINUTE { format!("{}s", decimal(time.as_micros(), 1_000_000)) } else { age(time) }
+}
+
+/// Microseconds as milliseconds, exactly: `5999.5`.
+pub(super) fn milliseconds(micros: u128) -> String {
+    decimal(micros, 1000)
+}
+
+/// A quotient by a power of ten, exactly.
+fn decimal(number: u128, divisor: u128) -> String {
+    let whole = number / divisor;
+    let fraction = number % divisor;
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    // `divisor + fraction` has a leading 1, and then every digit of the fraction.
+    let digits = (divisor + fraction).to_string();
+    format!("{whole}.{}", digits[1..].trim_end_matches('0'))
+}
+
+/// `12,345`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A part of a whole in percent: `12.5`.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    percent_of(part as f64, whole as f64)
+}
+
+/// The same of tokens.
+pub(super) fn percent_of(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1}", part * 100.0 / whole) } else { "0.0".to_owned() }
+}
+
+/// What is shown of a key or a name: one line without control characters, of at most `width` characters.
+pub(super) fn shown(text: &str, width: usize) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if clean.chars().count() <= width {
+        return clean;
+    }
+    let kept: String = clean.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// All of a text, with its control characters written out: `\n`, `\u{1b}`.
+pub(super) fn escaped(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            clean.extend(c.escape_debug());
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// About how long: `1h 30m`.
+pub(super) fn age(length: Duration) -> String {
+    format!("{:.2}", Length::from_micros(length.as_secs().saturating_mul(1_000_000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_no_needless_digits() {
+        assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
+        assert_eq!(tokens(8.999_999_999_99), "9");
+        assert_eq!([milliseconds(5_999_500), milliseconds(450_000), milliseconds(5)], ["5999.5", "450", "0.005"]);
+        assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn what_is_shown_stays_on_one_line() {
+        assert_eq!(shown("a\nb\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}[31m");
+        assert_eq!(shown("abcdef", 4), "abc…");
+        assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\ \"é\"");
+    }
+
+    #[test]
+    fn waits_are_exact_below_a_minute() {
+        let waits = [0, 1, 5_999_500, 59_999_999, 60_000_000, 90_999_999, 3_660_000_000, 944_232_370_410];
+        let texts = ["0s", "0.000001s", "5.9995s", "59.999999s", "1m", "1m 30s", "1h 1m", "10d 22h"];
+        assert_eq!(waits.map(|micros| wait(Duration::from_micros(micros))), texts);
+        assert_eq!(wait(Duration::MAX), age(Duration::MAX));
+    }
+
+    #[test]
+    fn ages_are_short() {
+        let ages = [0, 59, 5_400, 5_412, 86_400 * 3 + 60].map(|seconds| age(Duration::from_secs(seconds)));
+        assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3d 1m"]);
+        assert_eq!(age(Duration::from_millis(1999)), "1s");
+    }
+}

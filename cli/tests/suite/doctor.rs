@@ -1,0 +1,502 @@
+//! `pg-limiter doctor`: what is well, what is not, and that nothing is changed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::queue::{Job, Queue};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::{Limit, Limits};
+use serde_json::Value;
+
+use crate::support::Database;
+use crate::support::gate::limiter;
+use crate::support::guide::grants;
+use crate::support::scheduled;
+use crate::support::tool::{Run, run};
+
+/// What was found, by check.
+pub struct Findings {
+    pub code: Option<i32>,
+    pub by_check: BTreeMap<String, Value>,
+}
+
+fn doctor(url: &str, args: &[&str]) -> Run {
+    run(Some(url), &[&["doctor"], args].concat(), "")
+}
+
+pub fn examine_with(url: &str, args: &[&str]) -> Findings {
+    let run = doctor(url, &[&["--json"], args].concat());
+    assert_eq!(run.stderr, "", "{}", run.stdout);
+    let objects: Vec<Value> = serde_json::from_str(&run.stdout).expect("JSON");
+    let check = |object: &Value| object["check"].as_str().expect("a check").to_owned();
+    Findings { code: run.code, by_check: objects.into_iter().map(|object| (check(&object), object)).collect() }
+}
+
+pub fn examine(url: &str) -> Findings {
+    examine_with(url, &[])
+}
+
+impl Findings {
+    /// The state of this check, which says all of these words, as a finding or as advice.
+    #[track_caller]
+    pub fn has(&self, check: &str, state: &str, words: &[&str]) -> &Self {
+        let finding = self.by_check.get(check).unwrap_or_else(|| panic!("no {check} in {:?}", self.by_check));
+        assert_eq!(finding["state"], state, "{finding}");
+        let text =
+            format!("{}\n{}", finding["found"].as_str().expect("a text"), finding["advice"].as_str().unwrap_or(""));
+        for word in words {
+            assert!(text.contains(word), "no {word:?} in: {text}");
+        }
+        // Whoever has something to do is told what.
+        assert!(finding["advice"].is_string() || ["ok", "note"].contains(&state), "{finding}");
+        self
+    }
+}
+
+/// A role that may connect and nothing else, and the URL with it.
+pub struct Role<'d> {
+    database: &'d Database,
+    name: String,
+    pub url: String,
+}
+
+impl<'d> Role<'d> {
+    pub async fn new(database: &'d Database) -> Self {
+        let name = format!("app_of_{}", database.name);
+        database.execute(&format!("DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN PASSWORD 'of-a-test'")).await;
+        let (_, place) = database.url.split_once('@').expect("a URL with a user");
+        Self { database, url: format!("postgres://{name}:of-a-test@{place}"), name }
+    }
+
+    pub async fn gets(&self, sql: &str) {
+        self.database.execute(&sql.replace("app_role", &self.name)).await;
+    }
+
+    /// Until its last session has gone: that ends some time after its client.
+    async fn alone(&self) {
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
+        let mut others = 1_i64;
+        while others > 0 {
+            let count = sqlx::query_scalar(sessions).bind(&self.name);
+            others = count.fetch_one(&self.database.pool).await.expect("a count");
+        }
+    }
+
+    pub async fn drop(self) {
+        self.gets("DROP OWNED BY app_role; DROP ROLE app_role").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
+    // Not the one of the tests, which does not wait for the disk.
+    let server = tokio::task::spawn_blocking(|| {
+        let mut config = ServerConfig::default();
+        config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
+        Server::start(&config).unwrap_or_else(|error| panic!("{error}"))
+    });
+    let server = server.await.expect("a server");
+    let url = server.url("postgres");
+    let pool = Database::pool(&url, 1).await;
+    pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+    let sql =
+        format!("CREATE ROLE app_role LOGIN; {} GRANT SELECT ON public.rate_limits TO app_role", grants().join(""));
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(&pool).await.expect("a role");
+    let url = url.replace("postgres@", "app_role@");
+    let found = examine(&url);
+    let version = format!("PostgreSQL {}", server.version());
+    let supported = version.as_str() >= "PostgreSQL 13";
+    found
+        .has("engine", if supported { "ok" } else { "warning" }, &[&version])
+        .has("encryption", "ok", &["not encrypted", "this machine"])
+        .has("isolation", "ok", &[])
+        .has("clock", "ok", &[" s "])
+        .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
+        .has("writing", "ok", &["a primary"])
+        .has("schema", "ok", &["version 4, the newest"])
+        .has("functions", "ok", &["all 102"])
+        .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
+        .has("tables by hand", "note", &["may read public.rate_limits"])
+        .has("table", "ok", &["public.rate_limits has "])
+        .has("autovacuum", "ok", &[])
+        .has("updates", "ok", &["fillfactor 70"])
+        .has("idle rows", "ok", &["0 of 0 rows"])
+        .has("old transactions", "ok", &["5m"])
+        // The queue's grants give nothing that reads.
+        .has("jobs", "note", &["not looked at", "rate_limit_jobs", "42501", "owner"])
+        .has("table of jobs", "ok", &[])
+        .has("connections", "ok", &["of the server are taken"])
+        .has("time-outs", "note", &["none is set", "idle_in_transaction_session_timeout"])
+        .has("locks", "ok", &["max_pred_locks_per_transaction=64"])
+        .has("pooler", "ok", &["none"])
+        .has("start-up settings", "ok", &["they arrive"]);
+    assert_eq!(found.code, Some(i32::from(!supported)));
+    // The same for people.
+    let text = doctor(&url, &[]);
+    assert_eq!(text.code, found.code, "{}", text.stderr);
+    assert!(
+        text.stdout.contains("\nok       functions          all 102 functions are those of this release\n"),
+        "{}",
+        text.stdout
+    );
+    assert!(text.stdout.contains("\nnote     time-outs          none is set\n         A client"), "{}", text.stdout);
+    assert!(text.stdout.contains("\n\n0 problems, ") && text.stdout.ends_with(" notes\n"), "{}", text.stdout);
+    assert!(!text.stdout.contains('\u{1b}'), "no colours but on a terminal");
+    let tserver = examine_with(&url, &["--tserver", "yb-1:9000"]);
+    tserver.has("tserver flags", "note", &["only YugabyteDB"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doctor_needs_a_database_that_is_there() {
+    run(None, &["doctor"], "").refuses(2, &["which database", "--database-url"]);
+    doctor("postgres://nobody@127.0.0.1:1/none", &[]).refuses(3, &["cannot connect"]);
+    doctor("postgres://nobody@127.0.0.1:1/none", &["--schema", "a$b"]).refuses(2, &["schema"]);
+    let wrong = doctor("postgres://nobody@127.0.0.1:1/none", &["--tserver", "::1:9000"]);
+    assert_eq!((wrong.code, wrong.stdout.as_str()), (Some(2), ""));
+    assert!(wrong.stderr.contains("HOST:PORT"), "{}", wrong.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_not_there_or_not_whole_is_a_problem() {
+    let database = Database::empty().await;
+    let found = examine(&database.url);
+    found.has("schema", "problem", &["\"public\"", "pg-limiter migrate"]);
+    assert_eq!(found.code, Some(1));
+    assert!(!found.by_check.contains_key("grants"), "there is nothing to grant");
+
+    pg_limiter::migrate::migrate(&database.pool).await.expect("migrate");
+    examine(&database.url).has("schema", "ok", &[]).has("functions", "ok", &[]);
+    examine_with(&database.url, &["--schema", "o'ther\\ \"one\""]).has(
+        "schema",
+        "problem",
+        &["o'ther\\ \"one\"", "--schema 'o'\\''ther\\ \"one\"'"],
+    );
+
+    database.execute("DROP FUNCTION rate_limit_prune, rate_limit_reset(text)").await;
+    let missing = ["function rate_limit_prune(", "rate_limit_reset(text) is missing", "Run pg-limiter migrate"];
+    assert_eq!(examine(&database.url).has("functions", "problem", &missing).code, Some(1));
+    // The advice helps.
+    run(Some(&database.url), &["migrate"], "").says(0, "schema \"public\" is at version 4: updated 2 functions");
+    examine(&database.url).has("functions", "ok", &[]);
+
+    database.execute("DELETE FROM rate_limits_migrations WHERE version > 3").await;
+    examine(&database.url).has("schema", "warning", &["version 3", "the newest is 4", "pg-limiter migrate"]);
+    database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (4, 'again'), (99, 'later')").await;
+    examine(&database.url).has("schema", "note", &["version 99", "up to 4", "Update"]).has("functions", "ok", &[]);
+    database.execute("DROP TABLE rate_limits_migrations").await;
+    examine(&database.url).has("schema", "note", &["printed SQL"]).has("functions", "ok", &[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_a_hot_row_a_transaction_is_old_after_30_seconds() {
+    let database = Database::migrated().await;
+    let mut forgetful = PgConnection::connect(&database.url).await.expect("connect");
+    let mut tx = forgetful.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
+    sqlx::query("SELECT FROM rate_limits").execute(&mut *tx).await.expect("a snapshot");
+    let began = std::time::Instant::now();
+    let mut hot = PgConnection::connect(&database.url).await.expect("connect");
+    for _ in 0..1_500 {
+        let take = "SELECT rate_limit_take('a', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
+        sqlx::query(take).execute(&mut hot).await.expect("a token");
+    }
+    hot.close().await.expect("close"); // Then the server has its statistics.
+    tokio::time::sleep(Duration::from_secs(31).saturating_sub(began.elapsed())).await;
+    examine(&database.url).has("old transactions", "warning", &["for 3", "pile up"]);
+    tx.rollback().await.expect("rollback");
+    examine(&database.url).has("old transactions", "ok", &["30s"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_that_lack_and_rights_too_many_are_told() {
+    let database = Database::migrated().await;
+    let role = Role::new(&database).await;
+    role.gets("REVOKE ALL ON SCHEMA public FROM PUBLIC").await;
+    examine(&database.url).has("grants", "note", &["superuser"]).has("tables by hand", "note", &["superuser"]);
+    let name = role.name.as_str();
+    let grant = format!("GRANT USAGE ON SCHEMA \"public\" TO \"{name}\"");
+    let found = examine(&role.url);
+    found
+        .has("grants", "problem", &["may not use the schema", &grant, "may not call public.rate_limit_decide, "])
+        .has("tables by hand", "ok", &["neither read nor change"])
+        .has("schema", "note", &["not looked at", "42501"])
+        .has("functions", "note", &["not looked at", "42501"])
+        .has("table", "ok", &[])
+        .has("idle rows", "note", &["not looked at", "42501"]);
+    assert_eq!(found.code, Some(1));
+
+    role.gets(grants()[0]).await;
+    examine(&role.url).has("schema", "ok", &[]).has(
+        "grants",
+        "ok",
+        &["may: limit; may not: call from SQL and triggers, use the queue"],
+    );
+    role.gets(grants()[1]).await;
+    role.gets(grants()[2]).await;
+    let all = "may: limit, call from SQL and triggers, use the queue";
+    examine(&role.url).has("grants", "ok", &[all]);
+    role.gets("REVOKE EXECUTE ON FUNCTION rate_limit_reset(text), rate_limit_claim FROM app_role").await;
+    let advice = format!("GRANT EXECUTE ON FUNCTION public.rate_limit_reset(text) TO \"{name}\";");
+    examine(&role.url).has("grants", "problem", &[&advice, "to use the queue", "lacks public.rate_limit_claim"]);
+    // What it tells to do helps.
+    database.execute(&advice).await;
+    examine(&role.url).has("grants", "warning", &["lacks public.rate_limit_claim"]);
+
+    role.gets("GRANT UPDATE (value) ON rate_limits TO app_role; GRANT SELECT ON rate_limit_jobs TO app_role").await;
+    examine(&role.url).has("tables by hand", "warning", &["may change public.rate_limits by hand", "REVOKE", name]);
+    role.gets("REVOKE ALL ON rate_limits FROM app_role").await;
+    examine(&role.url)
+        .has("tables by hand", "note", &["may read public.rate_limit_jobs by hand, and change nothing"])
+        .has("jobs", "ok", &["none"]);
+
+    database.execute("GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_reset(text) TO PUBLIC").await;
+    let found = examine(&database.url);
+    found.has("privileges", "warning", &["every role has EXECUTE on rate_limit_reset(text)"]);
+    database.execute(found.by_check["privileges"]["advice"].as_str().expect("SQL")).await;
+    examine(&database.url).has("privileges", "ok", &[]).has("grants", "note", &[&format!("granted to: {name} (")]);
+    role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_lose_data_or_forbid_writing_are_told() {
+    let database = Database::migrated().await;
+    let role = Role::new(&database).await;
+    let name = &database.name;
+    database.execute(&format!("ALTER DATABASE {name} SET synchronous_commit = on")).await;
+    let found = examine(&database.url);
+    found.has("writing", "ok", &[]);
+    // The tests' own server may be careless.
+    let text = found.by_check["durability"]["found"].as_str().expect("a text").to_owned();
+    assert!(text.contains("synchronous_commit=on (of the database)") && !text.contains("answers are given"), "{text}");
+    if text.contains("fsync=off") {
+        found.has("durability", "problem", &["may destroy the database", "full_page_writes = on"]);
+    }
+    role.gets("ALTER ROLE app_role SET synchronous_commit = off").await;
+    role.gets("ALTER ROLE app_role SET default_transaction_read_only = on").await;
+    role.gets("ALTER ROLE app_role SET lock_timeout = '50ms'; ALTER ROLE app_role SET statement_timeout = '30s'").await;
+    let found = examine(&role.url);
+    let state = found.by_check["durability"]["state"].as_str().expect("a state");
+    assert!(["warning", "problem"].contains(&state), "{state}");
+    found
+        .has(
+            "durability",
+            state,
+            &["synchronous_commit=off (of the role)", "answers are given before", "Durability::Relaxed"],
+        )
+        .has("writing", "problem", &["default_transaction_read_only=on (of the role)", "RESET"])
+        .has("time-outs", "warning", &["statement_timeout=30000 (of the role)", "lock_timeout: less than a second"]);
+    role.gets("ALTER ROLE app_role CONNECTION LIMIT 1; ALTER ROLE app_role RESET ALL").await;
+    role.gets("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'").await;
+    role.alone().await;
+    examine(&role.url)
+        .has("connections", "warning", &["1 of the 1 of the role are taken"])
+        .has("pooler", "note", &["not looked at", "53300"])
+        .has("start-up settings", "note", &["not looked at", "53300"])
+        .has("writing", "ok", &[])
+        .has("time-outs", "ok", &["idle_in_transaction_session_timeout=60000 (of the role)"]);
+    role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_elsewhere_or_stands_still_is_told() {
+    let database = Database::migrated().await;
+    // The tests' server lets its own functions be replaced.
+    let put = |body: &str| {
+        format!(
+            "CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+             $$ SELECT {body} $$"
+        )
+    };
+    database.execute("ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO real_clock_timestamp").await;
+    database.execute(&put("pg_catalog.real_clock_timestamp() - interval '1 hour'")).await;
+    examine(&database.url).has(
+        "clock",
+        "warning",
+        &["3600.", " s behind this machine's", "Only the database's clock counts"],
+    );
+    database.execute("DROP FUNCTION pg_catalog.clock_timestamp()").await;
+    database.execute(&put("'2026-01-01Z'::timestamptz")).await;
+    examine(&database.url).has("clock", "problem", &["does not go on"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_pile_up_are_told() {
+    let database = Database::migrated().await;
+    let insert = |from: i64, to: i64, idle_at: &str| {
+        format!(
+            "INSERT INTO rate_limits (name, key, value, ts, idle_at) \
+             SELECT 'a', i::text, 1, 0, {idle_at} FROM generate_series({from}, {to}) AS i"
+        )
+    };
+    database.execute(&insert(1, 9_999, "0")).await;
+    examine(&database.url).has("idle rows", "ok", &["9,999 of 9,999 rows are idle (100 %)"]);
+    database.execute(&insert(10_000, 12_000, "0")).await;
+    database.execute(&insert(12_001, 16_000, "rate_limit_clock() + 3600000000")).await;
+    examine(&database.url).has("idle rows", "warning", &["12,000 of 16,000 rows are idle (75 %)", "pg-limiter prune"]);
+    // What it tells to do helps.
+    assert_eq!(run(Some(&database.url), &["prune"], "").code, Some(0));
+    examine(&database.url).has("idle rows", "ok", &["0 of 4,000 rows"]);
+
+    // A larger table is not read as a whole.
+    database.execute(&insert(100_000, 279_999, "CASE WHEN i % 4 = 0 THEN 9e18::bigint ELSE 0 END")).await;
+    let found = examine(&database.url);
+    found.has("idle rows", "warning", &["about "]);
+    let text = found.by_check["idle rows"]["found"].as_str().expect("a text");
+    let numbers: Vec<f64> =
+        text.replace(',', "").split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+    // 135,000 of 184,000. A sample of some hundred pages is within a few percent; this is far from what is wrong.
+    assert!((90_000.0..190_000.0).contains(&numbers[0]), "{text}");
+    assert!((130_000.0..250_000.0).contains(&numbers[1]), "{text}");
+    assert!((65.0..82.0).contains(&numbers[2]), "{text}");
+}
+
+/// In a session of its own: with its end, what it has counted is sent.
+async fn once(database: &Database, sql: &'static str) {
+    let mut session = PgConnection::connect(&database.url).await.expect("connect");
+    sqlx::query(sql).execute(&mut session).await.expect("a statement");
+    session.close().await.expect("close");
+}
+
+/// Statistics arrive some time later.
+async fn until(database: &Database, check: &str, state: &str, words: &[&str]) {
+    for _ in 0..100 {
+        let finding = examine(&database.url).by_check.remove(check).expect("a finding");
+        if finding["state"] == state && words.iter().all(|word| finding.to_string().contains(word)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    examine(&database.url).has(check, state, words);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_not_tended_is_told() {
+    let database = Database::migrated().await;
+    database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off, fillfactor = 100)").await;
+    examine(&database.url)
+        .has("autovacuum", "warning", &["off for public.rate_limits", "RESET (autovacuum_enabled)"])
+        .has("updates", "note", &["fillfactor 100", "SET (fillfactor = 70)"]);
+    // Nothing fits on full pages.
+    let insert = "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 1, 0, 9e18 \
+                  FROM generate_series(1, 11000) AS i";
+    database.execute(insert).await;
+    once(&database, "UPDATE rate_limits SET value = 2").await;
+    until(&database, "updates", "warning", &["0 % of 11,000 updates", "fillfactor"]).await;
+    once(&database, "DELETE FROM rate_limits").await;
+    until(&database, "table", "warning", &["dead", "VACUUM public.rate_limits;"]).await;
+    once(&database, "VACUUM rate_limits").await;
+    database.execute("ALTER TABLE rate_limits RESET (autovacuum_enabled)").await;
+    until(&database, "autovacuum", "ok", &["was vacuumed "]).await;
+    database.execute("CREATE INDEX of_mine ON rate_limits (idle_at); CREATE INDEX harmless ON rate_limits (key)").await;
+    examine(&database.url).has(
+        "updates",
+        "warning",
+        &["public.of_mine stands in the way", "DROP INDEX public.of_mine;"],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_is_left_open_is_told() {
+    let database = Database::migrated().await;
+    let role = Role::new(&database).await;
+    let short = ["--old-transaction", "1us"];
+    examine_with(&database.url, &short).has("old transactions", "ok", &["1us"]);
+    let mut forgetful = PgConnection::connect(&database.url).await.expect("connect");
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut forgetful).await.expect("a pid");
+    let mut tx = forgetful.begin().await.expect("begin");
+    let take = "SELECT rate_limit_enforce('a', 'k', kind => 'token_bucket', rate => 10, period => '1 minute')";
+    sqlx::query(take).execute(&mut *tx).await.expect("a token");
+    let end = format!("SELECT pg_terminate_backend({pid});");
+    let pid = format!("pid {pid} (");
+    examine(&database.url).has("old transactions", "ok", &["5m"]);
+    let words = [
+        pid.as_str(),
+        "idle in transaction",
+        "rows of rate_limits locked",
+        &end,
+        "idle_in_transaction_session_timeout",
+    ];
+    let found = examine_with(&database.url, &short);
+    found.has("old transactions", "warning", &words);
+    assert_eq!(found.code, Some(1));
+    // Somebody else's is not shown with its times.
+    examine_with(&role.url, &short).has("old transactions", "ok", &["1 of others do not show their age"]);
+    tx.rollback().await.expect("rollback");
+    examine_with(&database.url, &short).has("old transactions", "ok", &[]);
+    role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_nobody_runs_are_told() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("a", Limit::token_bucket(1000, Duration::from_secs(1))).expect("a limit");
+    let queue = Queue::new(&limiter(&database.pool, limits, |_| {}), "q").expect("a queue");
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(scheduled(&queue.enqueue(Job::new(("a", "k"), &1).expect("a job")).await.expect("an answer")).id);
+    }
+    let change = |id: i64, columns: &str| format!("UPDATE rate_limit_jobs SET {columns} WHERE id = {id}");
+    examine(&database.url).has("jobs", "ok", &["3 waiting (the oldest for ", "), 0 running, 0 dead, 0 ended"]);
+    database.execute(&change(ids[0], "run_at = run_at - 7200000000")).await;
+    examine(&database.url).has("jobs", "warning", &["should have begun 2h", "Run workers"]);
+    database.execute(&change(ids[0], "state = 'running', lease_until = rate_limit_clock() - 7200000000")).await;
+    examine(&database.url).has("jobs", "warning", &["1 running", "lease ran out 2h", "died"]);
+    database.execute(&change(ids[0], "state = 'dead'")).await;
+    examine(&database.url).has("jobs", "warning", &["2 waiting (", "0 running, 1 dead", "requeue"]);
+    database.execute(&change(ids[0], "state = 'done', finished_at = rate_limit_clock()")).await;
+    examine(&database.url).has("jobs", "ok", &["0 running, 0 dead, 1 ended"]);
+}
+
+/// All that is in the tables, and with it when and by whom it was written.
+async fn contents(database: &Database) -> String {
+    let sql = "SELECT concat_ws(' ', \
+                 (SELECT string_agg(concat_ws(',', r.ctid, r.xmin, r.xmax, r::text), ';' ORDER BY r.key) FROM rate_limits AS r), \
+                 (SELECT string_agg(concat_ws(',', j.ctid, j.xmin, j.xmax, j::text), ';' ORDER BY j.id) FROM rate_limit_jobs AS j), \
+                 (SELECT string_agg(m::text, ';' ORDER BY m.version) FROM rate_limits_migrations AS m), \
+                 (SELECT string_agg(concat_ws(',', c.oid, c.xmin), ';' ORDER BY c.oid) FROM pg_class AS c), \
+                 (SELECT string_agg(concat_ws(',', p.oid, p.xmin), ';' ORDER BY p.oid) FROM pg_proc AS p), \
+                 (SELECT string_agg(concat_ws(',', d.setdatabase, d.setrole, d.setconfig), ';') FROM pg_db_role_setting AS d \
+                    WHERE d.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())), \
+                 (SELECT string_agg(concat_ws(',', relname, n_tup_ins, n_tup_upd, n_tup_del), ';' ORDER BY relname) \
+                    FROM pg_stat_user_tables))";
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&database.pool).await.expect("the contents")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doctor_changes_nothing() {
+    let database = Database::migrated().await;
+    // Autovacuum would, and what is ill is looked at longer.
+    database
+        .execute(
+            "ALTER TABLE rate_limits SET (autovacuum_enabled = off); ALTER TABLE rate_limit_jobs SET (autovacuum_enabled = off);
+             INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 1, 0, 0 FROM generate_series(1, 50) AS i",
+        )
+        .await;
+    let limits = Limits::new().define("a", Limit::token_bucket(1000, Duration::from_secs(1))).expect("a limit");
+    let queue = Queue::new(&limiter(&database.pool, limits, |_| {}), "q").expect("a queue");
+    scheduled(&queue.enqueue(Job::new(("a", "k"), &1).expect("a job")).await.expect("an answer"));
+    settled(&database).await;
+    let before = contents(&database).await;
+    for _ in 0..2 {
+        examine(&database.url);
+        doctor(&database.url, &["--old-transaction", "1us"]);
+    }
+    settled(&database).await;
+    assert_eq!(contents(&database).await, before);
+}
+
+/// Waits until every session but one has gone: with its end, what it has counted has arrived.
+async fn settled(database: &Database) {
+    let others =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg-limiter'";
+    let written = "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    for _ in 0..200 {
+        let others: i64 = sqlx::query_scalar(others).fetch_one(&database.pool).await.expect("a count");
+        let written: i64 = sqlx::query_scalar(written).fetch_one(&database.pool).await.expect("a count");
+        if others == 0 && written == 51 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("sessions stay, or what was written is never counted");
+}

@@ -1,8 +1,0 @@
-//! Try, inspect and operate rate limits inside PostgreSQL: `pg-limiter --help`.
-#![forbid(unsafe_code)]
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    pg_limiter::cli::main()
-}

@@ -1,0 +1,76 @@
+use std::time::Duration;
+
+use crate::Limiter;
+use crate::error::Error;
+use crate::queue::own::Site;
+use crate::queue::queue::prune_dead_of;
+use crate::queue::{GroupCounts, JobInfo, JobState};
+use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
+
+/// All queues of a schema, to look at: groups, jobs, dead jobs. A [`Queue`](crate::queue::Queue) shows one of them.
+///
+/// # Errors
+/// All methods: as those of [`Queue`](crate::queue::Queue).
+///
+/// # Cancel safety
+/// Nothing is written, except by [`prune_dead`](Self::prune_dead), which may have deleted some of the jobs.
+///
+/// # In a transaction
+/// Each method runs in a transaction of its own.
+#[derive(Clone, Debug)]
+pub struct Queues(Site);
+
+/// Which jobs to list. `None` matches every job.
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    /// The name of the queue.
+    pub queue: Option<String>,
+    /// The group, as it is stored: see [`KeySecret`](crate::KeySecret).
+    pub group: Option<String>,
+    /// The state.
+    pub state: Option<JobState>,
+    /// The job's id.
+    pub id: Option<i64>,
+}
+
+impl Queues {
+    /// The queues of this limiter's schema.
+    pub fn new(limiter: &Limiter) -> Self {
+        Self(Site::new(limiter))
+    }
+
+    /// The groups of a queue, or of all queues, with their jobs counted. Reads all jobs, and needs the privilege to SELECT from
+    /// `rate_limit_jobs`.
+    ///
+    /// # Errors
+    /// See [`Queues`].
+    pub async fn groups(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
+        let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    /// The first `most` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
+    /// `rate_limit_jobs`.
+    ///
+    /// # Errors
+    /// See [`Queues`].
+    pub async fn jobs(&self, filter: &JobFilter, most: u32) -> Result<Vec<JobInfo>, Error> {
+        let filter = Filter {
+            queue: filter.queue.as_deref(),
+            key: filter.group.as_deref(),
+            state: filter.state.map(JobState::as_str),
+            id: filter.id,
+        };
+        let run = (filter, i64::from(most));
+        let rows = self.0.own(run, |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, *most))).await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    /// Deletes the jobs of all queues that have been dead for this long. Returns how many.
+    ///
+    /// # Errors
+    /// See [`Queues`].
+    pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
+        prune_dead_of(&self.0, None, dead_for).await
+    }
+}
