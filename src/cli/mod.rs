@@ -1,4 +1,4 @@
-//! The tool `pg-limiter`, behind the crate feature `cli`. Not part of the library's interface.
+//! The tool `pg-limiter` (crate feature `cli`). It is not part of the library's interface.
 
 mod args;
 mod bench;

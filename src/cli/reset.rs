@@ -1,4 +1,4 @@
-//! `reset`.
+//! The command `reset`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,20 +20,20 @@ use crate::{InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits}
 
 #[derive(Args, Debug)]
 pub(super) struct ResetArgs {
-    /// The limit's name; its definition is not needed
+    /// Name of the limit; its definition is not needed
     name: String,
-    /// Which key; the empty key is the one shared bucket
+    /// Key to reset; the empty key is one bucket that all share
     #[arg(default_value = "", conflicts_with = "all_keys")]
     key: String,
-    /// Forget every key of the limit
+    /// Reset every key of the limit
     #[arg(long)]
     all_keys: bool,
-    /// Refuse a name that is not in this limits file
+    /// Reject a name that this limits file does not define
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
     #[command(flatten)]
     secret: KeySecretArgs,
-    /// Exit with 1 if there was no row to remove
+    /// Exit with 1 if no row was removed
     #[arg(long)]
     must_exist: bool,
     /// Print JSON
@@ -41,16 +41,16 @@ pub(super) struct ResetArgs {
     json: bool,
 }
 
-/// By the SQL function, which counts the rows; [`Limiter::reset`] does not.
+/// Resets one key with the SQL function, which returns the number of rows; [`Limiter::reset`] does not.
 struct ResetKey {
     name: Arc<str>,
-    /// As it is stored.
+    /// The key as it is stored.
     key: Arc<str>,
 }
 
 impl ResetKey {
     fn new(name: &str, key: String, secret: Option<&KeySecret>) -> Result<Self, CliError> {
-        // A row is removed in the same way whatever its limit.
+        // Removing a row does not depend on the limit.
         let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
         let call = Resolved::new(Op::Reset, Item::new((name, any), key).into(), &Limits::new(), secret)?;
         let bucket = call.buckets().into_iter().next().ok_or(InvalidCall::Empty)?;
@@ -91,7 +91,7 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     output::line(match (rows, args.json) {
         (rows, true) => format!("{{\"ok\": {ok}, \"rows\": {rows}}}"),
         (0, false) => {
-            let key = if args.all_keys { "" } else { " of this key, so its bucket is full" };
+            let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };
             format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))
         }
         (1, false) => "done, 1 row removed".to_owned(),

@@ -11,7 +11,7 @@ use crate::cli::queue::queues::{no_such_job, with_queues};
 
 #[derive(Args, Debug)]
 pub(in crate::cli) struct ShowArgs {
-    /// The job's id
+    /// Id of the job
     id: i64,
     /// Print JSON
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! Calls at times that are told, decided by the database.
+//! Lets the database decide calls at given times.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -8,28 +8,28 @@ use crate::cli::replay::sandbox::Sandbox;
 use crate::sql::Batch;
 use crate::{Call, Decision, InvalidCall, Limits};
 
-/// Calls in one statement: enough that the round trip does not count.
+/// Calls per statement: enough to make the round trip negligible.
 pub(in crate::cli) const CHUNK: usize = 250;
 
-/// A call, and what the clock says when it is made.
+/// A call, and the time at which it is made.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Timed<T> {
     /// In microseconds since the Unix epoch.
     pub(in crate::cli) at: i64,
     pub(in crate::cli) op: Op,
     pub(in crate::cli) call: Call,
-    /// What whoever asks knows it by.
+    /// Identifies the call to the caller of [`decide_all`].
     pub(in crate::cli) tag: T,
 }
 
 impl<T> Timed<T> {
-    /// The same, known by something made of what it was known by.
+    /// The same call with another tag, made from this one.
     pub(in crate::cli) fn tagged<U>(self, tag: impl FnOnce(T) -> U) -> Timed<U> {
         Timed { at: self.at, op: self.op, call: self.call, tag: tag(self.tag) }
     }
 }
 
-/// Decides all calls, in the order in which they are given, which is that of time.
+/// Decides all calls, in the given order, which must be the order of time.
 pub(in crate::cli) async fn decide_all<T>(
     calls: impl IntoIterator<Item = Timed<T>>,
     limits: &Limits,
@@ -46,7 +46,7 @@ pub(in crate::cli) async fn decide_all<T>(
             chunk.iter().map(|timed| Resolved::new(timed.op, timed.call.clone(), limits, None)).collect();
         let mut batch = Batch::new();
         for (timed, call) in chunk.iter().zip(&resolved) {
-            // What can never be is not sent.
+            // Calls that can never be allowed are not sent.
             if let Ok(call) = call {
                 batch.add(call, Some(timed.at));
             }
@@ -57,7 +57,7 @@ pub(in crate::cli) async fn decide_all<T>(
             let decision = match resolved {
                 Ok(resolved) => match answers.next() {
                     Some(answer) => Ok(answer.decision(&resolved)),
-                    None => return Err(CliError::failed("the database answered fewer calls than were asked")),
+                    None => return Err(CliError::failed("the database returned fewer decisions than calls")),
                 },
                 Err(error) => Err(error),
             };
@@ -66,7 +66,7 @@ pub(in crate::cli) async fn decide_all<T>(
     }
 }
 
-/// On standard error, and only if that is a terminal.
+/// A progress bar on standard error. It is drawn only on a terminal.
 pub(in crate::cli) fn progress(what: &str, length: usize) -> ProgressBar {
     let bar = ProgressBar::new(length as u64);
     match ProgressStyle::with_template("{msg} [{bar:40}] {human_pos}/{human_len} {eta}") {

@@ -13,7 +13,7 @@ use crate::cli::simulate::{json, table};
 use crate::cli::{input, output};
 use crate::{Limit, Limits};
 
-/// One limit, and what became of the calls.
+/// One limit, and the outcome of the calls to it.
 pub(super) struct Simulated {
     pub(super) name: Arc<str>,
     pub(super) limit: Limit,
@@ -43,7 +43,7 @@ pub(in crate::cli) async fn run(args: SimulateArgs, database: Database) -> Resul
         end: traffic.length,
     };
     for (name, _) in &named {
-        // What can never be needs no database.
+        // Reject a call that can never be allowed without connecting to the database.
         Resolved::new(Op::Limit, play(name).call(), &limits, None)?;
     }
 

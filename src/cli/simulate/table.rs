@@ -1,4 +1,4 @@
-//! The limits beside each other.
+//! Prints the simulated limits as a table, one per row.
 
 use crate::cli::columns::aligned;
 use crate::cli::limit_text::describe;
