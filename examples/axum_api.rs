@@ -1,16 +1,16 @@
-//! A small API on axum: every address is limited by a layer, and what an account writes is limited in the same transaction
-//! as it is written.
+//! A small API with axum. A layer limits every client address, and each account's messages are limited in the transaction
+//! that writes them.
 //!
 //!     cargo run --features axum,embedded --example axum_api
 //!
-//! shows what its clients see. To be one of them:
+//! sends requests to the API and prints the responses. To send your own requests, start the API with `serve`:
 //!
 //!     cargo run --features axum,embedded --example axum_api -- serve
 //!     curl -i http://127.0.0.1:3000/messages
 //!     curl -i http://127.0.0.1:3000/messages -H 'x-account: ann' -d 'hello'
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. `TRUSTED_PROXIES` has the
-//! networks of its proxies, as in `10.0.0.0/8, fd00::/8`.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set. If the
+//! API is behind proxies, set `TRUSTED_PROXIES` to their networks, as in `10.0.0.0/8, fd00::/8`.
 
 #[cfg(not(test))]
 mod common;
@@ -30,11 +30,11 @@ use tokio::task::JoinHandle;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a handler failed. That it can be made of both errors is all that `?` needs.
+/// Why a handler failed. `?` converts both errors to it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum ApiError {
-    /// A denial, too.
+    /// An error of the limiter, which includes denials.
     Limit(#[from] pg_limiter::Error),
     Database(#[from] sqlx::Error),
 }
@@ -60,7 +60,7 @@ async fn list(State(pool): State<PgPool>) -> Result<String, ApiError> {
 async fn send(State(pool): State<PgPool>, limits: RequestLimits, body: String) -> Result<StatusCode, ApiError> {
     let mut tx = pool.begin().await?;
     sqlx::query("INSERT INTO messages (body) VALUES ($1)").bind(&body).execute(&mut *tx).await?;
-    limits.enforce_within(&mut tx).await?; // Last, because its rows stay locked until the commit.
+    limits.enforce_within(&mut tx).await?; // Take the limits last: their rows stay locked until the commit.
     tx.commit().await?;
     Ok(StatusCode::CREATED)
 }
@@ -73,7 +73,7 @@ fn app(pool: &PgPool, proxies: TrustedProxies) -> Result<Router, BoxError> {
         .define("per_account", Limit::token_bucket(3, minute))?;
     let limiter = Limiter::new(pool.clone(), limits);
 
-    // An account would come from a layer that authenticates; here it is what the header says.
+    // A real API would take the account from an authentication layer. Here the header is trusted.
     let per_account = RateLimitLayer::new(limiter.clone()).limit("per_account", HeaderKey::new("x-account")?)?;
     let per_address = RateLimitLayer::new(limiter).limit("per_address", ClientAddress::behind(proxies))?;
     Ok(Router::new()
@@ -83,7 +83,7 @@ fn app(pool: &PgPool, proxies: TrustedProxies) -> Result<Router, BoxError> {
         .with_state(pool.clone()))
 }
 
-/// Serves it in the background.
+/// Serves the API in the background.
 async fn serve(
     pool: &PgPool,
     address: &str,
@@ -101,24 +101,24 @@ async fn serve(
     Ok((address, served))
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug, Default)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// Four messages of one account.
+    /// The statuses for four messages of one account.
     pub(crate) ann: Vec<u16>,
-    /// What the last of them was told: the policies, and when to come back.
+    /// The policies, `retry-after` and body in the response to the last of them, which is denied.
     pub(crate) policies: Vec<String>,
     pub(crate) retry_after: u64,
     pub(crate) problem: String,
-    /// What is in the table then.
+    /// The messages in the table after that.
     pub(crate) messages: String,
-    /// Who tries to be somebody else at every request, until he is refused.
+    /// The statuses for a client that forges another address in every request, until it is denied.
     pub(crate) spoofer: Vec<u16>,
 }
 
 pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
-    // This program is its own proxy: what stands last in X-Forwarded-For is the client.
+    // This program acts as its own trusted proxy, so the last address in X-Forwarded-For is the client's.
     let (address, served) = serve(pool, "127.0.0.1:0", "127.0.0.1".parse()?).await?;
     let url = format!("http://{address}/messages");
     let client = reqwest::Client::new();
@@ -127,7 +127,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     for nth in 1..=4 {
         let request = client.post(&url).header("x-account", "ann").header("x-forwarded-for", "192.0.2.1");
         let response = request.body(format!("message {nth}")).send().await?;
-        println!("message {nth} of ann: {}", response.status());
+        println!("message {nth} by ann: {}", response.status());
         story.ann.push(response.status().as_u16());
         if nth == 4 {
             let texts =
@@ -148,17 +148,17 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         let response = client.get(&url).header("x-forwarded-for", forwarded).send().await?;
         story.spoofer.push(response.status().as_u16());
     }
-    println!("with another address in front each time: refused at request {}", story.spoofer.len());
+    println!("with a forged address in every request: denied at request {}", story.spoofer.len());
     served.abort();
     Ok(story)
 }
 
-/// Until somebody presses Enter.
+/// Serves the API until you press Enter.
 #[cfg(not(test))]
 async fn run_for_curl(pool: &PgPool) -> Result<(), BoxError> {
     let proxies = std::env::var("TRUSTED_PROXIES").unwrap_or_default().parse()?;
     let (address, served) = serve(pool, "127.0.0.1:3000", proxies).await?;
-    println!("http://{address}/messages; press Enter to end");
+    println!("serving http://{address}/messages; press Enter to stop");
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     served.abort();
     Ok(())

@@ -1,8 +1,9 @@
-//! A cooldown: 30 seconds at least between two password mails to one address, and 5 a day at most.
+//! A cooldown: at least 30 seconds between two password mails to the same address, and at most 5 a day. A cooldown is a
+//! token bucket of capacity 1.
 //!
 //!     cargo run --features embedded --example cooldown
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 #[cfg(not(test))]
 mod common;
@@ -14,7 +15,7 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A least distance is a token bucket of capacity 1: after one, the next has to wait for the whole pause.
+/// With a capacity of 1, the bucket is empty after one mail, and the next mail has to wait for the whole pause.
 fn limits(pause: Duration) -> Result<Limits, BoxError> {
     let day = Duration::from_secs(86_400);
     Ok(Limits::new()
@@ -22,33 +23,34 @@ fn limits(pause: Duration) -> Result<Limits, BoxError> {
         .define("password_mails_a_day", Limit::sliding_window(5, day).resolution(24))?)
 }
 
-/// Puts the mail into the outbox, from which another process sends it: the row and both limits commit together.
+/// Writes the mail to the outbox, from which another process sends it. The row and both limits commit together.
 async fn send_password_mail(pool: &PgPool, limiter: &Limiter, address: &str) -> Result<Decision, BoxError> {
-    // One key for all that reaches the same box, or a capital letter would be a way around.
+    // Every spelling of the same mailbox has the same key. Otherwise a capital letter would bypass the limit.
     let key = address.trim().to_lowercase();
     let mut tx = pool.begin().await?;
     sqlx::query("INSERT INTO outbox (address, body) VALUES ($1, 'A link for a new password: ..')")
         .bind(address)
         .execute(&mut *tx)
         .await?;
-    // In one call: refused by one, it is not counted by the other.
+    // Both limits are in one call: if one denies the mail, the other is not charged.
     let items = [Item::new("password_mail_pause", &key), Item::new("password_mails_a_day", &key)];
     let decision = limiter.within(&mut tx).limit(items).await?;
     if decision.is_denied() {
-        tx.rollback().await?; // The row as well. Tell them all the same that a mail was sent, if there is such an account.
+        // This removes the row, too. Give the user the same answer in every case: "If the account exists, we have sent a mail."
+        tx.rollback().await?;
     } else {
         tx.commit().await?;
     }
     Ok(decision)
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// The second mail, right after the first.
+    /// The decision on a second mail right after the first.
     pub(crate) at_once: Decision,
-    /// Who had the patience to wait for each: how many mails there were, and the one too many.
+    /// How many mails were sent with a wait before each, and the denial by the daily limit.
     pub(crate) patient: (usize, Decision),
     pub(crate) outbox: i64,
 }
@@ -60,13 +62,13 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
 
     let limiter = Limiter::new(pool.clone(), limits(Duration::from_secs(30))?);
     let first = send_password_mail(pool, &limiter, "ann@example.com").await?;
-    println!("a mail to ann: sent, {} left at once", first.remaining());
+    println!("mail 1 to ann: sent, {} allowed without a pause", first.remaining());
     let at_once = send_password_mail(pool, &limiter, " Ann@Example.com").await?;
-    println!("and another: refused by {:?}, retry after {:?}", at_once.denied_by(), at_once.retry_after());
+    println!("mail 2 to ann: denied by {:?}, retry after {:?}", at_once.denied_by(), at_once.retry_after());
     limiter.close().await;
 
-    // With a pause of 100 ms, so that nobody has to wait for minutes here. Limits live in the code: no migration for
-    // that.
+    // With a pause of 100 ms, the example does not take minutes. Limits are defined in the code, so a change to one needs no
+    // migration.
     let limiter = Limiter::new(pool.clone(), limits(Duration::from_millis(100))?);
     let mut sent = 0;
     let patient = loop {
@@ -76,12 +78,12 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
                 sent += 1;
                 println!("mail {sent} to bob: sent");
             }
-            // A denial carries the longest of the waits.
+            // The `retry_after` of a denial is the longest wait of its limits.
             Some(wait) if wait > Duration::from_secs(1) => break (sent, decision),
             Some(wait) => tokio::time::sleep(wait).await,
         }
     };
-    println!("one more: refused by {:?}, retry after {:?}", patient.1.denied_by(), patient.1.retry_after());
+    println!("one more: denied by {:?}, retry after {:?}", patient.1.denied_by(), patient.1.retry_after());
     limiter.close().await;
 
     let outbox = sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(pool).await?;

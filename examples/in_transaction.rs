@@ -1,8 +1,9 @@
-//! A limit and the application's own row commit or roll back together.
+//! Takes a limit in the application's own transaction, so that the tokens and the application's row commit or roll back
+//! together. If the transaction fails after the limit allowed it, no tokens are spent.
 //!
 //!     cargo run --features embedded --example in_transaction
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 #[cfg(not(test))]
 mod common;
@@ -22,7 +23,7 @@ async fn send(pool: &PgPool, limiter: &Limiter, author: &str, text: &str) -> Res
         .bind(text)
         .execute(&mut *tx)
         .await?;
-    // Last, because its rows stay locked until the commit.
+    // Take the limits last: their rows stay locked until the commit.
     let items = [Item::new("per_user", author), Item::global("everybody")];
     let decision = limiter.within(&mut tx).limit(items).await?;
     if decision.is_allowed() {
@@ -33,18 +34,18 @@ async fn send(pool: &PgPool, limiter: &Limiter, author: &str, text: &str) -> Res
     Ok(decision)
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
     pub(crate) sent: i64,
     pub(crate) denied: usize,
-    /// The balances of who sent messages, of who could not, and of everybody together.
+    /// The tokens left: for the user with messages, for the user without, and in the global limit.
     pub(crate) left: [f64; 3],
 }
 
 pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
-    // Whether the author is there is looked at by COMMIT, after the limit was taken.
+    // COMMIT checks the foreign key of the author, which is after the limit was taken.
     sqlx::raw_sql(
         "CREATE TABLE users (name text PRIMARY KEY);
          CREATE TABLE messages (author text NOT NULL REFERENCES users DEFERRABLE INITIALLY DEFERRED, body text NOT NULL);
@@ -65,16 +66,16 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         match decision.outcome() {
             Outcome::Denied { retry_after } => {
                 denied += 1;
-                println!("message {nth}: refused by {}, retry after {retry_after:?}", decision.denied_by().join(", "));
+                println!("message {nth}: denied by {}, retry after {retry_after:?}", decision.denied_by().join(", "));
             }
             Outcome::Allowed => println!("message {nth}: sent, {} left", decision.remaining().round()),
-            _ => return Err("nothing is reserved here".into()),
+            _ => return Err("unexpected reservation".into()),
         }
     }
 
-    // The limits allow this one, and then the transaction fails: no message, and no token gone.
+    // The limits allow this message, and then the transaction fails: no message is stored and no token is spent.
     if let Err(error) = send(pool, &limiter, "nobody", "hello").await {
-        println!("a message of nobody: {error}");
+        println!("a message by an unknown author: {error}");
     }
 
     let sent: i64 = sqlx::query_scalar("SELECT count(*) FROM messages").fetch_one(pool).await?;
@@ -83,7 +84,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         .await?;
     let left = [balances[0].round(), balances[1].round(), balances[2].round()];
     println!(
-        "{sent} messages in the table; ann has {} tokens left, nobody {}, everybody {}",
+        "{sent} messages in the table; tokens left: {} for ann, {} for the unknown author, {} in the global limit",
         left[0], left[1], left[2]
     );
     limiter.close().await;

@@ -1,14 +1,14 @@
-//! Requests and tokens a minute for a language model: what a call may use is taken before it, and settled after it with
-//! what it did use.
+//! Limits requests and tokens a minute for calls to a language model. Each call takes an estimate of its tokens first, and
+//! settles the estimate when the tokens that it used are known.
 //!
 //!     cargo run --features embedded --example llm_tokens
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 //!
-//! The call itself is outside of any transaction: it takes seconds, and rows stay locked until a commit. So there are
-//! two short ones, each with the row of usage: `start` takes the estimate, `settle` gives back what was too much or
-//! charges what was too little. A process that dies in between leaves the row `started` and its tokens taken: nobody
-//! gets more than the limit.
+//! The model is called outside a transaction: the call takes seconds, and rows stay locked until the commit. There are two
+//! short transactions instead, which also write the row in `usage`. `start` takes the estimate. `settle` gives the unused
+//! tokens back, or charges the ones that were used in addition. If a process dies between the two, its row stays in the
+//! state `started` and its tokens stay taken, so the limit still holds.
 
 #[cfg(not(test))]
 mod common;
@@ -20,14 +20,14 @@ use sqlx::{PgConnection, PgPool};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Those who can wait may take 10 requests and 500 tokens in advance.
+/// Work that can wait may reserve up to 10 requests and 500 tokens in advance.
 fn limits(period: Duration) -> Result<Limits, BoxError> {
     Ok(Limits::new()
         .define("requests", Limit::token_bucket(60, period).max_reserved(10))?
         .define("tokens", Limit::token_bucket(10_000, period).max_reserved(500))?)
 }
 
-/// A call of the model that may be made, after a wait if there is one.
+/// A call to the model that was allowed. If `wait` is set, make the call after that time.
 #[derive(Debug)]
 struct Started {
     id: i64,
@@ -37,22 +37,22 @@ struct Started {
 #[derive(Debug)]
 enum Start {
     Go(Started),
-    /// A 429 for whoever asks. Nothing was taken.
+    /// The call was denied, and nothing was taken. Respond with 429 and this `retry_after`.
     ComeBackIn(Duration),
 }
 
-/// Both limits in one call: a call that is refused its tokens costs no request.
+/// Both limits are taken in one call: if the limit on tokens denies it, no request is charged either.
 fn estimated(user: &str, tokens: u32) -> [Item; 2] {
     [Item::new("requests", user), Item::new("tokens", user).count(tokens)]
 }
 
-/// Takes the estimate: what the prompt has, and the most that the answer may have (`max_tokens`).
+/// Takes the estimate: the tokens of the prompt, plus the most that the answer may have (`max_tokens`).
 async fn start(pool: &PgPool, limiter: &Limiter, user: &str, estimate: u32) -> Result<Start, BoxError> {
     take(pool, limiter, user, estimate, estimated(user, estimate).into()).await
 }
 
-/// The same for work that can wait: the tokens are reserved before they are there, with the time at which they will be.
-/// For longer waits, and processes that come and go, there is `pg_limiter::queue`, whose jobs have a `settle` as well.
+/// Like `start`, for work that can wait: it reserves tokens that are not available yet, and returns the time until they are.
+/// If waits are long or processes restart, use `pg_limiter::queue` instead. Its jobs have a `settle`, too.
 async fn start_later(pool: &PgPool, limiter: &Limiter, user: &str, estimate: u32) -> Result<Start, BoxError> {
     take(pool, limiter, user, estimate, Call::from(estimated(user, estimate)).reserve()).await
 }
@@ -73,19 +73,19 @@ async fn take(pool: &PgPool, limiter: &Limiter, user: &str, estimate: u32, call:
     Ok(Start::Go(Started { id, wait: decision.retry_after() }))
 }
 
-/// Corrects the estimate to what was used. Once: whoever comes again finds that there is nothing to settle, and gets
-/// `false`.
+/// Corrects the estimate to the tokens that were used. A call is settled once: if it has ended already, this returns
+/// `false` and changes nothing.
 async fn settle(pool: &PgPool, limiter: &Limiter, id: i64, used: u32) -> Result<bool, BoxError> {
     let mut tx = pool.begin().await?;
     let Some((user, estimate)) = end(&mut tx, id, "done", used).await? else { return Ok(false) };
-    // More than the estimate is used already: it is charged whatever is left, and the next call waits for longer.
+    // If more tokens were used than estimated, they are charged even if too few are left, and the next call waits longer.
     let _ = limiter.within(&mut tx).settle(("tokens", user, estimate), used).await?;
     tx.commit().await?;
     Ok(true)
 }
 
-/// A call that failed used nothing: everything is given back. (If the provider counts failed requests, give back the
-/// tokens only.)
+/// Gives everything back for a call that failed and used nothing. (If the provider counts failed requests, give back only
+/// the tokens.)
 async fn give_back(pool: &PgPool, limiter: &Limiter, id: i64) -> Result<bool, BoxError> {
     let mut tx = pool.begin().await?;
     let Some((user, estimate)) = end(&mut tx, id, "failed", 0).await? else { return Ok(false) };
@@ -95,7 +95,7 @@ async fn give_back(pool: &PgPool, limiter: &Limiter, id: i64) -> Result<bool, Bo
     Ok(true)
 }
 
-/// The user and the estimate, if the call had not ended before.
+/// Marks the call as ended. Returns its user and estimate, or `None` if it had ended before.
 async fn end(tx: &mut PgConnection, id: i64, state: &str, used: u32) -> Result<Option<(String, i64)>, sqlx::Error> {
     sqlx::query_as(
         "UPDATE usage SET state = $2, used = $3 WHERE id = $1 AND state = 'started' RETURNING user_id, estimate",
@@ -107,12 +107,12 @@ async fn end(tx: &mut PgConnection, id: i64, state: &str, used: u32) -> Result<O
     .await
 }
 
-/// A stand-in for the provider's API: how many tokens were used in all, or why not.
+/// A stand-in for the provider's API: returns how many tokens were used in all, or why the call failed.
 async fn call_the_model(uses: Result<u32, &'static str>) -> Result<u32, &'static str> {
     uses
 }
 
-/// The whole of it, for a handler: `None` if the user has to come back later.
+/// All three steps, as a handler would run them. Returns `None` if the limits deny the call.
 async fn ask(
     pool: &PgPool,
     limiter: &Limiter,
@@ -123,7 +123,7 @@ async fn ask(
     let started = match start(pool, limiter, user, estimate).await? {
         Start::Go(started) => started,
         Start::ComeBackIn(wait) => {
-            println!("{estimate} tokens for {user}: come back in {wait:?}");
+            println!("{estimate} tokens for {user}: denied, retry after {wait:?}");
             return Ok(None);
         }
     };
@@ -131,32 +131,32 @@ async fn ask(
     match answer {
         Ok(used) => {
             settle(pool, limiter, started.id, used).await?;
-            println!("{estimate} tokens for {user}, estimated; {used} used");
+            println!("{estimate} tokens for {user} estimated, {used} used");
         }
         Err(why) => {
             give_back(pool, limiter, started.id).await?;
-            println!("{estimate} tokens for {user}, estimated; given back: {why}");
+            println!("{estimate} tokens for {user} estimated, all given back: {why}");
         }
     }
     Ok(Some(answer))
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// Requests and tokens left after a call that used less than was estimated, one that used more, and one that
+    /// The requests and tokens left after a call that used less than the estimate, one that used more, and one that
     /// failed.
     pub(crate) left: [[f64; 2]; 3],
-    /// Whether a call could be settled, and whether it could once more.
+    /// Whether a call could be settled, and whether it could be settled a second time.
     pub(crate) settled: [bool; 2],
-    /// Whether a call was allowed that found too few tokens, and what was left after it.
+    /// Whether a call was allowed when too few tokens were left, and the requests and tokens left after it.
     pub(crate) too_few: (bool, [f64; 2]),
-    /// How long work that can wait had to wait for its reserved tokens.
+    /// How long the work that can wait waited for its reserved tokens.
     pub(crate) wait: Duration,
-    /// What is told of a call that is larger than the limit.
+    /// The error message for a call that exceeds the limit's capacity.
     pub(crate) never: String,
-    /// The sum of the tokens used, and how many rows of usage there are.
+    /// The sum of the tokens used, and the number of rows in `usage`.
     pub(crate) used: (i64, i64),
 }
 
@@ -174,7 +174,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     .execute(pool)
     .await?;
 
-    // For ann it is so many a day, so that nothing flows in while one looks.
+    // Ann's limits have a period of a day, so that almost nothing is refilled while the example runs.
     let limiter = Limiter::new(pool.clone(), limits(Duration::from_secs(86_400))?);
     let mut balances = [[0.0; 2]; 3];
     // 3,000 are taken and 2,000 given back; 3,000 are taken and 1,000 charged on top; 3,000 are taken and given back.
@@ -184,16 +184,17 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         println!("  requests and tokens left: {:?}", balances[nth]);
     }
 
-    let Start::Go(started) = start(pool, &limiter, "ann", 3_000).await? else { return Err("5,000 are left".into()) };
+    let Start::Go(started) = start(pool, &limiter, "ann", 3_000).await? else { return Err("it was denied".into()) };
     let settled = [settle(pool, &limiter, started.id, 3_000).await?, settle(pool, &limiter, started.id, 3_000).await?];
     println!("3000 tokens for ann, settled: {}, and again: {}", settled[0], settled[1]);
 
-    // Refused its tokens, it costs no request either.
+    // The limit on tokens denies this call, so no request is charged either.
     let allowed = ask(pool, &limiter, "ann", 9_000, Ok(9_000)).await?.is_some();
     let too_few = (allowed, left(&limiter, "ann").await?);
     println!("  requests and tokens left: {:?}", too_few.1);
 
-    // More than the bucket ever holds: there is no time to come back at, but an error, before the limit is asked.
+    // A call for more tokens than the bucket's capacity can never be allowed. It fails before anything is decided, so that
+    // the error is not a denial and has no `retry_after`.
     let never = match start(pool, &limiter, "ann", 50_000).await {
         Err(error) => match error.downcast_ref() {
             Some(Error::Invalid(InvalidCall::CountExceedsCapacity { .. })) => error.to_string(),
@@ -204,13 +205,13 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     println!("50000 tokens for ann: {never}");
     limiter.close().await;
 
-    // For bob it is so many a minute. He takes all of them and 100 of what will be there in 0.6 s.
+    // Bob's limits have a period of a minute. This call takes all tokens, and reserves the 100 that are refilled in 0.6 s.
     let limiter = Limiter::new(pool.clone(), limits(Duration::from_secs(60))?);
     let Start::Go(later) = start_later(pool, &limiter, "bob", 10_100).await? else {
-        return Err("500 more may be".into());
+        return Err("denied, although 500 tokens may be reserved".into());
     };
     let wait = later.wait.unwrap_or_default();
-    println!("10100 tokens for bob, who can wait: in {wait:?}");
+    println!("10100 tokens reserved for bob: available in {wait:?}");
     tokio::time::sleep(wait).await;
     settle(pool, &limiter, later.id, 10_100).await?;
     limiter.close().await;

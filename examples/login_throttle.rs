@@ -1,13 +1,14 @@
-//! Log-ins: failures are counted whatever becomes of the request, and success is free.
+//! Limits failed log-ins per account and per address. Failures are counted even if the request fails afterwards, and
+//! successful log-ins are free.
 //!
 //!     cargo run --features embedded --example login_throttle
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 //!
-//! Two ways to do it. `log_in` checks first, charges when the password was wrong, and resets when it was right: honest
-//! users never meet the limit. But attempts at the same moment all pass the check before the first of them is charged.
-//! `log_in_strictly` takes a token for every attempt and gives it back after success: no more guesses than tokens,
-//! whatever comes at once.
+//! There are two ways to do it. `log_in` checks the limits first, charges them if the password is wrong, and resets the
+//! account's limit if it is right. But concurrent attempts can all pass the check before the first of them is charged.
+//! `log_in_strictly` takes a token for every attempt and gives it back after success: there are never more guesses than
+//! tokens, however many attempts are concurrent.
 
 #[cfg(not(test))]
 mod common;
@@ -25,20 +26,21 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) enum LogIn {
     Welcome,
     WrongPassword,
-    /// A 429 for whoever asks; the password was not looked at.
+    /// The attempt was denied before the password was checked. Respond with 429 and this `retry_after`.
     ComeBackIn(Duration),
 }
 
-/// Everything that a log-in needs.
+/// The state that a log-in needs.
 struct Site {
     pool: PgPool,
     limiter: Limiter,
-    /// How many passwords were looked at.
+    /// The number of passwords checked.
     looks: AtomicUsize,
 }
 
-/// One account is guessed from many addresses, and one address guesses many accounts: both have a limit. A key of account
-/// *and* address would not see the first, and the account's limit alone lets anybody lock its owner out: be generous there.
+/// An attacker can guess at one account from many addresses, or at many accounts from one address, so both have a limit. A
+/// single limit with a key of account *and* address would not stop the first. The account's limit lets an attacker lock its
+/// owner out, so be generous there.
 fn limits() -> Result<Limits, BoxError> {
     Ok(Limits::new()
         .define("log_in_per_account", Limit::token_bucket(5, Duration::from_secs(15 * 60)))?
@@ -49,15 +51,15 @@ fn items(email: &str, address: &str) -> [Item; 2] {
     [Item::new("log_in_per_account", email), Item::new("log_in_per_address", address)]
 }
 
-/// Check, then charge on failure, reset on success.
+/// Checks the limits first, then charges them on failure or resets the account's limit on success.
 async fn log_in(site: &Site, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
-    // First: whoever has no tries left does not even get to guess, and costs no hash.
+    // Check first: without tokens left, no password is checked and no hash is computed.
     if let Outcome::Denied { retry_after } = site.limiter.check(items(email, address)).await?.outcome() {
         return Ok(LogIn::ComeBackIn(retry_after));
     }
     if !password_matches(site, email, password).await? {
-        // In a transaction of the limiter's own: the failure counts, whatever becomes of the request. `charge` takes
-        // the tokens even if others were faster and none is left: what is owed makes the wait longer.
+        // The limiter uses its own transaction, so the failure counts even if the request fails afterwards. `charge` takes
+        // the tokens even if concurrent attempts left none: the balance becomes negative, which makes the wait longer.
         let _ = site.limiter.charge(items(email, address)).await?;
         return Ok(LogIn::WrongPassword);
     }
@@ -67,7 +69,7 @@ async fn log_in(site: &Site, email: &str, address: &str, password: &str) -> Resu
     Ok(LogIn::Welcome)
 }
 
-/// Every attempt takes its tokens before the password is looked at; success gives them back.
+/// Takes tokens for every attempt before the password is checked, and gives them back on success.
 async fn log_in_strictly(site: &Site, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
     if let Outcome::Denied { retry_after } = site.limiter.limit(items(email, address)).await?.outcome() {
         return Ok(LogIn::ComeBackIn(retry_after));
@@ -82,15 +84,16 @@ async fn log_in_strictly(site: &Site, email: &str, address: &str, password: &str
     Ok(LogIn::Welcome)
 }
 
-/// The account's failures are forgotten with the session's commit. Not those of the address: who has an account of
-/// their own could wipe out their guesses at others with it.
+/// Creates the session and resets the account's limit: both commit together. The address's limit is not reset. Otherwise
+/// attackers could log in to an account of their own to clear their failed guesses at other accounts.
 async fn begin_session(tx: &mut PgConnection, site: &Site, email: &str) -> Result<(), BoxError> {
     sqlx::query("INSERT INTO sessions (email) VALUES ($1)").bind(email).execute(&mut *tx).await?;
     site.limiter.within(tx).reset(("log_in_per_account", email)).await?;
     Ok(())
 }
 
-/// A stand-in: a real one keeps a slow, salted hash (argon2), and takes as long for an account that is not there.
+/// A stand-in. A real implementation stores a slow, salted hash (argon2), and takes as long for an account that does not
+/// exist.
 async fn password_matches(site: &Site, email: &str, password: &str) -> Result<bool, BoxError> {
     site.looks.fetch_add(1, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -101,19 +104,21 @@ async fn password_matches(site: &Site, email: &str, password: &str) -> Result<bo
     Ok(kept.is_some_and(|kept| kept == password))
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// Of ann, who mistypes twice; of one who guesses; and of the owner after that.
+    /// The results of ann's log-ins: two with a mistyped password, then one with the right password.
     pub(crate) ann: Vec<LogIn>,
+    /// The results of an attacker's guesses at bob's password.
     pub(crate) guesser: Vec<LogIn>,
-    /// What is left for ann's account: after two failures, and after success.
+    /// The tokens left for ann's account: after two failures, and after success.
     pub(crate) ann_left: [f64; 2],
-    /// Of 20 attempts at once: how many passwords were looked at, and what is left of the account's five tokens.
+    /// With 20 concurrent calls to `log_in`: how many passwords were checked, and what is left of the account's five tokens.
     pub(crate) at_once: (usize, f64),
+    /// The same with `log_in_strictly`.
     pub(crate) at_once_strictly: (usize, f64),
-    /// What is left for the address of a strict log-in that succeeds, and for its account.
+    /// The tokens left for the address and for the account after a successful call to `log_in_strictly`.
     pub(crate) after_success: [f64; 2],
     pub(crate) sessions: i64,
 }
@@ -134,7 +139,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     for password in ["xyzy", "xzyzy", "xyzzy"] {
         let answer = log_in(&site, "ann@example.com", "192.0.2.1", password).await?;
         let left = left(&site, "log_in_per_account", "ann@example.com").await?;
-        println!("ann, {password:?}: {answer:?}; {left} tries left");
+        println!("ann, password {password:?}: {answer:?}, {left} attempts left");
         ann.push(answer);
         ann_left = [ann_left[1], left];
     }
@@ -142,16 +147,16 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let mut guesser = Vec::new();
     for password in ["123456", "password", "qwerty", "letmein", "dragon", "plugh"] {
         let answer = log_in(&site, "bob@example.com", "198.51.100.7", password).await?;
-        println!("a guess at bob, {password:?}: {answer:?}");
+        println!("an attacker guesses bob's password, {password:?}: {answer:?}");
         guesser.push(answer);
     }
 
-    // 20 guesses at the same moment, at an account with all of its five tries.
+    // 20 concurrent guesses at an account with all of its five tokens.
     let before = site.looks.load(Ordering::Relaxed);
     try_join_all((0..20).map(|_| log_in(&site, "cyd@example.com", "203.0.113.1", "guess"))).await?;
     let at_once =
         (site.looks.load(Ordering::Relaxed) - before, left(&site, "log_in_per_account", "cyd@example.com").await?);
-    println!("20 guesses at once, checked and then charged: {} were looked at, {} tries left", at_once.0, at_once.1);
+    println!("20 concurrent guesses, charged after the check: {} compared, {} attempts left", at_once.0, at_once.1);
 
     site.limiter.reset(("log_in_per_account", "cyd@example.com")).await?;
     let before = site.looks.load(Ordering::Relaxed);
@@ -159,7 +164,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let at_once_strictly =
         (site.looks.load(Ordering::Relaxed) - before, left(&site, "log_in_per_account", "cyd@example.com").await?);
     println!(
-        "the same, each taking its token first: {} were looked at, {} tries left",
+        "20 concurrent guesses, charged first: {} compared, {} attempts left",
         at_once_strictly.0, at_once_strictly.1
     );
 
@@ -168,7 +173,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         left(&site, "log_in_per_address", "192.0.2.9").await?,
         left(&site, "log_in_per_account", "ann@example.com").await?,
     ];
-    println!("ann, strictly: {last:?}; {after_success:?} left for her address and account");
+    println!("ann, charged first: {last:?}; tokens left for her address and account: {after_success:?}");
 
     let sessions = sqlx::query_scalar("SELECT count(*) FROM sessions").fetch_one(pool).await?;
     site.limiter.close().await;

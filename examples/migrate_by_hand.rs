@@ -1,12 +1,13 @@
-//! The limiter's SQL in the application's own migrations, in a schema of its own, for roles that may do no more than
-//! they have to.
+//! Adds the limiter's SQL to the application's own migrations, in a separate schema. The application's role gets only the
+//! privileges that it needs.
 //!
 //!     cargo run --features embedded --example migrate_by_hand
 //!
-//! On a database of its own: on the server of `DATABASE_URL` (whose user may create roles), or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set. The user
+//! in `DATABASE_URL` must be allowed to create roles.
 //!
-//! Without this program: `pg-limiter migrate --print --schema limits` prints the same SQL for psql or any other tool.
-//! Every release says in its changelog if it has a new migration; `pg-limiter migrate --check` finds what is missing.
+//! `pg-limiter migrate --print --schema limits` prints the same SQL for psql or any other tool. The changelog lists the
+//! releases that have a new migration, and `pg-limiter migrate --check` reports what is missing from a database.
 
 #[cfg(not(test))]
 mod common;
@@ -22,8 +23,8 @@ use sqlx::{AssertSqlSafe, Executor, PgPool};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Once, by whoever administers the server. `shop_owner` migrates, and owns what it makes; `shop_app` is the
-/// application.
+/// The administrator of the server runs this once. `shop_owner` runs the migrations and owns what they create. `shop_app`
+/// is the application's role.
 const ROLES: &str = "
 DO $$
 BEGIN
@@ -33,8 +34,8 @@ END $$;
 CREATE SCHEMA shop AUTHORIZATION shop_owner;
 CREATE SCHEMA limits AUTHORIZATION shop_owner;";
 
-/// What the application may do: call these functions, which run as their owner. It can neither read nor change a bucket
-/// by hand, and has no right on the queue, which it does not use.
+/// The application's privileges: it may call these functions, which run as their owner. It can neither read nor change a
+/// bucket directly, and has no privileges on the queue, which it does not use.
 const GRANTS: &str = "
 GRANT USAGE ON SCHEMA limits TO shop_app;
 GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_take_ample, limits.rate_limit_decide_one,
@@ -46,33 +47,35 @@ CREATE TABLE shop.orders (customer text NOT NULL, at timestamptz NOT NULL DEFAUL
 GRANT USAGE ON SCHEMA shop TO shop_app;
 GRANT SELECT, INSERT ON shop.orders TO shop_app;";
 
-/// Writes the limiter's SQL into the folder of the application's own migrations: run once, look at the file, and commit it. For a
-/// later release write another file, with `Part::From` its first new version of the tables, or with `Part::Functions`.
+/// Writes the limiter's SQL into the folder of the application's own migrations. Run this once, review the file, and commit
+/// it. For a later release write another file: with `Part::From(version)`, where `version` is the first new version of the
+/// tables, or with `Part::Functions` if only functions have changed.
 fn write_migration(folder: &Path, schema: &Schema) -> std::io::Result<()> {
-    // The application chooses the number: here the day of the release.
+    // The application chooses the number: here it is a date.
     std::fs::write(folder.join("20260101000001_rate_limits.sql"), script(schema, Part::All))
 }
 
-/// The same database as that role, with its own schema first. (With a log-in of its own: its user name in the URL.)
+/// Connects to the same database as `role`, with the application's schema as `search_path`. (If the role can log in, put its
+/// user name into the URL instead.)
 async fn pool_of(pool: &PgPool, role: &str) -> Result<PgPool, sqlx::Error> {
     let options = pool.connect_options().as_ref().clone().options([("role", role), ("search_path", "shop")]);
     PgPoolOptions::new().max_connections(4).connect_with(options).await
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// The files of the migrations.
+    /// The names of the migration files.
     pub(crate) files: Vec<String>,
-    /// How many migrations the application's tool has applied, after its first run and after its second.
+    /// The number of migrations applied after the first run and after the second.
     pub(crate) applied: [i64; 2],
-    /// Whether each of three orders was allowed, two of which are.
+    /// Whether each of three orders was allowed. The limit allows two.
     pub(crate) allowed: Vec<bool>,
     pub(crate) orders: i64,
-    /// How the database differs from this release: what `migrate --check` prints.
+    /// How the database differs from this release, as `pg-limiter migrate --check` prints it.
     pub(crate) drift: Vec<String>,
-    /// The SQLSTATE, if the application tries each of these by hand.
+    /// Statements that the application's role runs directly, and the SQLSTATE of each.
     pub(crate) by_hand: Vec<(&'static str, String)>,
 }
 
@@ -89,7 +92,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     files.sort();
     println!("migrations: {}", files.join(", "));
 
-    // As the application does it when it starts, or `sqlx migrate run` does it for it.
+    // The application does this when it starts, or `sqlx migrate run` does it.
     let owner = pool_of(pool, "shop_owner").await?;
     let migrator = Migrator::new(folder.path()).await?;
     let mut applied = [0; 2];
@@ -97,7 +100,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         migrator.run(&owner).await?;
         *run = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE success").fetch_one(&owner).await?;
     }
-    println!("applied: {}, and {} after a second run", applied[0], applied[1]);
+    println!("migrations applied: {} after the first run, {} after the second", applied[0], applied[1]);
     let drift = pg_limiter::migrate::Migrator::new(schema.clone()).check(&owner).await?;
     let drift = drift.iter().map(ToString::to_string).collect();
 
@@ -120,7 +123,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         allowed.push(decision.is_allowed());
     }
     let orders = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&app).await?;
-    println!("{orders} orders in the table, {} buckets removed as idle", limiter.prune().await?);
+    println!("{orders} orders in the table, {} idle buckets removed", limiter.prune().await?);
     limiter.close().await;
 
     let mut by_hand = Vec::new();
@@ -135,13 +138,13 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
             Ok(_) => "allowed".to_owned(),
             Err(error) => error.as_database_error().and_then(|error| error.code()).ok_or("no SQLSTATE")?.into_owned(),
         };
-        println!("by hand: {sql}: {code}");
+        println!("run directly: {sql}: {code}");
         by_hand.push((sql, code));
     }
     app.close().await;
     owner.close().await;
 
-    // Roles belong to the server, not to the database.
+    // Roles belong to the server, so dropping the database does not remove them.
     let roles = "DROP OWNED BY shop_owner, shop_app CASCADE; DROP ROLE shop_app, shop_owner";
     pool.execute(roles).await?;
 

@@ -1,9 +1,9 @@
-//! Two limits in one decision: ten messages an hour for each user, and a number a day for each organisation, by its
-//! plan. Both are charged or none is.
+//! Two limits in one decision: each user may send ten messages an hour, and each organisation as many a day as its plan
+//! allows. A message is charged to both limits or to neither.
 //!
 //!     cargo run --features embedded --example per_user_and_per_org
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 #[cfg(not(test))]
 mod common;
@@ -15,7 +15,7 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What an organisation of this plan may send in a day.
+/// The number of messages that an organisation on this plan may send in a day.
 const fn a_day(plan: &str) -> u32 {
     match plan.as_bytes() {
         b"free" => 12,
@@ -23,14 +23,14 @@ const fn a_day(plan: &str) -> u32 {
     }
 }
 
-/// The organisation's limit: the plan is in the database, what it means is in the code. Of one name, whatever the plan,
-/// so that one balance goes with the organisation from plan to plan.
+/// The organisation's limit. The database stores the plan, and the code defines its numbers. The limit has the same name
+/// for every plan, so an organisation keeps its balance when it changes plans.
 fn per_org(plan: &str, org: &str) -> Result<Item, InvalidLimit> {
     let limit = Limit::token_bucket(a_day(plan), Duration::from_secs(86_400)).build()?;
     Ok(Item::new(("messages_per_org", limit), org))
 }
 
-/// Sends a message, if the user and the organisation still may.
+/// Sends a message if both the user's and the organisation's limit allow it.
 async fn send(pool: &PgPool, limiter: &Limiter, org: &str, user: &str) -> Result<Decision, BoxError> {
     let mut tx = pool.begin().await?;
     let plan: String =
@@ -46,9 +46,9 @@ async fn send(pool: &PgPool, limiter: &Limiter, org: &str, user: &str) -> Result
     Ok(decision)
 }
 
-/// The next call uses the new plan's limit, but a token bucket gets no tokens from a larger capacity. Here `credit` adds
-/// the difference with the plan's commit; without it, it would arrive in the course of a day, and `reset` would forget
-/// what was used.
+/// Upgrades the plan. The next call uses the new plan's limit, but a larger capacity adds no tokens to a bucket. `credit`
+/// adds the difference in the transaction that changes the plan. Without `credit`, the bucket would take up to a day to
+/// refill; `reset` would also forget what was used.
 async fn upgrade(pool: &PgPool, limiter: &Limiter, org: &str) -> Result<(), BoxError> {
     let mut tx = pool.begin().await?;
     sqlx::query("UPDATE orgs SET plan = 'team' WHERE name = $1").bind(org).execute(&mut *tx).await?;
@@ -58,17 +58,17 @@ async fn upgrade(pool: &PgPool, limiter: &Limiter, org: &str) -> Result<(), BoxE
     Ok(())
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
-    /// How many of 15 messages ann could send, and what refused the others.
+    /// How many of 15 messages ann could send, and which limits denied the last one.
     pub(crate) ann: (usize, Vec<String>),
-    /// The same of bob, who is of the same organisation.
+    /// The same for bob, a user in the same organisation.
     pub(crate) bob: (usize, Vec<String>),
-    /// What bob has left: what the organisation refused was not charged to him.
+    /// Bob's remaining tokens: messages that the organisation's limit denied were not charged to bob's limit.
     pub(crate) bob_left: f64,
-    /// What the organisation has left after the upgrade, and how many of 15 messages bob could send then.
+    /// The organisation's remaining tokens after the upgrade, and how many of 15 messages bob could send then.
     pub(crate) upgraded: (f64, usize),
     pub(crate) messages: i64,
 }
@@ -87,11 +87,11 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let ann = send_fifteen(pool, &limiter, "ann").await?;
     let bob = send_fifteen(pool, &limiter, "bob").await?;
     let bob_left = limiter.peek(("messages_per_user", "acme/bob")).await?.remaining().round();
-    println!("bob has {bob_left} left of his own");
+    println!("bob has {bob_left} tokens left");
 
     upgrade(pool, &limiter, "acme").await?;
     let org_left = limiter.peek(per_org("team", "acme")?).await?.remaining().round();
-    println!("acme takes the larger plan: {org_left} left");
+    println!("acme upgrades to the larger plan: {org_left} tokens left");
     let more = send_fifteen(pool, &limiter, "bob").await?;
 
     let messages = sqlx::query_scalar("SELECT count(*) FROM messages").fetch_one(pool).await?;
@@ -100,7 +100,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     Ok(Story { ann, bob, bob_left, upgraded: (org_left, more.0), messages })
 }
 
-/// How many went out, and what refused the last one that did not.
+/// Returns how many messages were sent, and which limits denied the last one.
 async fn send_fifteen(pool: &PgPool, limiter: &Limiter, user: &str) -> Result<(usize, Vec<String>), BoxError> {
     let (mut sent, mut denied_by) = (0, Vec::new());
     for _ in 0..15 {
@@ -111,7 +111,7 @@ async fn send_fifteen(pool: &PgPool, limiter: &Limiter, user: &str) -> Result<(u
             sent += 1;
         }
     }
-    println!("{user}: {sent} of 15 messages sent, the last one refused by {denied_by:?}");
+    println!("{user}: {sent} of 15 messages sent, the last one denied by {denied_by:?}");
     Ok((sent, denied_by))
 }
 

@@ -1,9 +1,8 @@
-//! What a Prometheus scrape of the limiter looks like.
+//! Exports the limiter's metrics to Prometheus. It prints the text that an application would serve at `/metrics`.
 //!
 //!     cargo run --features embedded,metrics --example prometheus
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. It prints what an application would
-//! serve under `/metrics`.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 #[cfg(not(test))]
 mod common;
@@ -18,7 +17,7 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Installs the recorder, for the whole process. Without buckets, histograms would be summaries.
+/// Installs the recorder for the whole process. Without buckets, the histograms would be exported as summaries.
 fn install() -> Result<PrometheusHandle, BoxError> {
     let seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
     let calls = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
@@ -30,7 +29,7 @@ fn install() -> Result<PrometheusHandle, BoxError> {
     Ok(handle)
 }
 
-/// Makes some calls, runs some jobs, and returns what Prometheus would read.
+/// Makes some calls, runs some jobs, and returns the text of a scrape.
 pub(crate) async fn run(pool: &PgPool) -> Result<String, BoxError> {
     let metrics = install()?;
     let second = Duration::from_secs(1);
@@ -44,7 +43,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<String, BoxError> {
     for _ in 0..5 {
         let decision = limiter.limit([Item::new("per_user", "u1"), Item::global("everybody")]).await?;
         println!("{:?}", decision.outcome());
-        // A limit that is only being tried out: what it refuses is counted, and goes ahead.
+        // A limit in shadow mode: its denials are counted, but the request continues.
         count_shadow_denial(&limiter.limit(("new_limit", "u1")).await?);
     }
     limiter.until_ready(("mails", "u1"), second).await?.enforce()?;
@@ -61,7 +60,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<String, BoxError> {
     };
     worker.run(all_done).await?;
 
-    // In an application: the body of the answer to GET /metrics.
+    // In an application, this is the body of the response to GET /metrics.
     metrics.run_upkeep();
     Ok(metrics.render())
 }

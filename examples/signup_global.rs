@@ -1,9 +1,9 @@
-//! Sign-ups: 100 a day for everybody together, and 5 for each address, taken in the transaction that writes the
-//! account.
+//! Limits sign-ups to 100 a day in all, and to 5 a day for each address. Both limits are taken in the transaction that
+//! creates the account.
 //!
 //!     cargo run --features embedded --example signup_global
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 #[cfg(not(test))]
 mod common;
@@ -17,11 +17,11 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How many sign-ups a second there are when it is busiest.
+/// The number of sign-ups a second at the busiest time.
 const PEAK: f64 = 20.0;
 
-/// The bucket that everybody shares. Each sign-up holds a row of it until its commit, so the bucket is spread over
-/// some: as many as is recommended for that peak. The bound stays exact, and so does `retry_after`.
+/// The global limit. Each sign-up locks a row of the bucket until its commit, so the bucket is split into shards, one row
+/// each: as many as `recommended_shards` returns for that peak. The limit and its `retry_after` stay exact.
 fn everybody() -> Result<Limit, InvalidLimit> {
     let bucket = Limit::token_bucket(100, Duration::from_secs(86_400));
     let shards = bucket.build()?.recommended_shards(PEAK);
@@ -36,15 +36,16 @@ enum SignUpError {
     Database(#[from] sqlx::Error),
 }
 
-/// In a unit of work: where many transactions meet on a few rows, one may have to be rolled back and run again, and
-/// that does it. (In a transaction of your own, `error.is_retryable()` asks you to.)
+/// Signs up in a unit of work. If many transactions contend for a few rows, one may have to be rolled back and retried, and
+/// `Limiter::transaction` does that. (In your own transaction, `error.is_retryable()` reports whether to retry it.)
 async fn sign_up(limiter: &Limiter, email: String, address: String) -> Result<(), SignUpError> {
     let limits = limiter.clone();
     limiter
         .transaction(async move |tx| {
-            // What can fail for other reasons comes before: who has an account already takes no token.
+            // Statements that can fail for other reasons come first: if the account exists already, no token is taken.
             sqlx::query("INSERT INTO accounts (email) VALUES ($1)").bind(&email).execute(&mut *tx).await?;
-            // In one call: a bot uses its own five up, and nobody else's. Denied, the account is rolled back.
+            // Both limits are in one call: a bot that has used up its five takes no tokens from the global limit. A denial
+            // rolls the account back.
             let items = [Item::global("sign_ups"), Item::new("sign_ups_per_address", &address)];
             limits.within(tx).limit(items).await?.enforce()?;
             Ok(())
@@ -52,15 +53,16 @@ async fn sign_up(limiter: &Limiter, email: String, address: String) -> Result<()
         .await
 }
 
-/// What came of it, for the test.
+/// The results, which the tests check.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) struct Story {
     pub(crate) shards: u32,
-    /// How often what refused the 30 sign-ups of a bot, and the 150 of people, all at once.
+    /// How many of a bot's 30 concurrent sign-ups had each result: accepted, or denied by a limit.
     pub(crate) bot: BTreeMap<String, usize>,
+    /// The same for 150 concurrent sign-ups from different addresses.
     pub(crate) people: BTreeMap<String, usize>,
-    /// Whether somebody who has an account already could sign up again.
+    /// Whether a person with an account could sign up again.
     pub(crate) twice: bool,
     pub(crate) accounts: i64,
     pub(crate) left: f64,
@@ -73,32 +75,29 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let limits = Limits::new()
         .define("sign_ups", everybody)?
         .define("sign_ups_per_address", Limit::token_bucket(5, Duration::from_secs(86_400)))?;
-    // Here everybody comes at the same moment, to a limit that is nearly used up: each has to look at all of its rows,
-    // and they get into each other's way. Nobody is to be turned away for that.
+    // Here all sign-ups are concurrent, and the limit is nearly used up: each call has to read all of its shards, and the
+    // calls conflict. The retry policy allows enough attempts that no sign-up fails for this reason.
     let mut config = LimiterConfig::default();
     config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
     let limiter = Limiter::with_config(pool.clone(), limits, config);
 
     let of_the_bot = (0..30).map(|nth| (format!("bot-{nth}@example.com"), "198.51.100.7".to_owned())).collect();
     let bot = sign_up_all(&limiter, of_the_bot).await?;
-    println!("30 sign-ups of one address: {bot:?}");
+    println!("30 sign-ups from one address: {bot:?}");
 
     let somebody: String = sqlx::query_scalar("SELECT email FROM accounts LIMIT 1").fetch_one(pool).await?;
     let twice = sign_up(&limiter, somebody, "192.0.2.200".into()).await;
     if let Err(error) = &twice {
-        println!("an account that is there already: {error}");
+        println!("a sign-up for an existing account: {error}");
     }
 
     let of_people = (0..150).map(|nth| (format!("person-{nth}@example.com"), format!("192.0.2.{nth}"))).collect();
     let people = sign_up_all(&limiter, of_people).await?;
-    println!("150 people at once: {people:?}");
+    println!("150 concurrent sign-ups from 150 addresses: {people:?}");
 
     let accounts = sqlx::query_scalar("SELECT count(*) FROM accounts").fetch_one(pool).await?;
     let left = limiter.peek(Item::global("sign_ups")).await?.remaining().round();
-    println!(
-        "{accounts} accounts in the table, {left} sign-ups left; {} transactions were run again",
-        limiter.retries()
-    );
+    println!("{accounts} accounts in the table, {left} sign-ups left; {} retries", limiter.retries());
     limiter.close().await;
     Ok(Story { shards: everybody.shards(), bot, people, twice: twice.is_ok(), accounts, left })
 }
@@ -108,8 +107,8 @@ async fn sign_up_all(limiter: &Limiter, who: Vec<(String, String)>) -> Result<BT
     let mut counts = BTreeMap::new();
     for one in join_all(all).await {
         let what = match one {
-            Ok(()) => "welcome".to_owned(),
-            Err(SignUpError::Limit(Error::Denied(denied))) => format!("refused by {}", denied.limits.join(", ")),
+            Ok(()) => "accepted".to_owned(),
+            Err(SignUpError::Limit(Error::Denied(denied))) => format!("denied by {}", denied.limits.join(", ")),
             Err(error) => return Err(error.into()),
         };
         *counts.entry(what).or_insert(0) += 1;

@@ -1,11 +1,11 @@
-//! A third party that allows 10 requests in 10 seconds for each group, and answers 429 to more: 300 jobs over 3 groups,
-//! in a queue, meet none.
+//! Calls a third party's API that allows 10 requests in 10 seconds for each group and answers 429 to the rest. A queue
+//! runs 300 jobs for 3 groups without a single 429.
 //!
 //!     cargo run --features embedded --example third_party_api
 //!
-//! On a database of its own: on the server of `DATABASE_URL`, or on a private PostgreSQL. The third party is a real
-//! HTTP server of this process, which counts the requests of each group in the last 10 seconds: the strictest way there
-//! is. It takes some 100 seconds.
+//! It runs in a temporary database: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set. It
+//! takes about 100 seconds. The third party is an HTTP server in this process. It counts the requests of each group in the
+//! last 10 seconds exactly, which is the strictest way to count them.
 
 #[cfg(not(test))]
 mod common;
@@ -23,14 +23,14 @@ use pg_limiter::queue::{BoxError, Finish, Job, Queue, WorkerConfig, handler_fn};
 use pg_limiter::{Limit, Limiter, Limits};
 use sqlx::PgPool;
 
-/// What the third party allows each group.
+/// The number of requests that the third party allows each group within `WINDOW`.
 pub(crate) const REQUESTS: usize = 10;
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-/// The same, evenly, with 3 % of room for requests that are on their way for longer than others.
+/// The period of our own limit: 3 % longer, because some requests take longer to arrive than others.
 const PACE: Duration = Duration::from_millis(10_300);
 
-/// What the third party has seen of a group.
+/// The requests of one group, as the third party received them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) admitted: Vec<Instant>,
@@ -39,7 +39,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The part of the allowed rate that was used, from the first request to the last.
+    /// Returns the share of the allowed rate that was used, from the first request to the last.
     pub(crate) fn share(&self) -> f64 {
         match (self.admitted.first(), self.admitted.last()) {
             (Some(first), Some(last)) if self.admitted.len() > 1 => {
@@ -53,7 +53,7 @@ impl Seen {
 
 type Groups = Arc<Mutex<HashMap<String, Seen>>>;
 
-/// The third party's only page.
+/// The third party's only route.
 async fn update_role(Path(group): Path<String>, State(groups): State<Groups>) -> Response {
     let mut groups = groups.lock().unwrap_or_else(PoisonError::into_inner);
     let (seen, now) = (groups.entry(group).or_default(), Instant::now());
@@ -70,7 +70,7 @@ async fn update_role(Path(group): Path<String>, State(groups): State<Groups>) ->
     StatusCode::OK.into_response()
 }
 
-/// Enqueues the jobs, works them off, and returns what the third party has seen.
+/// Enqueues the jobs, runs them, and returns the requests that the third party received.
 pub(crate) async fn run(pool: &PgPool, groups: usize, jobs: usize) -> Result<HashMap<String, Seen>, BoxError> {
     let seen = Groups::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -110,7 +110,7 @@ pub(crate) async fn run(pool: &PgPool, groups: usize, jobs: usize) -> Result<Has
         }
     };
     let report = queue.worker(WorkerConfig::default(), handler)?.run(all_admitted).await?;
-    println!("{} jobs done, {} had to wait for a 429", report.done, report.waited);
+    println!("{} jobs done, {} waits after a 429", report.done, report.waited);
     server.abort();
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(seen)
@@ -125,7 +125,7 @@ async fn main() -> Result<(), BoxError> {
         groups.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (group, seen) in groups {
             let (admitted, refused, share) = (seen.admitted.len(), seen.refused, seen.share() * 100.0);
-            println!("{group}: {admitted} requests, {refused} times 429, {share:.1} % of the allowed rate");
+            println!("{group}: {admitted} requests, {refused} responses of 429, {share:.1} % of the allowed rate");
         }
         println!("{:.1} s", began.elapsed().as_secs_f64());
         Ok(())

@@ -1,5 +1,5 @@
--- Returns how many tokens all the calls together take from each bucket; NULL for a bucket that a call credits, resets or peeks at,
--- because then its whole balance matters.
+-- Returns the total tokens that all calls together take from each bucket. NULL for a bucket that a call credits, resets or
+-- peeks at, because such a call needs the bucket's whole balance.
 CREATE OR REPLACE FUNCTION public.rate_limit_amounts(
   buckets integer, item_buckets integer[], item_counts double precision[], call_ops text[], call_sizes integer[],
   call_times integer[]

@@ -1,10 +1,10 @@
--- The kinds of limits, each with its file in kinds/: which expression of a kind answers which question. A new kind adds a line
--- to each of these functions, and nothing elsewhere.
+-- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. A new kind adds
+-- a branch to each of these functions, and changes nothing else.
 --
--- A row is (value, ts, earlier_counts). `now` is not before `ts`: a clock that steps back takes nothing. A kind
+-- A row is (value, ts, earlier_counts). `now` is never before `ts`, so a clock that steps back removes no tokens. A kind
 -- ignores the arguments that it does not need.
 
--- Returns where the grid of windows begins: for a limit with `start` there, or else at a place that depends on the bucket only.
+-- Returns the phase of the windows: `start` if the limit has one, or else a phase that depends only on the kind and the bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $function$
@@ -15,7 +15,7 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_grid IS 'Returns where the windows of a limit begin; inlined.';
 
--- Returns whether the row is one of this kind and grid, so that the expressions below apply to it.
+-- Returns whether the row has this kind and grid of windows, so that the expressions below apply to it.
 CREATE OR REPLACE FUNCTION public.rate_limit_fits(
   kind text, earlier_counts double precision[], period bigint, phase bigint, resolution integer
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -27,7 +27,7 @@ AS $function$
     ELSE earlier_counts IS NULL
   END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row is one of this kind and grid; inlined.';
+COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row has this kind and grid of windows; inlined.';
 
 -- Returns the tokens that are left at `now`; negative while tokens are owed.
 CREATE OR REPLACE FUNCTION public.rate_limit_left(
@@ -44,8 +44,9 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_left IS 'Returns the tokens that are left in a bucket at a time; inlined.';
 
--- The columns of a row of this kind and grid after `amount` tokens were taken from it at `now`, whatever it holds, as expressions
--- for a statement on many rows; rate_limit_take_from says the same of one row.
+-- The functions rate_limit_.._after return one column each of a row of this kind and grid, after `amount` tokens were taken
+-- from it at `now`, even if it has fewer. They are expressions for a statement on many rows; rate_limit_take_from does the same
+-- for one row.
 CREATE OR REPLACE FUNCTION public.rate_limit_value_after(
   kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
   period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
@@ -60,7 +61,8 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_value_after IS 'Returns the value of a row after tokens were taken; inlined.';
 
--- A longer period of a fixed window may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+-- A fixed window may have started before `ts` if its period was made longer. Then `ts` stays, or a shorter period later would
+-- grant windows twice.
 CREATE OR REPLACE FUNCTION public.rate_limit_ts_after(kind text, ts bigint, now bigint, period bigint, phase bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
@@ -99,7 +101,7 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_counts_after IS 'Returns the earlier counts of a row after tokens were taken; inlined.';
 
--- Returns the microseconds from `now` until the balance of a row as of `now` has grown by `missing`.
+-- Returns the microseconds from `now` until the balance of a row, brought up to `now`, has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_wait(
   kind text, bucket public.rate_limits, missing double precision, tolerance double precision, left_now double precision,
   now bigint, rate double precision, period bigint, phase bigint, resolution integer
@@ -117,9 +119,9 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens are there.';
+COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens have arrived.';
 
--- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
+-- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
   kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
   phase bigint, resolution integer
@@ -136,7 +138,7 @@ BEGIN
   IF kind = 'sliding_window' THEN
     RETURN public.rate_limit_sliding_window_adopt(bucket, rate, period, phase, resolution);
   END IF;
-  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+  IF bucket.earlier_counts IS NOT NULL THEN -- The row is from a sliding window: the tokens it counted are spent.
     SELECT bucket.value + coalesce(sum(c), 0) INTO used FROM unnest(bucket.earlier_counts[4:]) AS c;
     bucket.value := capacity - used;
     bucket.earlier_counts := NULL;
@@ -146,8 +148,8 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_adopt IS 'Returns a row, or no row, as a row of this kind and grid.';
 
--- Takes `amount` tokens at `now` from a row of this kind and grid, whatever it holds. Returns the row after, and what is left.
--- Not an expression, so that only that of the kind is set up.
+-- Takes `amount` tokens at `now` from a row of this kind and grid, even if it has fewer. Returns the new row and the balance.
+-- It is not one expression, so that only the expressions of one kind are set up.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_from(
   kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
   phase bigint, resolution integer, amount double precision, OUT after public.rate_limits, OUT remaining double precision
@@ -162,7 +164,7 @@ BEGIN
     remaining := after.value;
   ELSIF kind = 'fixed_window' THEN
     after.value := public.rate_limit_fixed_window_value(bucket.value, bucket.ts, now, rate, period, capacity, phase) - amount;
-    -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+    -- The window may have started before `ts` if the period was made longer: see rate_limit_ts_after.
     after.ts := greatest(bucket.ts, public.rate_limit_window_start(now, phase, period));
     after.idle_at := public.rate_limit_fixed_window_idle_at(after.value, now, rate, period, capacity, phase);
     remaining := after.value;
@@ -181,7 +183,7 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_take_from IS 'Takes tokens from a row in memory.';
 
--- Returns a row as of `now` with `count` tokens given back.
+-- Returns a row with `count` tokens returned to it. The row has to be up to date.
 CREATE OR REPLACE FUNCTION public.rate_limit_credited(
   kind text, bucket public.rate_limits, count double precision, capacity double precision
 ) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
@@ -194,4 +196,4 @@ BEGIN
   RETURN bucket;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_credited IS 'Returns a row with tokens given back.';
+COMMENT ON FUNCTION public.rate_limit_credited IS 'Returns a row with tokens returned to it.';

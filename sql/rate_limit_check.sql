@@ -1,4 +1,4 @@
--- Decides like rate_limit and writes nothing.
+-- Decides like rate_limit, and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check(
   name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
   count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,

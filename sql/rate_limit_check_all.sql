@@ -1,4 +1,4 @@
--- Decides like rate_limit_all and writes nothing.
+-- Decides like rate_limit_all, and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check_all(
   calls jsonb, reserve boolean DEFAULT false, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
 ) LANGUAGE sql VOLATILE SECURITY DEFINER

@@ -1,5 +1,5 @@
--- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
--- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
+-- Takes `count` tokens, or raises RL429 to reject the statement, or the row in a trigger. DETAIL contains the retry time, as
+-- in "Retry after 5.999500 seconds.". Returns the wait of a reservation, or NULL if there is none.
 CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
   name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
   count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,

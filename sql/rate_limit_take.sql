@@ -1,4 +1,4 @@
--- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. For clients of releases before that.
+-- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. Clients of earlier releases call it.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text, key text, rate double precision, period double precision, capacity double precision, count double precision,
   times integer, shards integer, reserves boolean DEFAULT false, max_reserved double precision DEFAULT NULL

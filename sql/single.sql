@@ -1,4 +1,5 @@
--- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
+-- Decides one call on one bucket, for rate_limit, rate_limit_check and rate_limit_enforce: converts options of SQL types to the
+-- arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
   op text, name text, key text, kind text, rate double precision, period interval, capacity double precision,
   count double precision, reserve boolean, max_reserved double precision, start interval, resolution integer, shards integer,
@@ -25,7 +26,7 @@ BEGIN
     value := taken[3];
     RETURN;
   END IF;
-  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(
     ARRAY[kind],
     ARRAY[rate],
@@ -52,4 +53,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_single IS
-  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and its variants.';

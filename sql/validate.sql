@@ -1,4 +1,4 @@
--- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
+-- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
   kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
   resolution integer, shards integer
@@ -7,7 +7,7 @@ AS $function$
 DECLARE
   reason text;
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
   IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN

@@ -1,10 +1,10 @@
-//! Exact application-layer rate limits inside your own PostgreSQL database: one statement a decision, however many
-//! limits; two numbers a bucket; no other service.
+//! Exact application-layer rate limits inside your own PostgreSQL database. One statement per decision, for any number of
+//! limits; two numbers per bucket; no other service.
 //!
-//! - **Never over-admits.** A decision locks its rows before it reads them, or fails as a conflict and is made again.
-//! - **Commits with your data.** [`Limiter::within`] takes a limit in your own sqlx transaction; several limits are
-//!   charged together or not at all.
-//! - **Tells when to come back.** `retry_after` is exact.
+//! - **Never over-admits.** A decision locks its rows before it reads them, or fails with a conflict and is retried.
+//! - **Commits with your data.** [`Limiter::within`] takes tokens in your own sqlx transaction. A call on several limits
+//!   charges all of them or none.
+//! - **Exact retry times.** `retry_after` is the time until the same call is allowed if no other caller consumes tokens.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -24,33 +24,37 @@
 //! limiter.within(&mut tx).limit([Item::new("per_user", "u1"), Item::new("per_org", "o7")]).await?.enforce()?;
 //! tx.commit().await?;
 //!
-//! // On its own: charged whatever happens next.
+//! // In the limiter's own transaction: charged whatever happens next.
 //! let decision = limiter.limit(("per_user", "u1")).await?;
 //! # let _ = decision;
 //! # Ok(()) }
 //! ```
 //!
-//! The [`guide`] tells the rest: the kinds of limits, transactions, failures, performance, poolers, the tool.
+//! The [`guide`] covers the kinds of limits, transactions, failures, performance, poolers and the command-line tool.
 //!
-//! # Where things are
+//! # Overview
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
 //! - Calls on a connection that you own: [`RateLimits`], [`Within`].
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
-//! - Reserve now, run later: [`queue`].
-//! - Limits for HTTP, as a layer of tower and in handlers: `web` (features `tower` and `axum`).
+//! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
+//! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower` and `axum`).
 //! - Spans and metrics: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
 //!
 //! # Units and defaults
-//! Tokens are `f64`; fractions are allowed, and comparisons forgive 1e-9. Times are [`std::time::Duration`] in whole
-//! microseconds. The clock is the database's, read after the row is locked. A count is 1 unless given; a capacity is the
-//! rate unless given. A bucket without a row is full.
+//! Tokens are `f64`. Fractions are allowed, and comparisons tolerate an error of 1e-9. Times are [`std::time::Duration`] in
+//! whole microseconds. The clock is the database's, read after the row is locked. The default count is 1, and the default
+//! capacity is the rate. A bucket without a row is full.
 //!
 //! # Features
-//! `toml` (default): [`Limits::from_toml`]. `embedded`: a private PostgreSQL for tests. `containers`: that one may be a
-//! container. `metrics`: counters and histograms ([`observability`]). `cli`: the tool. `rustls`: TLS for the tool, which is
-//! installed with `cargo install pg-limiter --features cli,rustls`. `tower`: limits for HTTP services.
-//! `axum`: the same with what axum knows and answers.
+//! - `toml` (default): [`Limits::from_toml`].
+//! - `embedded`: a private PostgreSQL server for tests.
+//! - `containers`: the private server may run in a container.
+//! - `metrics`: counters and histograms ([`observability`]).
+//! - `cli`: the `pg-limiter` tool.
+//! - `rustls`: TLS for the tool. Install it with `cargo install pg-limiter --features cli,rustls`.
+//! - `tower`: limits for HTTP services.
+//! - `axum`: the same for axum, with its connections, routes and error responses.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
@@ -81,10 +85,10 @@ pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, Lim
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};
 
-/// The line of sqlx that this release works with: its types stand in the signatures.
+/// The version of sqlx that this release works with. Its types appear in public signatures.
 pub use sqlx;
 
-/// The examples of the README are compiled.
+/// Compiles the examples of the README.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,5 @@
-//! The example with Prometheus, and what a scrape of it says. Alone, in a binary of its own: the recorder is the whole process's.
+//! Runs the example `prometheus` and checks its scrape. It is a separate binary, because the recorder is global to the
+//! process.
 #![cfg(all(feature = "embedded", feature = "metrics"))]
 #![allow(unreachable_pub, missing_debug_implementations)]
 
@@ -9,7 +10,7 @@ mod example;
 use pg_limiter::embedded::{Server, ServerConfig};
 use sqlx::PgPool;
 
-/// The value of the line that begins so.
+/// The value of the line that begins with `series`.
 fn value(scrape: &str, series: &str) -> f64 {
     let line =
         scrape.lines().find_map(|line| line.strip_prefix(series)).unwrap_or_else(|| panic!("{series}: {scrape}"));
@@ -17,7 +18,7 @@ fn value(scrape: &str, series: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scrape_tells_decisions_durations_batches_and_the_lag_of_jobs() {
+async fn a_scrape_reports_decisions_durations_batches_and_the_lag_of_jobs() {
     let mut config = ServerConfig::default();
     config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
     config.container = std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "container");
@@ -35,14 +36,14 @@ async fn a_scrape_tells_decisions_durations_batches_and_the_lag_of_jobs() {
     assert_eq!(value(&scrape, "pg_limiter_batch_calls_bucket{op=\"decide\",le=\"1\"}"), 11.0);
     let durations = "pg_limiter_call_duration_seconds_count{op=\"limit\",transaction=\"own\",outcome=\"allowed\"}";
     assert_eq!(value(&scrape, durations), 4.0);
-    // Its worker has stopped: the gauges show no old figure.
+    // The worker has stopped, so the gauges report no outdated value.
     for series in ["jobs{queue=\"mails\",state=\"dead\"}", "overdue_seconds{queue=\"mails\"}"] {
         assert!(value(&scrape, &format!("pg_limiter_queue_{series}")).is_nan(), "{scrape}");
     }
     for line in [
         "# TYPE pg_limiter_queue_jobs gauge",
         "# TYPE pg_limiter_decisions_total counter",
-        "# HELP pg_limiter_decisions_total What was decided about tokens, for each limit of a call.",
+        "# HELP pg_limiter_decisions_total Decisions about tokens, for each limit of a call.",
         "# TYPE pg_limiter_call_duration_seconds histogram",
     ] {
         assert!(scrape.lines().any(|other| other == line), "{line}: {scrape}");

@@ -1,5 +1,5 @@
-//! The example with a third party that answers 429, at its real pace. Alone, in a binary of its own: what else a machine does
-//! delays requests on their way.
+//! Runs the example `third_party_api` at its real pace. It is a separate binary, because other load on the machine delays
+//! requests.
 #![cfg(feature = "embedded")]
 #![allow(unreachable_pub, missing_debug_implementations)]
 
@@ -11,7 +11,7 @@ use pg_limiter::embedded::{Server, ServerConfig};
 use sqlx::PgPool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_hundred_jobs_meet_no_429_and_use_the_rate() {
+async fn three_hundred_jobs_get_no_429_and_use_the_rate() {
     let mut config = ServerConfig::default();
     config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
     config.container = std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "container");

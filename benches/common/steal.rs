@@ -1,9 +1,9 @@
-//! The CPU time that other machines on the same host took from this one, from `/proc/stat`: none where there is no such
-//! file. Figures measured while much is stolen say little.
+//! Stolen CPU time: the time that other machines on the same host took from this one, from `/proc/stat`. It is unknown on
+//! systems without this file. Figures measured while much is stolen mean little.
 
 use std::fs;
 
-/// CPU time of all cores since the start of the machine.
+/// The CPU time of all cores since the machine started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTimes {
     stolen: u64,
@@ -13,13 +13,13 @@ pub(crate) struct CpuTimes {
 impl CpuTimes {
     pub(crate) fn now() -> Option<Self> {
         let stat = fs::read_to_string("/proc/stat").ok()?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; the fields after these are counted in user and nice, too.
+        // user, nice, system, idle, iowait, irq, softirq, steal. The fields after these are included in user and nice.
         let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
         let times: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
         Some(Self { stolen: *times.get(7)?, total: times.iter().sum() })
     }
 
-    /// The part that was stolen since then, in percent.
+    /// The percentage of CPU time that was stolen since `before`.
     pub(crate) fn stolen_since(before: Option<Self>) -> Option<f64> {
         let (before, now) = (before?, Self::now()?);
         let total = now.total.checked_sub(before.total).filter(|total| *total > 0)?;

@@ -1,4 +1,4 @@
-//! What is measured once in every round.
+//! A case is a measurement that each round makes once.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::processes;
 use crate::stage::Stage;
 use crate::steal::CpuTimes;
 
-/// Which line of the table.
+/// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Id {
     pub(crate) work: &'static str,
     pub(crate) peer: &'static str,
-    /// In each process.
+    /// The number of callers in each process.
     pub(crate) callers: usize,
     pub(crate) processes: usize,
 }
@@ -42,17 +42,17 @@ pub(crate) struct Case {
 
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Callers in this process.
+    /// The callers run in this process.
     Calls {
         load: Load,
-        /// SQL to run before, which is not measured.
+        /// SQL to run before the measurement.
         before: Option<(PgPool, String)>,
     },
-    /// Callers in processes of their own.
+    /// The callers run in separate processes.
     Processes(processes::Order),
 }
 
-/// A tally, the server's CPU time for it, and the part of the machine's CPU time that was stolen meanwhile, in percent.
+/// A tally, the server's CPU time for it, and the percentage of the machine's CPU time that was stolen meanwhile.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) tally: Tally,

@@ -1,17 +1,17 @@
-//! The CPU time of a server, from `/proc`: of a process and its children. Nothing where there is no `/proc`.
+//! The CPU time of a server, which is a process and its children, from `/proc`. It is unknown on systems without `/proc`.
 
 use std::fs;
 use std::time::Duration;
 
-/// Linux tells user space times in 1/100 s, on every architecture.
+/// Linux reports times to user space in 1/100 s, on every architecture.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Where a server's processes are: its first one.
+/// A server's processes, identified by the first one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Processes(pub(crate) Option<u32>);
 
 impl Processes {
-    /// What they have used since the server's start. Children that have ended are in it: they are added to their parent.
+    /// The CPU time since the server's start. It includes children that have ended, which the kernel adds to their parent.
     pub(crate) fn cpu_time(self) -> Option<Duration> {
         let root = self.0?;
         let mut ticks = Times::of(root)?.ticks;
@@ -29,14 +29,15 @@ impl Processes {
 
 struct Times {
     parent: u32,
-    /// Of the process and those of its children that have ended.
+    /// The time of the process and of its children that have ended.
     ticks: u64,
 }
 
 impl Times {
     fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything. After it: state, parent, .. and from the 12th on utime, stime, cutime, cstime.
+        // The name, in brackets, can contain any characters. The fields after it are state, parent and so on; from the 12th
+        // they are utime, stime, cutime and cstime.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Keys that nobody has asked for before, on an empty table, beside the same keys again.
+//! Compares calls on new keys, on an empty table, with calls on the same keys again.
 
 use pg_limiter::Isolation::{ReadCommitted, Serializable};
 use sqlx::PgPool;
@@ -19,7 +19,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     }
     let url = stage.postgres.database("first_touch").await?;
     let empty = Some((PgPool::connect(&url).await?, "TRUNCATE rate_limits".to_owned()));
-    // Not in the order of the index, which would spare it work.
+    // The keys are shuffled, because inserting them in the order of the index would be faster.
     let picks = Picks::each_once(keys::shuffled(&keys::numbered(stage.options.size(100_000, 1_000))));
     let passes = [
         (NEW_KEYS, Serializable, empty.clone()),

@@ -1,4 +1,4 @@
-//! Two limits in one decision, all or none: many users, each of one of fewer organisations.
+//! Two limits in one decision, all or none: one for the user and one for the user's organisation.
 
 use pg_limiter::Isolation::{ReadCommitted, Serializable};
 
@@ -20,7 +20,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let users = keys::numbered_of("user", stage.options.size(100_000, 1_000));
     let organisations = keys::numbered_of("organisation", stage.options.size(1_000, 100));
     let mut peers = stage.redis(|redis| redis.two_buckets(PLENTY, HOUR, organisations.clone()));
-    // The Redis in memory runs between both: next to each.
+    // The Redis in memory is measured between the two limiters, so that it is next to each of them in a round.
     for (place, name, isolation) in [(0, OWN, Serializable), (2, READ_COMMITTED, ReadCommitted)] {
         let limiter = limiters::connect(&stage.postgres.url(), isolation, None).await?;
         let limits = ["per_user", "per_org"].map(Into::into);

@@ -1,4 +1,4 @@
-//! Latencies, counted in a fixed place: recording one allocates nothing.
+//! A histogram of latencies. Its size is fixed, so recording a latency does not allocate.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Histogram {
         self.counts.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// In milliseconds, for a part from 0 to 1; nothing if nothing was recorded.
+    /// The percentile in milliseconds, for a part from 0 to 1. `None` if nothing was recorded.
     pub(crate) fn percentile_ms(&self, part: f64) -> Option<f64> {
         let wanted = self.count() as f64 * part;
         let mut before = 0.0;

@@ -1,4 +1,4 @@
-//! Callers on keys: alone, all on one, on many, with four limits, and denied.
+//! A lone caller, callers on one key and on many keys, calls with four limits, and denied calls.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::names::*;
 use crate::peer::{Means, Peer};
 use crate::stage::Stage;
 
-/// Peers whose buckets are never empty.
+/// Peers with buckets that are never empty.
 struct Ample {
     update: Arc<Peer>,
     seed: Arc<Peer>,
@@ -87,14 +87,14 @@ fn hot(ample: &Ample) -> Vec<Case> {
     cases
 }
 
-/// On keys that are all there already.
+/// Calls on keys that all have rows already.
 async fn many(stage: &Stage, ample: &Ample) -> Result<Vec<Case>, Failure> {
     let keys = keys::numbered(stage.options.size(100_000, 1_000));
     stage.postgres.rows_to_update(&*keys).await?;
     let peers = [&ample.update, &ample.own, &ample.read_committed].into_iter().chain(&ample.redis);
     let peers: Vec<_> = peers.cloned().collect();
     call_each_once(stage, &peers, &keys).await?;
-    // The keys that are called most must not be neighbours in the table.
+    // The keys are shuffled, so that the most frequent ones are not neighbours in the table.
     let works = [(UNIFORM, Picks::Uniform(keys.clone())), (ZIPF, Picks::zipf(keys::shuffled(&keys)))];
     let case_of =
         |work, picks: &Picks| -> Vec<Case> { peers.iter().map(|peer| case(work, peer, 256, picks)).collect() };
@@ -121,7 +121,7 @@ async fn denied(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let key = keys::key("spent");
     sqlx::query("INSERT INTO plain VALUES ($1, 1)").bind(&*key).execute(pool).await?;
     for peer in peers.iter().chain([&remembering]) {
-        peer.decide(&key).await?; // the only token
+        peer.decide(&key).await?; // takes the only token
     }
     let picks = Picks::one("spent");
     let denied = |(peer, callers)| Case::calls(DENIED, Load { peer, callers, picks: picks.clone(), allowed: false });

@@ -1,10 +1,10 @@
-//! Which keys are asked for. The texts are made beforehand; picking one allocates nothing.
+//! The keys of the calls. Their texts are created in advance, so that picking a key does not allocate.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Of every key, so that they can be found again on a Redis that is not ours.
+/// The prefix of every key, so that the keys can be removed from a Redis that the run did not start.
 pub(crate) const PREFIX: &str = "pg-limiter-peers:";
 
 pub(crate) type Keys = Arc<[Arc<str>]>;
@@ -17,24 +17,24 @@ pub(crate) fn numbered(count: usize) -> Keys {
     (0..count).map(key).collect()
 }
 
-/// Numbered keys that no other work has: on Redis a key has one type.
+/// Numbered keys that no other workload uses, because a key has one type on Redis.
 pub(crate) fn numbered_of(work: &str, count: usize) -> Keys {
     (0..count).map(|number| key(format_args!("{work}:{number}"))).collect()
 }
 
-/// The key of the second row that belongs to a key.
+/// The key of the second row of a key.
 pub(crate) fn second(key: &str) -> String {
     format!("{key}:second")
 }
 
-/// One of the keys, always the same one for a key of others: its organisation, for example.
+/// The key among `keys` that belongs to the key `of`: for example, the organisation of a user. It is always the same one.
 pub(crate) fn partner<'a>(keys: &'a Keys, of: &str) -> &'a Arc<str> {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     &keys[(hasher.finish() % keys.len() as u64) as usize]
 }
 
-/// In another order.
+/// The keys in random order.
 pub(crate) fn shuffled(keys: &Keys) -> Keys {
     let mut keys = keys.to_vec();
     let mut random = Random::default();
@@ -47,11 +47,11 @@ pub(crate) fn shuffled(keys: &Keys) -> Keys {
 /// How keys are picked.
 #[derive(Clone, Debug)]
 pub(crate) enum Picks {
-    /// Each as likely as the others.
+    /// All keys are equally likely.
     Uniform(Keys),
-    /// The n-th with a likelihood of 1/n (s = 1).
+    /// The probability of the n-th key is proportional to 1/n (Zipf's law with s = 1).
     Zipf(Keys, Arc<[f64]>),
-    /// One after the other, again from the first, this many in all.
+    /// One key after another, starting again after the last, this many picks in all.
     InTurn(Keys, usize),
 }
 
@@ -70,7 +70,7 @@ impl Picks {
         Self::Zipf(keys, up_to)
     }
 
-    /// Every key once.
+    /// Picks every key once.
     pub(crate) fn each_once(keys: Keys) -> Self {
         let count = keys.len();
         Self::InTurn(keys, count)
@@ -80,7 +80,7 @@ impl Picks {
         matches!(self, Self::InTurn(..))
     }
 
-    /// For each caller; together they pick as planned.
+    /// A picker for each caller. Together, the callers pick as `self` describes.
     pub(crate) fn for_callers(&self, callers: usize) -> Vec<Picker> {
         let picked = Arc::new(AtomicUsize::new(0));
         let picker = |_| Picker { picks: self.clone(), picked: picked.clone(), random: Random::default() };
@@ -112,8 +112,8 @@ impl Picker {
     }
 }
 
-/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014), another sequence
-/// each time.
+/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014). Each instance returns a
+/// different sequence.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -134,7 +134,7 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// From 0 to below 1.
+    /// A number from 0 up to, but not including, 1.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }

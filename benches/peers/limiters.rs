@@ -1,4 +1,4 @@
-//! The limits, and the handles that decide them.
+//! The limits, and the limiters that decide on them.
 
 use std::time::Duration;
 
@@ -8,30 +8,31 @@ use sqlx::postgres::PgPoolOptions;
 use crate::Failure;
 use crate::names::SHARDED;
 
-/// The tokens of a bucket that is never empty. One comes back in an hour, so that no row is idle (and pruned) soon.
+/// The tokens of a bucket that is never empty. It refills one token an hour, so that its row does not become idle (and pruned)
+/// soon.
 pub(crate) const PLENTY: f64 = 1e9;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-/// The period of a bucket of one token: once it is taken, all is denied.
+/// The period of a bucket of one token: once that is taken, every call is denied.
 pub(crate) const CENTURY: Duration = Duration::from_secs(36_500 * 86_400);
 
-/// Of the sliding log and the sliding counter.
+/// The period of the sliding log and of the sliding counters.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
 pub(crate) const AMPLE: &str = "ample";
 pub(crate) const SPENT: &str = "spent";
 pub(crate) const SLIDING: &str = "sliding";
-/// Windows of an [hour](HOUR) for [plenty](PLENTY) of tokens: none of them ends while a load runs, or hardly ever.
+/// Windows of an [hour](HOUR) with [plenty](PLENTY) of tokens, so that a window rarely ends during a load.
 pub(crate) const SLIDING_HOUR: &str = "sliding, an hour";
 pub(crate) const FIXED_HOUR: &str = "fixed, an hour";
-/// Tokens of a bucket that is there to be emptied.
+/// The tokens of a bucket that is to be emptied.
 pub(crate) const FEW: u32 = 2_000;
 
-/// Ample.
+/// The name of the limit that is never empty, with this number of shards.
 pub(crate) fn sharded(shards: u32) -> String {
     format!("sharded over {shards}")
 }
 
-/// With so [few](FEW) tokens that it is soon empty.
+/// The name of the limit with so [few](FEW) tokens that it is soon empty, with this number of shards.
 pub(crate) fn sharded_few(shards: u32) -> String {
     format!("few, sharded over {shards}")
 }
@@ -56,7 +57,7 @@ pub(crate) fn limits() -> Result<Limits, Failure> {
     Ok(limits)
 }
 
-/// A handle with a pool of its own, as sqlx makes it but for its size.
+/// A limiter with its own pool, which has sqlx's defaults except for its size.
 pub(crate) async fn connect(
     url: &str,
     isolation: Isolation,
@@ -64,7 +65,7 @@ pub(crate) async fn connect(
 ) -> Result<Limiter, Failure> {
     let pool = PgPoolOptions::new().max_connections(32).connect(url).await?;
     let mut config = LimiterConfig::default();
-    // What is too slow shows in the figures; it should not end the run.
+    // A slow call shows in the figures, and must not end the run.
     config.retry = RetryPolicy { max_attempts: u32::MAX, deadline: Duration::from_secs(60), ..config.retry };
     config.isolation = isolation;
     config.remember_denials = remember_denials;

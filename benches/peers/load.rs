@@ -1,4 +1,4 @@
-//! The callers: the same loop for every peer.
+//! The callers, which run the same loop for every peer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::keys::{Keys, Picker, Picks};
 use crate::peer::Peer;
 use crate::stage::Stage;
 
-/// Longer than any pass over keys that end.
+/// A time longer than any pass over a finite list of keys.
 const UNTIL_THE_KEYS_END: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub(crate) struct Load {
     pub(crate) peer: Arc<Peer>,
     pub(crate) callers: usize,
     pub(crate) picks: Picks,
-    /// Every answer: anything else is an error, and so is what a peer is measured with.
+    /// The expected decision of every call. Any other decision is an error.
     pub(crate) allowed: bool,
 }
 
-/// What the callers of a load have done.
+/// The results of a load's callers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) latencies: Histogram,
@@ -33,16 +33,16 @@ pub(crate) struct Tally {
     pub(crate) emptied: Option<Emptied>,
 }
 
-/// Of a bucket into which nothing flows.
+/// The results of emptying a bucket that does not refill.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Emptied {
     pub(crate) admitted: u64,
-    /// After which there was enough for the call.
+    /// Denials after which the bucket still had enough tokens for the call.
     pub(crate) false_denials: u64,
 }
 
 impl Load {
-    /// What the first decisions of a peer cost, connections and statements, is not measured.
+    /// Makes the first calls of a peer, so that opening connections and preparing statements is not measured.
     pub(crate) async fn warm_up(&self, time: Duration) -> Result<(), Failure> {
         if !self.picks.end() {
             self.run(time / 5).await?;
@@ -50,7 +50,7 @@ impl Load {
         Ok(())
     }
 
-    /// Each caller, a task of its own, decides one call after the other until the time is up or the keys end.
+    /// Runs the callers, each in its own task. Each makes one call after another until the time is up or the keys end.
     pub(crate) async fn run(&self, time: Duration) -> Result<Tally, Failure> {
         let time = if self.picks.end() { UNTIL_THE_KEYS_END } else { time };
         let pickers = self.picks.for_callers(self.callers);
@@ -82,7 +82,7 @@ pub(crate) async fn call_each_once(stage: &Stage, peers: &[Arc<Peer>], keys: &Ke
     Ok(())
 }
 
-/// Each caller takes until he is refused, and then looks whether that was right.
+/// Each caller takes tokens until it is denied, and then checks whether the denial was right.
 pub(crate) async fn empty(peer: &Arc<Peer>, callers: usize, key: &Arc<str>) -> Result<Emptied, Failure> {
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
@@ -92,7 +92,7 @@ pub(crate) async fn empty(peer: &Arc<Peer>, callers: usize, key: &Arc<str>) -> R
             while peer.decide(&key).await? {
                 admitted += 1;
             }
-            // What is missing is rounding.
+            // The tolerance is for rounding.
             Ok::<_, Failure>((admitted, peer.left(&key).await? >= 1.0 - 1e-6))
         });
     }

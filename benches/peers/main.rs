@@ -1,10 +1,10 @@
-//! pg-limiter beside its peers, in one run on servers of its own: `cargo bench --bench peers`.
+//! Compares pg-limiter with its peers, in one run on its own servers: `cargo bench --bench peers --features embedded`.
 //!
-//! Every peer is measured in every round, in turn, so that a machine that grows slower or faster does so for all of
-//! them; the figures are medians over the rounds, and a ratio is the median of the ratios of the rounds. PostgreSQL is
-//! durable, as in production. Redis is left out where there is no `redis-server` and no `REDIS_URL`.
+//! Every round measures all peers in turn, so that a machine that becomes slower or faster affects all of them. The figures
+//! are medians over the rounds, and a ratio is the median of the ratios of the rounds. PostgreSQL is durable, as in
+//! production. Without `redis-server` in `PATH` and without `REDIS_URL`, Redis is skipped.
 //!
-//! `-- --help` tells the options.
+//! `-- --help` lists the options.
 
 mod case;
 mod cpu;
@@ -82,7 +82,7 @@ async fn main() -> Result<ExitCode, Failure> {
     Ok(if results.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// All that is measured in every round, in the order of a round.
+/// The measurements of each round, in their order.
 async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let mut cases = keyed::cases(stage).await?;
     cases.extend(groups::cases(stage).await?);

@@ -1,4 +1,4 @@
-//! What the works and the peers are called, in the report and by `--only`.
+//! The names of the workloads and the peers, in the report and for `--only`.
 
 pub(crate) const LONE: &str = "lone";
 pub(crate) const HOT: &str = "hot";
@@ -64,7 +64,7 @@ pub(crate) const NEW_KEYS: &str = "pg-limiter, new keys";
 pub(crate) const WARM_KEYS: &str = "pg-limiter, the same keys again";
 pub(crate) const NEW_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, new keys";
 pub(crate) const WARM_KEYS_READ_COMMITTED: &str = "pg-limiter, READ COMMITTED, the same keys again";
-/// By the number of shards.
+/// The peers by their number of shards.
 pub(crate) const SHARDED: [(u32, &str); 3] =
     [(1, "pg-limiter, 1 shard"), (4, "pg-limiter, 4 shards"), (16, "pg-limiter, 16 shards")];
 pub(crate) const SHARDED_WITHIN: [(u32, &str); 3] = [

@@ -1,4 +1,5 @@
-//! A hot key while some other transaction keeps an old snapshot: the versions of its row pile up. Made once, not in every round.
+//! A hot key while another transaction holds an old snapshot, so that versions of the key's row accumulate. It is measured
+//! once, not in every round.
 
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use crate::peer::Means;
 use crate::results::Results;
 use crate::stage::Stage;
 
-/// The rate before and the rate under the old snapshot, of calls in transactions of their own.
+/// The rates before and under the old snapshot, for calls in callers' transactions.
 pub(crate) const WITHIN_IDS: [Id; 2] =
     [Id::of(OLD_SNAPSHOT, WITHIN, 8), Id::of(OLD_SNAPSHOT, WITHIN_UNDER_OLD_SNAPSHOT, 8)];
-/// The same of combined calls.
+/// The same for combined calls.
 pub(crate) const COMBINED_IDS: [Id; 2] =
     [Id::of(OLD_SNAPSHOT, OWN, 256), Id::of(OLD_SNAPSHOT, OWN_UNDER_OLD_SNAPSHOT, 256)];
 

@@ -1,4 +1,4 @@
-//! What decides.
+//! The peers: each decides on calls in its own way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::redis_peer::RedisLimit;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// Of its server.
+    /// The processes of the peer's server.
     pub(crate) processes: Processes,
     means: Means,
     retries: AtomicU64,
@@ -24,33 +24,33 @@ pub(crate) struct Peer {
 
 #[derive(Debug)]
 pub(crate) enum Means {
-    /// One conditional UPDATE in READ COMMITTED: as little as a decision can be.
+    /// One conditional UPDATE in READ COMMITTED: the least that a decision can be.
     Update(PgPool),
-    /// The same on a connection that the caller holds, without a pool. (The lock is free: it has one caller.)
+    /// The same on the caller's own connection, without a pool. (There is one caller, so it never waits for the mutex.)
     UpdateAlone(Mutex<PgConnection>),
-    /// The same for a row of the limiter's table, by its primary key.
+    /// A conditional UPDATE of a row in the limiter's table, by its primary key.
     UpdateBucket(Mutex<PgConnection>),
-    /// The seed's function in a SERIALIZABLE transaction, tried again after a conflict.
+    /// The seed's function in a SERIALIZABLE transaction, which is retried after a conflict.
     Seed(PgPool),
-    /// A row for every hit, counted anew by each decision.
+    /// A row for every hit. Each decision counts the rows.
     SlidingLog(PgPool),
     /// `limiter.limit`.
     Limiter(Limiter, LimitRef),
-    /// The same with several limits in one decision.
+    /// `limiter.limit` with several limits in one decision.
     Several(Limiter, Box<[LimitRef; 4]>),
-    /// The same with two limits: one of the key and one of its partner among these keys.
+    /// `limiter.limit` with two limits: one for the key and one for its partner among these keys.
     Group(Limiter, [LimitRef; 2], Keys),
-    /// `limiter.within` in a SERIALIZABLE transaction that writes a row of the caller, too, and is retried as a whole.
+    /// `limiter.within` in a SERIALIZABLE transaction that also writes a row of the caller, and is retried as a whole.
     Work(Limiter, LimitRef),
-    /// `limiter.within` in a READ COMMITTED transaction of the caller.
+    /// `limiter.within` in the caller's READ COMMITTED transaction.
     Within(Limiter, LimitRef),
-    /// A READ COMMITTED transaction of the caller that writes a row of the application, too.
+    /// The caller's READ COMMITTED transaction, which also writes a row of the application.
     Transaction(PgPool, Part),
     /// A Lua script.
     Redis(RedisLimit),
 }
 
-/// The limits within a transaction of the caller, or the UPDATEs in their place.
+/// The limits within the caller's transaction, or the UPDATEs in their place.
 #[derive(Debug)]
 pub(crate) enum Part {
     /// `RateLimits::within`, with these limits in one call.
@@ -64,7 +64,7 @@ impl Peer {
         Arc::new(Self { name, processes, means, retries: AtomicU64::new(0) })
     }
 
-    /// So far.
+    /// The number of retries so far.
     pub(crate) fn retries(&self) -> u64 {
         match &self.means {
             Means::Limiter(limiter, _)
@@ -75,17 +75,17 @@ impl Peer {
         }
     }
 
-    /// What is left.
+    /// The tokens left for the key.
     pub(crate) async fn left(&self, key: &Arc<str>) -> Result<f64, Failure> {
         match &self.means {
             Means::Limiter(limiter, limit) | Means::Work(limiter, limit) | Means::Within(limiter, limit) => {
                 Ok(limiter.peek((limit.clone(), key.clone())).await?.remaining())
             }
-            _ => Err("this peer is not asked what is left".into()),
+            _ => Err("this peer does not report the tokens left".into()),
         }
     }
 
-    /// One decision: allowed or not.
+    /// Makes one decision. Returns whether it allows the call.
     pub(crate) async fn decide(&self, key: &Arc<str>) -> Result<bool, Failure> {
         match &self.means {
             Means::Update(pool) => Ok(update(pool, key).await?),
@@ -156,7 +156,7 @@ enum WorkError {
     Database(sqlx::Error),
 }
 
-/// BEGIN, an INSERT of the application, what decides, COMMIT.
+/// Runs BEGIN, an INSERT of the application, the decision, and COMMIT.
 async fn transaction(pool: &PgPool, part: &Part, key: &Arc<str>) -> Result<bool, WorkError> {
     let mut tx = pool.begin().await.map_err(WorkError::Database)?;
     let insert = sqlx::query("INSERT INTO messages (author, body) VALUES ($1, 'hello')").bind(&**key);

@@ -1,4 +1,4 @@
-//! The PostgreSQL of the run, and the yardsticks on it.
+//! The PostgreSQL server of the run, and the yardsticks on it.
 
 use pg_limiter::embedded::{Server, ServerConfig};
 use sqlx::postgres::PgPoolOptions;
@@ -8,9 +8,13 @@ use crate::Failure;
 use crate::cpu::Processes;
 use crate::limiters::PLENTY;
 
-/// A row to update; tables of an application; the function that the idea comes from (F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token
-/// buckets function)", 2022: update, insert if that found nothing); and a log of all hits of the last 10 seconds, which
-/// counts exactly because callers of one key wait for each other.
+/// The yardsticks:
+///
+/// - `plain`: a row to update.
+/// - `seed`: the function that the idea comes from, by F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets
+///   function)", 2022. It updates the row, and inserts it if there is none.
+/// - `orders` and `messages`: the tables of an application.
+/// - `log`: all hits of the last 10 seconds. It counts exactly, because an advisory lock serializes the callers of a key.
 const YARDSTICKS: &str = r#"
 CREATE TABLE plain (key text COLLATE "C" PRIMARY KEY, value double precision NOT NULL) WITH (fillfactor = 70);
 
@@ -60,7 +64,7 @@ END $$;
 #[derive(Debug)]
 pub(crate) struct Postgres {
     server: Server,
-    /// For the yardsticks: without the ping before each use, which is as good as a pool gets.
+    /// The pool of the yardsticks. It does not ping a connection before each use, so it is as fast as a pool can be.
     pub(crate) pool: PgPool,
 }
 
@@ -76,12 +80,12 @@ impl Postgres {
         Ok(Self { server, pool })
     }
 
-    /// Of the database that holds everything but what needs one of its own.
+    /// The URL of the main database. Some workloads have their own databases.
     pub(crate) fn url(&self) -> String {
         self.server.url("postgres")
     }
 
-    /// Rows with these keys for a bare UPDATE.
+    /// Inserts rows with these keys for a bare UPDATE.
     pub(crate) async fn rows_to_update(&self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), Failure> {
         let keys: Vec<String> = keys.into_iter().map(|key| key.as_ref().to_owned()).collect();
         let rows = "INSERT INTO plain SELECT key, $1 FROM unnest($2::text[]) AS key";
@@ -89,7 +93,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Another database with the limiter's table, empty: its URL.
+    /// Creates another database with the limiter's tables, which are empty, and returns its URL.
     pub(crate) async fn database(&self, name: &str) -> Result<String, Failure> {
         sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&self.pool).await?;
         let url = self.server.url(name);

@@ -1,5 +1,6 @@
-//! Callers in several processes at once, all on one key, of a limit with shards or without. A process is this program again, with an order in its
-//! environment: it gets ready and says so, begins when it is told to, and tells its tally as JSON.
+//! Callers in several concurrent processes, all on one key of a limit, with shards or without. Each process runs this program
+//! with an order in its environment. It prints `ready`, waits for a line on its standard input, runs, and prints its tally as
+//! JSON.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -23,11 +24,12 @@ use crate::stage::Stage;
 
 const ORDER: &str = "PG_LIMITER_PEERS_ORDER";
 
-/// Processes, and callers in each.
+/// The number of processes, and of callers in each.
 pub(crate) const ONE: (usize, usize) = (1, 256);
 pub(crate) const FOUR: (usize, usize) = (4, 64);
-/// The same for limits that are sharded: in the limiter's own transactions, and in those of callers.
+/// The same for sharded limits, in the limiter's own transactions.
 pub(crate) const EIGHT: (usize, usize) = (8, 32);
+/// The same for sharded limits, in the callers' transactions.
 pub(crate) const EIGHT_AT_WORK: (usize, usize) = (8, 4);
 
 pub(crate) fn cases(stage: &Stage) -> Vec<Case> {
@@ -49,7 +51,7 @@ pub(crate) fn cases(stage: &Stage) -> Vec<Case> {
     cases
 }
 
-/// How a process calls.
+/// How a process makes its calls.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Way {
     Own,
@@ -58,16 +60,16 @@ pub(crate) enum Way {
     Work,
 }
 
-/// To one process.
+/// The order to one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     url: String,
     way: Way,
-    /// Of a limit that is emptied, too, after the load.
+    /// The shards of the limit. If set, a bucket with as many shards is emptied after the load.
     shards: Option<u32>,
     callers: usize,
     time: Duration,
-    /// Of the team: each empties a bucket of its own.
+    /// The number of the team. Each team empties its own bucket.
     number: u64,
 }
 
@@ -90,7 +92,7 @@ impl Order {
         Ok(Peer::new(OWN, Processes(None), means))
     }
 
-    /// What the other process does.
+    /// Carries out the order, in the started process.
     pub(crate) async fn obey(self) -> Result<(), Failure> {
         let peer = self.peer(&self.shards.map_or_else(|| AMPLE.to_owned(), limiters::sharded)).await?;
         let load = Load { peer, callers: self.callers, picks: Picks::one("hot"), allowed: true };
@@ -109,13 +111,13 @@ impl Order {
     }
 }
 
-/// Processes that are ready.
+/// Processes that are ready to run together.
 pub(crate) struct Team {
     members: Vec<Member>,
 }
 
 struct Member {
-    /// Ended when dropped.
+    /// The process is killed when this is dropped.
     _process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
@@ -134,7 +136,7 @@ impl Team {
         Ok(team)
     }
 
-    /// All at once.
+    /// Runs all processes at the same time, and adds up their tallies.
     pub(crate) async fn run(mut self) -> Result<Tally, Failure> {
         for member in &mut self.members {
             member.input.write_all(b"go\n").await?;
@@ -160,11 +162,11 @@ impl Member {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(ORDER, order).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn()?;
-        let (input, output) = process.stdin.take().zip(process.stdout.take()).ok_or("a process without its pipes")?;
+        let (input, output) = process.stdin.take().zip(process.stdout.take()).ok_or("the process has no pipes")?;
         Ok(Self { _process: process, input, output: BufReader::new(output).lines() })
     }
 
     async fn line(&mut self) -> Result<String, Failure> {
-        Ok(self.output.next_line().await?.ok_or("a process ended too soon")?)
+        Ok(self.output.next_line().await?.ok_or("a process ended early")?)
     }
 }

@@ -1,4 +1,4 @@
-//! Redis: limits in Lua, over one multiplexed connection.
+//! Redis, with limits in Lua, over one multiplexed connection.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,8 +11,9 @@ use crate::cpu::Processes;
 use crate::keys::{Keys, PREFIX, partner};
 use crate::redis_server::RedisServer;
 
-/// As in pg-limiter: the server's clock in microseconds, two numbers a bucket, a denial writes nothing, and an idle
-/// bucket goes. ARGV: capacity, tokens a microsecond. Answers whether it is allowed, and if not the microseconds to wait.
+/// A token bucket that works as in pg-limiter: it uses the server's clock in microseconds and stores two numbers a bucket, a
+/// denial writes nothing, and an idle bucket expires. ARGV: the capacity, and the tokens per microsecond. It returns whether
+/// the call is allowed and, if not, the microseconds to wait.
 const TAKE: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -30,8 +31,8 @@ redis.call('HSET', KEYS[1], 'value', value, 'ts', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil((capacity - value) / rate / 1000))
 return {1, 0}";
 
-/// The same for two buckets: it checks both and then writes both, or neither. ARGV: capacity and tokens a microsecond of
-/// each. Answers like `TAKE`, with the longer wait.
+/// The same for two buckets: it checks both, and then writes both or neither. ARGV: the capacity and the tokens per
+/// microsecond of each. It returns the same as `TAKE`, with the longer wait.
 const TAKE_BOTH: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -59,10 +60,10 @@ for i = 1, 2 do
 end
 return {1, 0}";
 
-/// A sliding window of two counters, by the algorithm of Upstash's ratelimit: the count of the window before is weighted by
-/// the part of it that is still in the sliding window. A window has a key of its own, which expires. KEYS: the
-/// counters of the current window and of the one before. ARGV: limit, the caller's clock and the window, both in
-/// milliseconds. Answers whether the call is allowed, and if it is, how many are left.
+/// A sliding window with two counters, by the algorithm of Upstash's ratelimit: the previous window's count is weighted by
+/// how much of that window is still in the sliding window. Each window has its own key, which expires. KEYS: the counters of
+/// the current and of the previous window. ARGV: the limit, the caller's clock and the window, both in milliseconds. It
+/// returns whether the call is allowed and, if so, how many are left.
 const SLIDE: &str = "
 local limit, now, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local current = tonumber(redis.call('GET', KEYS[1]) or 0)
@@ -76,8 +77,8 @@ if redis.call('INCRBY', KEYS[1], 1) == 1 then
 end
 return {1, limit - used - 1}";
 
-/// A fixed window: one counter, which expires at the end of its window. ARGV: limit, window in milliseconds. Answers
-/// whether the call is allowed, and if it is, how many are left.
+/// A fixed window with one counter, which expires at the end of its window. ARGV: the limit, and the window in milliseconds.
+/// It returns whether the call is allowed and, if so, how many are left.
 const COUNT: &str = "
 local limit = tonumber(ARGV[1])
 local count = redis.call('INCR', KEYS[1])
@@ -107,9 +108,10 @@ impl Redis {
         Ok(redis)
     }
 
-    /// One that runs already, perhaps on another machine: its CPU time is not known.
+    /// Connects to a Redis that runs already, perhaps on another machine. Its CPU time is unknown.
     pub(crate) async fn at(url: &str) -> Result<Self, Failure> {
-        // What is too slow shows in the figures; it should not end the run. Callers wait for answers, not for a place.
+        // A slow answer shows in the figures, and must not end the run. The buffer has a place for every caller, so that callers
+        // wait only for their answers.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1024);
         let connection = Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?;
         let mut redis = Self { connection, version: String::new(), processes: Processes(None), server: None };
@@ -126,7 +128,7 @@ impl Redis {
         self.limit(TAKE, Asks::ItsKey, vec![capacity.to_string(), per_microsecond(period)])
     }
 
-    /// A token bucket of each key and of its partner among `others`, all or none.
+    /// Two token buckets, of each key and of its partner among `others`, all or none.
     pub(crate) fn two_buckets(&self, capacity: f64, period: Duration, others: Keys) -> RedisLimit {
         let (capacity, rate) = (capacity.to_string(), per_microsecond(period));
         self.limit(TAKE_BOTH, Asks::WithPartner(others), vec![capacity.clone(), rate.clone(), capacity, rate])
@@ -146,7 +148,7 @@ impl Redis {
         RedisLimit { connection: self.connection.clone(), script: Script::new(script), asks, arguments }
     }
 
-    /// Leaves nothing on a server that is not ours.
+    /// Removes the keys from a server that this run did not start.
     pub(crate) async fn clear(&self) -> Result<(), Failure> {
         if self.server.is_some() {
             return Ok(());
@@ -172,7 +174,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// The rate of one token in a period.
+/// The rate of one token per period.
 fn per_microsecond(period: Duration) -> String {
     format!("{:e}", 1.0 / period.as_micros() as f64)
 }
@@ -185,12 +187,12 @@ pub(crate) struct RedisLimit {
     arguments: Vec<String>,
 }
 
-/// The keys of Redis for the key of a call.
+/// The Redis keys for the key of a call.
 #[derive(Debug)]
 enum Asks {
     ItsKey,
     WithPartner(Keys),
-    /// One for the current window and one for the window before. The clock is an argument, too.
+    /// One key for the current window and one for the previous window. The clock is an argument, too.
     TwoWindows(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! A Redis of our own: it ends with this process, in whatever way that ends.
+//! A Redis server that this run starts. It ends with this process, however the process ends.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ const TO_START: Duration = Duration::from_secs(10);
 pub(crate) struct RedisServer {
     port: u16,
     watcher: Child,
-    /// Beside the folder of PostgreSQL: the same disk.
+    /// The folder is next to PostgreSQL's, so both are on the same disk.
     _dir: TempDir,
 }
 
@@ -34,7 +34,7 @@ impl RedisServer {
         version.status().is_ok_and(|status| status.success())
     }
 
-    /// Durable: every write is on the disk before it is answered. If not: in memory only.
+    /// If `durable`, every write is on disk before Redis answers. Otherwise, the data is in memory only.
     pub(crate) async fn start(durable: bool) -> Result<Self, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let dir = tempfile::Builder::new().prefix("pg-limiter-redis-").tempdir()?;
@@ -46,7 +46,7 @@ impl RedisServer {
         } else {
             &["--appendonly", "no"]
         });
-        // A Ctrl-C is for this process; the watcher sees it end, and has then to end the server.
+        // A separate process group, so that Ctrl-C ends only this process. The watcher then ends the server.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut watch, 0);
         let watcher = watch.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;

@@ -1,10 +1,10 @@
-//! What was measured, and medians of it.
+//! The measurements, and their medians.
 
 use crate::Failure;
 use crate::case::{Id, Measured};
 use crate::limiters::FEW;
 
-/// One line of the table in one round.
+/// The measurement for one line of the table in one round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     round: usize,
@@ -17,12 +17,13 @@ pub(crate) struct Figures {
     pub(crate) per_second: Option<f64>,
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// For each decision, as the next.
+    /// Retries per decision.
     pub(crate) retries: Option<f64>,
+    /// The server's CPU time per decision.
     pub(crate) cpu_us: Option<f64>,
-    /// The part of the machine's CPU time that was stolen from it.
+    /// The percentage of the machine's CPU time that other machines on its host took.
     pub(crate) steal_percent: Option<f64>,
-    /// Of a bucket that was emptied: how many tokens too many were given out, and how many denials were wrong.
+    /// For a bucket that was emptied: how many tokens were admitted in excess, and how many denials were wrong.
     pub(crate) over_admissions: Option<f64>,
     pub(crate) false_denials: Option<f64>,
 }
@@ -36,11 +37,11 @@ impl From<Measured> for Figures {
             p50_ms: tally.latencies.percentile_ms(0.5),
             p99_ms: tally.latencies.percentile_ms(0.99),
             retries: some(tally.retries as f64 / count),
-            // With the emptying of a bucket, which is not among the decisions counted, it says nothing.
+            // The decisions that empty a bucket use CPU time, but are not counted, so the figure would be wrong with them.
             cpu_us: cpu.filter(|_| tally.emptied.is_none()).and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
             steal_percent: stolen,
             over_admissions: tally.emptied.map(|emptied| emptied.admitted.saturating_sub(FEW.into()) as f64),
-            // A token that nobody got was refused to all.
+            // If fewer tokens were admitted than the bucket held, the denials were wrong, too.
             false_denials: tally
                 .emptied
                 .map(|emptied| emptied.false_denials.max(u64::from(FEW).saturating_sub(emptied.admitted)) as f64),
@@ -66,7 +67,7 @@ impl Results {
         }
     }
 
-    /// The lines of the table, in the order in which they were measured first.
+    /// The lines of the table, in the order of their first measurements.
     pub(crate) fn lines(&self) -> Vec<(Id, Figures)> {
         let mut ids: Vec<Id> = Vec::new();
         for run in &self.runs {
@@ -94,12 +95,12 @@ impl Results {
         median(self.runs.iter().filter(|run| run.id == *id).filter_map(|run| figure(&run.figures)).collect())
     }
 
-    /// Over all rounds.
+    /// The sum over all rounds.
     fn sum(&self, id: &Id, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         self.runs.iter().filter(|run| run.id == *id).filter_map(|run| figure(&run.figures)).reduce(|a, b| a + b)
     }
 
-    /// Over all of a work.
+    /// The sum over all rounds and peers of a workload.
     pub(crate) fn total(&self, work: &str, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         self.runs.iter().filter(|run| run.id.work == work).filter_map(|run| figure(&run.figures)).reduce(|a, b| a + b)
     }

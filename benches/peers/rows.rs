@@ -1,4 +1,4 @@
-//! A lone caller on random keys of a large table: a limit beside a bare UPDATE of the same table.
+//! A lone caller on random keys of a large table. It compares a limit with a bare UPDATE of the same table.
 
 use std::time::Instant;
 
@@ -15,9 +15,9 @@ use crate::names::{ROWS, ROWS_LIMIT, ROWS_LIMIT_QUICK, ROWS_UPDATE, ROWS_UPDATE_
 use crate::peer::Means;
 use crate::stage::Stage;
 
-/// Rows that one statement fills in.
+/// The number of rows that one statement inserts.
 const AT_ONCE: usize = 1_000_000;
-/// More keys than are called in a run, and few enough to make them beforehand.
+/// The number of different keys: more than a run calls, and few enough to create in advance.
 const PICKED: usize = 200_000;
 
 pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
@@ -34,14 +34,15 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let connection = PgConnection::connect(&url).await?;
     let update = stage.peer(update, Means::UpdateBucket(Mutex::new(connection)));
     let own = stage.limiter(limit, &url, Isolation::Serializable, AMPLE).await?;
-    // Pages are written in full after a checkpoint: so that each peer finds as many of them, it begins with one.
+    // After a checkpoint, the first change to each page writes it to the WAL in full. Each peer begins with a checkpoint, so
+    // that this costs each of them the same.
     let before = Some((PgPool::connect(&url).await?, "CHECKPOINT".to_owned()));
     let picks = Picks::Uniform(some_of(rows));
     let load = |peer| Load { peer, callers: 1, picks: picks.clone(), allowed: true };
     Ok([update, own].map(|peer| Case::calls_after(ROWS, load(peer), before.clone())).into())
 }
 
-/// Buckets of which one token in a thousand is taken, so that they stay for long.
+/// Fills in buckets with one token in a thousand taken, so that they do not become idle soon.
 async fn fill(url: &str, rows: usize) -> Result<(), Failure> {
     let began = Instant::now();
     let pool = PgPool::connect(url).await?;

@@ -1,4 +1,4 @@
-//! A log of all hits beside two counters, with 10,000 hits in the window.
+//! Compares a sliding window that logs every hit with pg-limiter's counters, with 10,000 hits in the window.
 
 use pg_limiter::Isolation;
 
@@ -13,7 +13,7 @@ use crate::stage::Stage;
 
 const HITS: u32 = 10_000;
 const KEY: &str = "sliding";
-/// Of each.
+/// The numbers of callers that each peer is measured with.
 pub(crate) const CALLERS: [usize; 2] = [1, 32];
 
 pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
@@ -23,7 +23,8 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let pool = &stage.postgres.pool;
     let log = stage.peer(LOG, Means::SlidingLog(pool.clone()));
     let counter = stage.limiter(COUNTER, &stage.postgres.url(), Isolation::Serializable, limiters::SLIDING).await?;
-    // What the counter costs does not depend on them. Spread over the window, so that about as many leave as callers add.
+    // The log's hits are spread over the window, so that about as many expire as the callers add. The cost of the counters
+    // does not depend on the number of hits.
     let hits = format!(
         "TRUNCATE log;
          INSERT INTO log SELECT '{PREFIX}{KEY}', now() - make_interval(secs => {window} * n / {HITS}.0)

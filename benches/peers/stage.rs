@@ -25,14 +25,14 @@ impl Stage {
     pub(crate) async fn set(options: Options) -> Result<Self, Failure> {
         let (in_memory, durable) = match std::env::var("REDIS_URL") {
             Ok(url) => {
-                eprintln!("REDIS_URL is measured as the Redis in memory; there is no durable one");
+                eprintln!("REDIS_URL is measured in place of the Redis in memory; the durable Redis is skipped");
                 (Some(Redis::at(&url).await?), None)
             }
             Err(_) if RedisServer::is_installed() => {
                 (Some(Redis::start(false).await?), Some(Redis::start(true).await?))
             }
             Err(_) => {
-                eprintln!("no redis-server in PATH and no REDIS_URL: Redis is left out");
+                eprintln!("no redis-server in PATH and no REDIS_URL: Redis is skipped");
                 (None, None)
             }
         };
@@ -43,7 +43,7 @@ impl Stage {
         self.in_memory.as_ref().map(|redis| redis.version.as_str())
     }
 
-    /// One that decides on this server of PostgreSQL.
+    /// A peer that decides on this PostgreSQL server.
     pub(crate) fn peer(&self, name: &'static str, means: Means) -> Arc<Peer> {
         Peer::new(name, self.postgres.processes(), means)
     }
@@ -64,7 +64,7 @@ impl Stage {
         Ok(self.peer(name, Means::Limiter(limiter, limit.into())))
     }
 
-    /// A limit on each Redis that runs: none, one or two.
+    /// One peer for each Redis that runs: none, one or two.
     pub(crate) fn redis(&self, limit: impl Fn(&Redis) -> RedisLimit) -> Vec<Arc<Peer>> {
         let redis = [(REDIS, &self.in_memory), (REDIS_DURABLE, &self.durable)];
         let there = redis.into_iter().filter_map(|(name, redis)| Some((name, redis.as_ref()?)));
@@ -72,7 +72,7 @@ impl Stage {
         there.map(peer).collect()
     }
 
-    /// Leaves nothing behind.
+    /// Removes the keys of this run from a Redis that it did not start.
     pub(crate) async fn clear(&self) -> Result<(), Failure> {
         if let Some(redis) = &self.in_memory {
             redis.clear().await?;

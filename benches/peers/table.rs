@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as a table.
 
 use crate::results::Results;
 use crate::stage::Stage;
@@ -31,7 +31,7 @@ pub(crate) fn print(stage: &Stage, results: &Results) {
             number(figures.steal_percent, 1),
         );
     }
-    println!("\nretries and the server's CPU time are for each decision\n");
+    println!("\nretries and CPU us (the server's CPU time) are per decision\n");
     for target in targets::of(results, options) {
         let promised = target.target.map(|number| format!("at {} {number}", target.at.as_str()));
         let met = target.met().map_or("", |met| if met { "met" } else { "MISSED" });

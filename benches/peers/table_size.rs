@@ -1,4 +1,4 @@
-//! What is left of many decisions on one key: pages of the table. Made once, not in every round.
+//! The size of the table, in pages, after many decisions on one key. It is measured once, not in every round.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The ratios that the project promises, and whether they hold here.
+//! The ratios that the project promises, and whether this run met them.
 
 use crate::case::Id;
 use crate::names::*;
@@ -25,9 +25,9 @@ impl At {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) field: &'static str,
-    /// Nothing if it was not measured.
+    /// `None` if it was not measured.
     pub(crate) value: Option<f64>,
-    /// Nothing for what is only told.
+    /// `None` for a ratio that is only reported.
     pub(crate) target: Option<f64>,
     pub(crate) at: At,
 }
@@ -77,7 +77,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     let kept = |[before, under]: [Id; 2]| speed(under, before);
     let (kept_within, kept_combined) = (kept(old_snapshot::WITHIN_IDS), kept(old_snapshot::COMBINED_IDS));
     let kept_least = kept_within.into_iter().chain(kept_combined).reduce(f64::min);
-    // A quick run makes fewer decisions than the name says.
+    // A quick run makes fewer decisions than the field's name states.
     let pages = results.table_pages.filter(|_| !options.quick).map(|pages| pages as f64);
     let remembered = results.median(&Id::of(DENIED, REMEMBERED, 1), |figures| figures.per_second);
     let mut targets = vec![

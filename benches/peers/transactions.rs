@@ -1,4 +1,4 @@
-//! The caller's transaction, READ COMMITTED: an INSERT of the application, and limits or bare UPDATEs.
+//! The caller's READ COMMITTED transaction, with an INSERT of the application and with limits or bare UPDATEs.
 
 use pg_limiter::RateLimits;
 
@@ -11,7 +11,7 @@ use crate::names::{TRANSACTION_LIMIT, TRANSACTION_SLIDING, TRANSACTION_TWO, TWO_
 use crate::peer::{Means, Part};
 use crate::stage::Stage;
 
-/// As many as the pool has connections.
+/// One caller for each connection of the pool.
 pub(crate) const CALLERS: usize = 32;
 
 pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
@@ -31,7 +31,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
         let peers = [(updates, Part::Updates(limits.len())), (WITHIN, within)]
             .map(|(name, part)| stage.peer(name, Means::Transaction(pool.clone(), part)));
         call_each_once(stage, &peers, &keys).await?;
-        // The application's table is as small for each of them.
+        // The application's table is empty at first for each peer.
         let before = Some((pool.clone(), "TRUNCATE messages".to_owned()));
         let load = |peer| Load { peer, callers: CALLERS, picks: Picks::Uniform(keys.clone()), allowed: true };
         cases.extend(peers.map(|peer| Case::calls_after(work, load(peer), before.clone())));

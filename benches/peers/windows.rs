@@ -1,4 +1,4 @@
-//! Sliding and fixed windows: many callers on many keys beside Redis, and a lone caller beside a bare UPDATE.
+//! Sliding and fixed windows: compares many callers on many keys with Redis, and a lone caller with a bare UPDATE.
 
 use pg_limiter::Isolation::Serializable;
 use sqlx::{Connection, PgConnection};

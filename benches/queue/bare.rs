@@ -1,4 +1,4 @@
-//! A bare SKIP LOCKED queue.
+//! A bare queue with SKIP LOCKED, to compare with.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub(crate) async fn enqueue(site: &Site, options: &Options, at_once: usize) -> R
     .await
 }
 
-/// Rows as large as jobs, each in a transaction of the caller.
+/// Inserts rows as large as pg-limiter's jobs, each in the caller's transaction.
 pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
     let (pool, padding) = (site.pool.clone(), Arc::<str>::from(&*site.padding));
     per_second(options, move || {
@@ -57,7 +57,7 @@ pub(crate) async fn fill(site: &Site, jobs: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Jobs in a second: each is claimed and done in one transaction.
+/// Returns the jobs per second. Each job is claimed and marked as done in one transaction.
 pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
     let began = Instant::now();
     let workers: Vec<_> = (0..CONCURRENCY)
@@ -83,6 +83,6 @@ pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
     for worker in workers {
         done += worker.await??;
     }
-    assert_eq!(done, jobs, "every job once");
+    assert_eq!(done, jobs, "every job must run once");
     Ok(jobs as f64 / began.elapsed().as_secs_f64())
 }

@@ -1,10 +1,10 @@
-//! The queue beside a bare one: `cargo bench --bench queue --features embedded`.
+//! Compares the queue with a bare queue: `cargo bench --bench queue --features embedded`.
 //!
 //! The bare queue is a table, an INSERT, and FOR UPDATE SKIP LOCKED, without limits, groups, leases or retries: the least
-//! that a queue in PostgreSQL can do. Both are measured in every round, in turn, on one durable server; a ratio is the
-//! median of the ratios of the rounds.
+//! that a queue in PostgreSQL can do. Every round measures both in turn, on one durable server. A ratio is the median of the
+//! ratios of the rounds.
 //!
-//! `-- --help` tells the options.
+//! `-- --help` lists the options.
 
 mod bare;
 mod options;
@@ -49,7 +49,8 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rates of the bare queue and of ours, measured one right after the other. `None` for delays: the bare queue has none.
+/// Returns the rates of the bare queue and of pg-limiter's, measured one right after the other. Returns `None` for delays,
+/// which the bare queue does not have.
 async fn pair(site: &Site, options: &Options, work: &str) -> Result<Option<(f64, f64)>, Failure> {
     let (groups, at_once) = match work {
         ENQUEUE_ONE_GROUP | WORK_ONE_GROUP => (1, 1),

@@ -7,13 +7,13 @@ use crate::report::WORKS;
 
 pub(crate) const HELP: &str = "\
 cargo bench --bench queue --features embedded -- [options]
-  --rounds N      how often everything is measured (default 5)
-  --seconds S     how long each measurement of enqueueing takes (default 2)
-  --jobs N        how many jobs are worked off (default 10000)
-  --only A,B      only these works: enqueue, enqueue_one_group, enqueue_100, enqueue_transaction, work,
+  --rounds N      the number of rounds (default 5)
+  --seconds S     the length of each measurement that enqueues (default 2)
+  --jobs N        the number of jobs in each measurement that runs jobs (default 10000)
+  --only A,B      run only these workloads: enqueue, enqueue_one_group, enqueue_100, enqueue_transaction, work,
                   work_one_group, delays
-  --quick         see that it works: 1 round of 0.3 s, 300 jobs; its figures say little
-  --json          one JSON object on standard output";
+  --quick         check that the benchmark works: 1 round of 0.3 s and 300 jobs; the figures mean little
+  --json          print one JSON object";
 
 #[derive(Debug)]
 pub(crate) struct Options {
@@ -22,17 +22,17 @@ pub(crate) struct Options {
     pub(crate) jobs: i64,
     pub(crate) quick: bool,
     pub(crate) json: bool,
-    /// Empty: all works.
+    /// The workloads to run. Empty: all.
     only: Vec<String>,
 }
 
 impl Options {
-    /// Nothing if help is asked for.
+    /// Reads the options. Returns `None` for `--help`.
     pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Failure> {
         let (mut rounds, mut seconds, mut jobs) = (None, None, None);
         let (mut json, mut quick, mut only) = (false, false, Vec::new());
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| format!("{argument} takes a value\n{HELP}"));
+            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value\n{HELP}"));
             match argument.as_str() {
                 "--rounds" => rounds = Some(value()?.parse::<usize>()?.max(1)),
                 "--seconds" => seconds = Some(Duration::try_from_secs_f64(value()?.parse()?)?),
@@ -46,7 +46,7 @@ impl Options {
             }
         }
         if let Some(unknown) = only.iter().find(|work| !WORKS.contains(&work.as_str())) {
-            return Err(format!("unknown work {unknown}, known: {}", WORKS.join(", ")).into());
+            return Err(format!("unknown workload {unknown}: use one of {}", WORKS.join(", ")).into());
         }
         let (usual_rounds, usual_time, usual_jobs) =
             if quick { (1, Duration::from_millis(300), 300) } else { (5, Duration::from_secs(2), 10_000) };

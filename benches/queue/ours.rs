@@ -1,4 +1,4 @@
-//! The rate-limited queue.
+//! pg-limiter's queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::options::Options;
 use crate::site::{CONCURRENCY, FREE, PACED, Site};
 use crate::timed::per_second;
 
-/// Goes through the groups.
+/// Returns the next job. The jobs go to the groups in turn.
 fn job(nth: &AtomicU64, groups: u64) -> Result<Job, Failure> {
     let group = nth.fetch_add(1, Ordering::Relaxed) % groups;
     Ok(Job::new((FREE, group.to_string()), &serde_json::json!({ "n": 1 }))?)
@@ -70,7 +70,7 @@ fn config() -> WorkerConfig {
     config
 }
 
-/// Jobs in a second.
+/// Returns the jobs per second.
 pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
     let (left, all) = (Arc::new(AtomicI64::new(jobs)), Arc::new(Notify::new()));
     let done = Arc::clone(&all);
@@ -83,15 +83,15 @@ pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
     let began = Instant::now();
     let report = site.queue.worker(config(), handler)?.run(all.notified()).await?;
     let elapsed = began.elapsed();
-    assert_eq!(i64::try_from(report.done)?, jobs, "every job once: {report:?}");
+    assert_eq!(i64::try_from(report.done)?, jobs, "every job must run once: {report:?}");
     Ok(jobs as f64 / elapsed.as_secs_f64())
 }
 
-/// From the time that jobs were reserved for to the start of their handlers, in milliseconds.
+/// Returns the delays from the reserved times of jobs to the start of their handlers, in milliseconds.
 pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, Failure> {
     let (started, mut delays) = mpsc::unbounded_channel();
     let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
-        // The server is on this machine: its clock is this one.
+        // The server runs on this machine, so both use the same clock.
         let delay = SystemTime::now().duration_since(job.run_at).unwrap_or(Duration::ZERO);
         let _ = started.send(delay.as_secs_f64() * 1000.0);
         Box::pin(async { Ok(Finish::Done) })
@@ -100,7 +100,7 @@ pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, F
     let mut seen = Vec::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
-    // It is asleep before there is anything to do.
+    // Wait until the worker is asleep before enqueueing jobs.
     let asleep = "SELECT EXISTS (SELECT FROM rate_limit_workers WHERE asleep_until > 0)";
     while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&site.pool).await? {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -115,7 +115,7 @@ pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, F
         }
     }
     while seen.len() < 20 * each {
-        seen.push(delays.recv().await.ok_or("the worker has ended")?);
+        seen.push(delays.recv().await.ok_or("the worker ended early")?);
     }
     let _ = stop.send(());
     running.await??;

@@ -1,4 +1,4 @@
-//! Medians over the rounds.
+//! The report: medians over the rounds.
 
 use serde_json::{Map, Value, json};
 
@@ -13,11 +13,11 @@ pub(crate) const WORK: &str = "work";
 pub(crate) const WORK_ONE_GROUP: &str = "work_one_group";
 pub(crate) const DELAYS: &str = "delays";
 
-/// All works, in the order of a round.
+/// All workloads, in the order of a round.
 pub(crate) const WORKS: [&str; 7] =
     [ENQUEUE, ENQUEUE_ONE_GROUP, ENQUEUE_100, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, DELAYS];
 
-/// The ratios that the project promises, by their works.
+/// The ratios that the project promises, with their workloads.
 const TARGETS: [(&str, &str); 6] = [
     ("enqueue_vs_insert", ENQUEUE),
     ("enqueue_one_group_vs_insert", ENQUEUE_ONE_GROUP),
@@ -27,13 +27,13 @@ const TARGETS: [(&str, &str); 6] = [
     ("work_one_group_vs_bare", WORK_ONE_GROUP),
 ];
 
-/// The part of the bare queue's rate that the queue has to reach.
+/// The share of the bare queue's rate that the queue has to reach.
 const AT_LEAST: f64 = 0.5;
 
-/// One work in one round.
+/// The results of one workload in one round.
 struct Pair {
     work: &'static str,
-    /// Jobs in a second.
+    /// Jobs per second, as in the next field.
     bare: f64,
     ours: f64,
     steal_percent: Option<f64>,
@@ -42,7 +42,7 @@ struct Pair {
 #[derive(Default)]
 pub(crate) struct Report {
     pairs: Vec<Pair>,
-    /// In milliseconds.
+    /// The delays from the reserved time to the handler, in milliseconds.
     delays: Vec<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Report {
 
     pub(crate) fn print(&self, site: &Site, options: &Options) {
         println!(
-            "{}, {} rounds, {CALLERS} callers who enqueue, {CONCURRENCY} jobs at once",
+            "{}, {} rounds, {CALLERS} callers that enqueue, {CONCURRENCY} concurrent jobs",
             site.server.source(),
             options.rounds
         );
@@ -74,7 +74,7 @@ impl Report {
             );
         }
         if let Some((p50, p99)) = self.delay(0.5).zip(self.delay(0.99)) {
-            println!("from run_at to the handler, 20 groups of 10 a second: p50 {p50:.1} ms, p99 {p99:.1} ms");
+            println!("delay from run_at to the handler, 20 groups at 10 a second: p50 {p50:.1} ms, p99 {p99:.1} ms");
         }
     }
 
@@ -108,7 +108,7 @@ impl Report {
         })
     }
 
-    /// Those that were measured, each once.
+    /// The workloads that were measured, each once.
     fn works(&self) -> Vec<&'static str> {
         WORKS.into_iter().filter(|work| self.pairs.iter().any(|pair| pair.work == *work)).collect()
     }

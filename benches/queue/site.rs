@@ -1,4 +1,4 @@
-//! The server, and both queues on it.
+//! The server, with both queues on it.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::{Failure, bare, ours};
 
-/// Those who enqueue at the same time.
+/// The number of concurrent callers that enqueue.
 pub(crate) const CALLERS: usize = 32;
 
-/// Jobs that run at the same time.
+/// The number of concurrent jobs.
 pub(crate) const CONCURRENCY: usize = 8;
 
-/// A limit that never makes anybody wait, and one that does.
+/// A limit with enough tokens that no job waits.
 pub(crate) const FREE: &str = "free";
+/// A limit that makes jobs wait.
 pub(crate) const PACED: &str = "paced";
 
 const BARE: &str = "
@@ -36,7 +37,7 @@ pub(crate) struct Site {
     pub(crate) server: Server,
     pub(crate) pool: PgPool,
     pub(crate) queue: Queue,
-    /// Text that makes a row of the bare queue as large as a job.
+    /// Text that makes a row of the bare queue as large as a job of pg-limiter's.
     pub(crate) padding: String,
 }
 
@@ -45,7 +46,7 @@ impl Site {
         let mut config = ServerConfig::default();
         config.settings.push(("max_connections".to_owned(), "200".to_owned()));
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await??;
-        // Without the ping before each use, for both.
+        // Neither queue pings a connection before it uses it.
         let options = PgPoolOptions::new()
             .min_connections(CALLERS as u32)
             .max_connections(CALLERS as u32 + 4)
@@ -73,7 +74,7 @@ impl Site {
         Ok("x".repeat(usize::try_from(job.saturating_sub(row)).unwrap_or_default()))
     }
 
-    /// Each measurement begins with empty tables.
+    /// Empties the tables before the next measurement.
     pub(crate) async fn clear(&self) -> Result<(), Failure> {
         let sql = "TRUNCATE bare_jobs, rate_limit_jobs, rate_limit_groups, rate_limit_workers, rate_limits; CHECKPOINT";
         sqlx::raw_sql(sql).execute(&self.pool).await?;

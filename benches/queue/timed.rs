@@ -1,4 +1,4 @@
-//! Many callers, for a while.
+//! Runs concurrent callers for a given time.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use crate::Failure;
 use crate::options::Options;
 use crate::site::CALLERS;
 
-/// How many in a second: `call` says how many each of its calls made. What happens only once on each connection is over by
-/// then.
+/// Returns the jobs per second. `call` returns how many jobs it enqueued. A warm-up comes first, so that the work done once
+/// for each connection is not measured.
 pub(crate) async fn per_second<F, C>(options: &Options, call: C) -> Result<f64, Failure>
 where
     C: Fn() -> F + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-/// Rows as lines in columns: those in `texts` to the left, numbers to the right.
+/// Aligns rows in columns: the columns in `texts` to the left, the others to the right.
 pub(super) fn aligned(cells: &[Vec<String>], texts: &[usize]) -> Vec<String> {
     let columns = cells.first().map_or(0, Vec::len);
     let widths: Vec<usize> = (0..columns)

@@ -1,4 +1,4 @@
-//! Which database: the one that was named, or a private server.
+//! The database to use: the one that the arguments name, or a private server.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use pg_limiter::migrate::Migrator;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the arguments say. Nothing is started or connected yet.
+/// The database that the arguments name. No server is started and no connection is open yet.
 #[derive(Debug)]
 pub(super) struct Database {
     /// `None`: a private server.
@@ -22,7 +22,7 @@ pub(super) struct Database {
     pub(super) schema: Schema,
 }
 
-/// A database that can be connected to. A private server lives as long as this does.
+/// A database that accepts connections. Dropping this stops the private server.
 #[derive(Debug)]
 pub(super) struct Running {
     options: PgConnectOptions,
@@ -40,23 +40,23 @@ impl Database {
         Ok(Self { options, schema })
     }
 
-    /// Starts the private server if there is to be one. Nothing in it outlives this run.
+    /// Starts the private server if no database was named. Its data does not outlive this run.
     pub(super) async fn start(self) -> Result<Running, CliError> {
         let mut config = ServerConfig::default();
         config.durable = false;
         self.start_with(config).await
     }
 
-    /// The same with a server that waits for the disk, as one that keeps its data does: for what shows figures.
+    /// Like `start`, but the private server waits for the disk, as a durable server does. For commands that measure.
     pub(super) async fn start_durable(self) -> Result<Running, CliError> {
         self.start_with(ServerConfig::default()).await
     }
 
-    /// The one that was named: of a server that was just made there is nothing to find out.
+    /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
     pub(super) fn named(self) -> Result<Running, CliError> {
         match self.options {
             Some(options) => Ok(Running { options, schema: self.schema, server: None }),
-            None => Err(CliError::usage("which database? Give --database-url, or set DATABASE_URL")),
+            None => Err(CliError::usage("no database given: use --database-url URL, or set DATABASE_URL")),
         }
     }
 
@@ -66,19 +66,22 @@ impl Database {
             return Ok(Running { options, schema, server: None });
         }
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
-        output::note(format!("no --database-url, no DATABASE_URL: private {}, for this run only", server.source()));
+        output::note(format!(
+            "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
+            server.source()
+        ));
         let options = server.url("postgres").parse::<PgConnectOptions>().map_err(CliError::failed)?;
         Ok(Running { options: options.disable_statement_logging(), schema, server: Some(server) })
     }
 }
 
-/// The one given, or else that of the environment, where an empty one counts as none.
+/// The URL of `--database-url`, or else of `DATABASE_URL`. An empty variable counts as unset.
 fn url(given: Option<String>) -> Result<Option<String>, CliError> {
     let url = match given {
-        // Of a script whose variable is not set: a private server in its place would allow everything.
+        // A script passed a variable that is not set. A private server would then allow everything.
         Some(url) if url.trim().is_empty() => {
             return Err(CliError::usage(
-                "--database-url is empty: name a database, or leave it out for a private server",
+                "--database-url is empty: give a URL, or omit the option to use a private server",
             ));
         }
         Some(url) => Some(url),
@@ -89,26 +92,30 @@ fn url(given: Option<String>) -> Result<Option<String>, CliError> {
     Ok(url.filter(|url| !url.trim().is_empty()))
 }
 
-/// No message shows the URL: there may be a password in it.
+/// Parses the URL. No message shows it, because it may contain a password.
 fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
     if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-        return Err(CliError::usage("the database URL does not begin with postgres://"));
+        return Err(CliError::usage(
+            "the database URL does not begin with postgres://: use postgres://user:password@host/name",
+        ));
     }
     let options: PgConnectOptions =
-        url.parse().map_err(|error| CliError::usage(format!("the database URL cannot be used: {error}")))?;
+        url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
     Ok(options.application_name("pg-limiter").disable_statement_logging())
 }
 
-/// In time, or not at all.
+/// Connects, or times out after [`PATIENCE`].
 pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let connecting = PgConnection::connect_with(options);
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
-/// What a user is told of it.
+/// The message for a failed connection, with advice if TLS is the cause.
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
     match error {
-        sqlx::Error::PoolTimedOut => CliError::failed(format!("the database did not answer within {PATIENCE:?}")),
+        sqlx::Error::PoolTimedOut => CliError::failed(format!(
+            "the database did not answer within {PATIENCE:?}: check that it is running and reachable"
+        )),
         error => {
             let advice = tls::advice(&error, cfg!(feature = "rustls"));
             let advice = advice.map_or_else(String::new, |advice| format!("\n{advice}"));
@@ -122,7 +129,7 @@ impl Running {
         &self.schema
     }
 
-    /// Where a private server comes from.
+    /// The programs that a private server runs, for messages.
     pub(super) fn private_source(&self) -> Option<&str> {
         self.server.as_ref().map(Server::source)
     }
@@ -135,14 +142,14 @@ impl Running {
         connect_with(&self.options).await.map_err(cannot_connect)
     }
 
-    /// A pool, after one connection has shown that the database is there: a pool would try for long.
+    /// Returns a pool, after one connection has succeeded: a pool alone would retry for long.
     pub(super) async fn pool(&self, connections: u32) -> Result<PgPool, CliError> {
         self.connect().await?.close().await.map_err(CliError::failed)?;
         let options = PgPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE);
         Ok(options.connect_lazy_with(self.options.clone()))
     }
 
-    /// A pool whose database has the limiter's schema, if it is a private one. Elsewhere, migrating is the user's choice.
+    /// Like `pool`, but migrates a private server first. Any other database is migrated only on request.
     pub(super) async fn ready_pool(&self, connections: u32) -> Result<PgPool, CliError> {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {

@@ -13,9 +13,9 @@ use pg_limiter::{Call, Decision, Error, Item, KeySecret, Limiter, LimiterConfig,
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
-    /// The limit's name
+    /// Name of the limit
     name: String,
-    /// Who is limited; the empty key is the one shared bucket
+    /// Key of the bucket, such as the id of a user; the empty key is one bucket that all share
     #[arg(default_value = "")]
     key: String,
     #[command(flatten)]
@@ -31,10 +31,10 @@ pub(super) struct PeekArgs {
 pub(super) struct DecideArgs {
     #[command(flatten)]
     what: PeekArgs,
-    /// How many tokens
+    /// Number of tokens
     #[arg(long, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     count: f64,
-    /// Take the tokens even if they are not there yet, and say how long to wait for them
+    /// Take the tokens even if they are not available yet, and print how long to wait for them
     #[arg(long)]
     reserve: bool,
 }
@@ -70,7 +70,7 @@ async fn decide(
     }
     let decision = ask((limits, secret), call, json, database, how).await?;
     let code = ExitCode::from(u8::from(decision.is_denied()));
-    // The exit code stands, whether or not anybody reads the line.
+    // The exit code stays the same if standard output is closed.
     match output::line(if json { json::decision(&decision) } else { human(&decision) }) {
         Ok(()) | Err(CliError::OutputClosed) => Ok(code),
         Err(error) => Err(error),
@@ -84,7 +84,7 @@ async fn ask<T>(
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<T, Error>,
 ) -> Result<T, CliError> {
-    // What can never be needs no database.
+    // Reject a call that can never be allowed without connecting to the database.
     if let Err(error) = call.validate(Op::Limit, &limits) {
         if json {
             output::line(json::impossible(&error))?;

@@ -4,16 +4,16 @@ use pg_limiter::embedded::ServerError;
 use pg_limiter::migrate::MigrateError;
 use pg_limiter::{Error, InvalidCall, InvalidSchema};
 
-/// What ends a run: a message for stderr, and the exit code that goes with it.
+/// The error that ends a run: a message for standard error, and its exit code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    /// The arguments, the files, or a request that can never be allowed.
+    /// An invalid argument or file, or a request that can never be allowed.
     #[error("{0}")]
     Usage(String),
-    /// The database, or anything else.
+    /// A failure of the database, or any other failure.
     #[error("{0}")]
     Failed(String),
-    /// Nobody reads the output any more: `pg-limiter .. | head`.
+    /// The reader has closed standard output, as in `pg-limiter .. | head`. The exit code is 0, and no message is printed.
     #[error("the output was closed")]
     OutputClosed,
 }

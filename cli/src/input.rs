@@ -1,4 +1,4 @@
-//! Files, and `-` for standard input.
+//! Reads files, and standard input for `-`.
 
 use std::fs;
 use std::io::Read;
@@ -14,12 +14,12 @@ pub(super) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == STDIN
 }
 
-/// As messages name it.
+/// The name for messages.
 pub(super) fn name(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// All of it.
+/// Reads the whole file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let result = if is_stdin(path) {
         let mut bytes = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     result.map_err(|error| CliError::usage(format!("cannot read {}: {error}", name(path))))
 }
 
-/// A limits file: JSON if it is called so (or, from standard input, looks so), otherwise TOML.
+/// Reads a limits file. It is JSON if its name ends in `.json`, or if standard input begins with `{`; otherwise TOML.
 pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
     let name = name(path);
     let text = String::from_utf8(read(path)?).map_err(|_| CliError::usage(format!("{name}: the file is not UTF-8")))?;
@@ -48,7 +48,7 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
     Ok(limits)
 }
 
-/// Says what is allowed in a limit, but hardly wise.
+/// Prints warnings for options of limits that are valid but rarely useful.
 pub(super) fn warn(limits: &Limits) {
     for (name, limit) in limits.iter() {
         limit.warnings().iter().for_each(|warning| output::note(format_args!("warning: limit \"{name}\": {warning}")));

@@ -1,4 +1,4 @@
-//! JSON: decisions as the contract of replays writes them, and other objects in the same style.
+//! Formats decisions and other objects as JSON, in the style of the decisions that `replay` prints.
 
 use crate::text::{milliseconds, plain};
 use pg_limiter::{Decision, InvalidCall};
@@ -22,8 +22,8 @@ pub(super) fn impossible(error: &InvalidCall) -> String {
     format!("{{\"error\": {}, \"message\": {}}}", string(error.code()), string(&error.to_string()))
 }
 
-/// `{"a": 1, "b": null}` on one line, of values that are JSON already. Control characters are legal in its strings from 0x7f
-/// on; they are written out, too, for the sake of terminals.
+/// Builds `{"a": 1, "b": null}` on one line from values that are JSON already. It escapes control characters from 0x7f on,
+/// too: JSON allows them in strings, but terminals may interpret them.
 pub(super) fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{}: {value}", string(name))).collect();
     let mut text = String::from("{");

@@ -1,4 +1,4 @@
-//! The secret under which keys are stored, if they are hashed.
+//! The secret with which the application hashes its keys, if it does.
 
 use std::path::PathBuf;
 
@@ -13,14 +13,14 @@ const VARIABLE: &str = "PG_LIMITER_KEY_SECRET_FILE";
 #[derive(Args, Debug)]
 #[group(skip)]
 pub(super) struct KeySecretArgs {
-    /// The application hashes its keys under the secret in this file; a line break at its end is not part of it, `-` is
-    /// standard input [default: the file that the environment variable PG_LIMITER_KEY_SECRET_FILE names]
+    /// Read the secret with which the application hashes its keys from this file. A line break at the end of the file is
+    /// ignored; `-` is standard input [default: the file named by the environment variable PG_LIMITER_KEY_SECRET_FILE]
     #[arg(long, value_name = "FILE")]
     key_secret_file: Option<PathBuf>,
 }
 
 impl KeySecretArgs {
-    /// The secret, if a file is named. An empty variable counts as none.
+    /// Reads the secret if a file is named. An empty variable counts as unset.
     pub(super) fn read(self) -> Result<Option<KeySecret>, CliError> {
         let named = || std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
         let Some(path) = self.key_secret_file.or_else(named) else { return Ok(None) };

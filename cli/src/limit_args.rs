@@ -1,4 +1,4 @@
-//! A limit on the command line: from a limits file, or inline.
+//! The limit that the command line defines: in a limits file, or inline.
 
 use std::path::{Path, PathBuf};
 
@@ -12,31 +12,32 @@ use pg_limiter::{Kind, Limit, Limits};
 #[derive(Args, Debug)]
 #[group(skip)]
 pub(super) struct LimitArgs {
-    /// Take the limit from this file: TOML, or JSON if it is called *.json; `-` is standard input
+    /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
-    /// An inline limit instead: its kind, token_bucket, fixed_window or sliding_window [default: token_bucket]
+    /// Define the limit inline: its kind, token_bucket, fixed_window or sliding_window [default: token_bucket]
     #[arg(long, help_heading = HEADING, requires = "rate")]
     kind: Option<Kind>,
-    /// Tokens per period
+    /// Tokens granted per period
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "period", value_parser = finite, allow_negative_numbers = true)]
     rate: Option<f64>,
-    /// The period, like 1500ms, 1m, "1h 30m", 7d
+    /// Length of the period, such as 1500ms, 1m, "1h 30m" or 7d
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
     period: Option<String>,
-    /// The most tokens held [default: the rate]
+    /// Most tokens that the bucket holds [default: the rate]
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
     capacity: Option<f64>,
-    /// The most tokens owed to reservations [default: no bound]
+    /// Most tokens that may be owed to reservations [default: unlimited]
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
     max_reserved: Option<f64>,
-    /// The phase of the grid of windows, counted from the Unix epoch, like 7h
+    /// Start of the grid of windows, as an offset from the Unix epoch, such as 7h [default: fixed_window: derived from
+    /// its name and the key; sliding_window: 0s]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
     start: Option<String>,
-    /// The number of sub-intervals of a sliding window [default: 1]
+    /// Number of parts in which a sliding window is counted [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "PARTS", requires = "rate")]
     resolution: Option<u32>,
-    /// Over how many rows the bucket is spread [default: 1]
+    /// Number of rows that the bucket is spread over [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "ROWS", requires = "rate")]
     shards: Option<u32>,
 }
@@ -45,12 +46,12 @@ const HEADING: &str = "The limit";
 const INLINE: [&str; 8] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution", "shards"];
 
 impl LimitArgs {
-    /// Limits in which this one should be; if it is not, the call says so.
+    /// The limits of the file, or the inline limit under `name`. A file may lack `name`: then the call fails.
     pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
             None if self.rate.is_none() => {
-                Err(CliError::usage("which limit? Give --limits FILE, or --rate and --period"))
+                Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"))
             }
             None => {
                 let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
@@ -60,15 +61,15 @@ impl LimitArgs {
         }
     }
 
-    /// The limits file, if it is one.
+    /// The path of the limits file, if one is given.
     pub(super) fn file(&self) -> Option<&Path> {
         self.limits.as_deref()
     }
 
-    /// The inline limit of the kind that is given; if none is, one of each of these, with the options that apply to it.
+    /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
     pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>, CliError> {
         if self.rate.is_none() {
-            return Err(CliError::usage("which limit? Give --limits FILE, or --rate and --period"));
+            return Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"));
         }
         match self.kind {
             Some(kind) => Ok(vec![self.read(kind, |_| true)?]),
@@ -80,7 +81,7 @@ impl LimitArgs {
         self.read(self.kind.unwrap_or(Kind::TokenBucket), |_| true)
     }
 
-    /// Read as a limits file is, so that the same rules and messages hold.
+    /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
     fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit, CliError> {
         let fields = [
             ("kind", Some(Value::from(kind.as_str()))),
@@ -104,6 +105,6 @@ impl LimitArgs {
 pub(super) fn finite(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err("it is not a finite number".to_owned()),
+        _ => Err("not a finite number".to_owned()),
     }
 }

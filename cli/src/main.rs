@@ -1,4 +1,4 @@
-//! Try, inspect and operate rate limits inside PostgreSQL: `pg-limiter --help`.
+//! The command-line tool: tries, inspects and operates rate limits in PostgreSQL. See `pg-limiter --help`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `migrate`.
+//! The command `migrate`.
 
 use std::process::ExitCode;
 
@@ -11,22 +11,22 @@ use pg_limiter::migrate::{Drift, MigrateReport, Migrator, Part, migrations, scri
 
 #[derive(Args, Debug)]
 pub(super) struct MigrateArgs {
-    /// Report how the database differs from this release, and change nothing; exit with 1 if it does
+    /// Report how the database differs from this release, without changing it; exit with 1 if it differs
     #[arg(long, group = "instead")]
     check: bool,
-    /// Print the SQL instead, without any database: pg-limiter migrate --print | psql --single-transaction
+    /// Print the SQL instead of running it; needs no database: pg-limiter migrate --print | psql --single-transaction
     #[arg(long, group = "instead")]
     print: bool,
-    /// With --print: the tables from this version on, and the functions
+    /// With --print: print only the migrations from this version on, and the functions
     #[arg(long, requires = "print", value_name = "VERSION", group = "part")]
     from: Option<i32>,
-    /// With --print: the functions only
+    /// With --print: print only the functions
     #[arg(long, requires = "print", group = "part")]
     functions: bool,
-    /// Print the SQL that removes the table and the functions again, with all balances
+    /// Print the SQL that removes the tables and functions, with all balances
     #[arg(long, group = "instead")]
     print_uninstall: bool,
-    /// List the versions that this release knows
+    /// List the migrations of this release, one version per line
     #[arg(long, group = "instead")]
     list: bool,
 }
@@ -44,7 +44,7 @@ pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
         {
             let last = known.len();
             return Err(CliError::usage(format!(
-                "--from {version}: there is no such version; give one from 1 to {last}"
+                "--from {version}: this version does not exist; use a version from 1 to {last}"
             )));
         }
         output::lines([script(&database.schema, part).trim_end()])?;
@@ -66,13 +66,13 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
     if args.check {
         pool.close().await;
         if drift.is_empty() {
-            output::line(format!("schema \"{}\" is as this release ships it", running.schema()))?;
+            output::line(format!("schema \"{}\" matches this release", running.schema()))?;
             return Ok(ExitCode::SUCCESS);
         }
         output::lines(drift.iter().map(ToString::to_string))?;
         return Ok(ExitCode::FAILURE);
     }
-    // Before they are replaced.
+    // Report functions that were changed by hand before they are replaced.
     let by_hand = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. }));
     output::lines(by_hand.map(ToString::to_string))?;
     let report = migrator.run(&pool).await?;

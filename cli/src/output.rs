@@ -1,4 +1,4 @@
-//! Standard output, without `println!`: that panics when nobody reads any more.
+//! Writes to standard output without `println!`, which panics when the reader has closed it.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +11,7 @@ pub(super) fn line(text: impl Display) -> Result<(), CliError> {
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(failure)
 }
 
-/// Writes many lines, through a buffer.
+/// Writes lines through a buffer.
 pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(), CliError> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     for text in texts {
@@ -20,18 +20,18 @@ pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(),
     out.flush().map_err(failure)
 }
 
-/// A line for the user, beside the output.
+/// Writes a line for the user to standard error.
 pub(super) fn note(text: impl Display) {
-    // If even that cannot be written, there is nobody to tell.
+    // A failure here cannot be reported anywhere.
     let _ = writeln!(io::stderr().lock(), "pg-limiter: {text}");
 }
 
-/// Whether to colour standard output: see no-color.org.
+/// Whether to colour standard output. `NO_COLOR` turns it off: see no-color.org.
 pub(super) fn colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// What it means that standard output could not be written.
+/// Turns a failure to write to standard output into an error. A closed pipe is [`CliError::OutputClosed`].
 pub(super) fn failure(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
         CliError::OutputClosed

@@ -1,4 +1,4 @@
-//! `prune`.
+//! The command `prune`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use pg_limiter::{Error, Limiter, LimiterConfig, Limits};
 
 #[derive(Args, Debug)]
 pub(super) struct PruneArgs {
-    /// Also remove jobs, of all queues, that have been dead for this long: 30d
+    /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
     #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
     dead_older_than: Option<Duration>,
     /// Print JSON
@@ -40,7 +40,7 @@ pub(super) async fn run(args: PruneArgs, database: Database) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many rows, and how many dead jobs.
+/// Returns the number of rows removed, and of dead jobs if they are pruned, too.
 async fn prune(limiter: &Limiter, dead_for: Option<Duration>) -> Result<(u64, Option<u64>), Error> {
     let rows = limiter.prune().await?;
     match dead_for {

@@ -1,4 +1,4 @@
-//! `reset`.
+//! The command `reset`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,20 +16,20 @@ use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, Limi
 
 #[derive(Args, Debug)]
 pub(super) struct ResetArgs {
-    /// The limit's name; its definition is not needed
+    /// Name of the limit; its definition is not needed
     name: String,
-    /// Which key; the empty key is the one shared bucket
+    /// Key to reset; the empty key is one bucket that all share
     #[arg(default_value = "", conflicts_with = "all_keys")]
     key: String,
-    /// Forget every key of the limit
+    /// Reset every key of the limit
     #[arg(long)]
     all_keys: bool,
-    /// Refuse a name that is not in this limits file
+    /// Reject a name that this limits file does not define
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
     #[command(flatten)]
     secret: KeySecretArgs,
-    /// Exit with 1 if there was no row to remove
+    /// Exit with 1 if no row was removed
     #[arg(long)]
     must_exist: bool,
     /// Print JSON
@@ -37,15 +37,15 @@ pub(super) struct ResetArgs {
     json: bool,
 }
 
-/// The key as it is stored, if a call could name it.
+/// Checks the name and the key, and returns the key as it is stored.
 fn stored_key(name: &str, key: String, secret: Option<&KeySecret>) -> Result<String, CliError> {
-    // A row is removed in the same way whatever its limit.
+    // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
     Call::from(Item::new((name, any), key.as_str())).validate(Op::Reset, &Limits::new())?;
     Ok(secret.map_or(key.clone(), |secret| secret.stored_key(name, &key)))
 }
 
-/// So that a conflict is recognised, and the transaction retried.
+/// Shows its source, so that a conflict is recognised and the transaction retried.
 #[derive(Debug, thiserror::Error)]
 enum ResetError {
     #[error(transparent)]
@@ -54,7 +54,7 @@ enum ResetError {
     Database(#[from] sqlx::Error),
 }
 
-/// By the SQL function, which counts the rows; [`Limiter::reset`] does not.
+/// Resets one key with the SQL function, which returns the number of rows; [`Limiter::reset`] does not.
 async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) -> Result<u64, Error> {
     let sql = format!("SELECT {}.rate_limit_reset($1, $2)", schema.quoted());
     let result = limiter
@@ -93,7 +93,7 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     output::line(match (rows, args.json) {
         (rows, true) => format!("{{\"ok\": {ok}, \"rows\": {rows}}}"),
         (0, false) => {
-            let key = if args.all_keys { "" } else { " of this key, so its bucket is full" };
+            let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };
             format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))
         }
         (1, false) => "done, 1 row removed".to_owned(),

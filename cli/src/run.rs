@@ -8,12 +8,12 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::{bench, decide, demo, doctor, export, migrate, output, prune, queue, replay, reset, simulate};
 
-/// Runs the tool with the arguments of this process.
+/// Runs the tool with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help goes to stdout, a mistake to stderr. A closed one is no reason to panic.
+            // clap prints help to stdout and errors to stderr. Ignore a closed stream.
             let _ = error.print();
             let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return ExitCode::from(if asked_for { 0 } else { 2 });
@@ -22,7 +22,7 @@ pub fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            output::note(format!("cannot start: {error}"));
+            output::note(format!("cannot start the runtime: {error}"));
             return ExitCode::from(3);
         }
     };

@@ -1,4 +1,4 @@
-//! Numbers and names for people.
+//! Formats numbers and names for people.
 
 use std::time::Duration;
 
@@ -6,40 +6,40 @@ use pg_limiter::Length;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Tokens, down to thousandths. Rounded down, so that 0.9999 tokens do not look like one.
+/// Formats tokens, rounded down to thousandths, so that 0.9999 tokens do not look like one.
 pub(super) fn tokens(value: f64) -> String {
     let thousandths = (value * 1000.0 + 1e-6).floor() / 1000.0;
     if value.abs() < 1e12 { plain(thousandths) } else { plain(value) }
 }
 
-/// Without an exponent, and without a fraction or a sign that says nothing.
+/// Formats a number without an exponent, a needless fraction or the sign of a negative zero.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { value.to_string() }
 }
 
-/// How long to wait: exact below a minute, `5.9995s`; from a minute on cut to two units, `10d 22h`.
+/// Formats a wait: exactly below a minute (`5.9995s`), otherwise cut to two units (`10d 22h`).
 pub(super) fn wait(time: Duration) -> String {
     if time < MINUTE { format!("{}s", decimal(time.as_micros(), 1_000_000)) } else { age(time) }
 }
 
-/// Microseconds as milliseconds, exactly: `5999.5`.
+/// Formats microseconds as milliseconds, exactly: `5999.5`.
 pub(super) fn milliseconds(micros: u128) -> String {
     decimal(micros, 1000)
 }
 
-/// A quotient by a power of ten, exactly.
+/// Divides by a power of ten, exactly.
 fn decimal(number: u128, divisor: u128) -> String {
     let whole = number / divisor;
     let fraction = number % divisor;
     if fraction == 0 {
         return whole.to_string();
     }
-    // `divisor + fraction` has a leading 1, and then every digit of the fraction.
+    // `divisor + fraction` is a 1 followed by every digit of the fraction.
     let digits = (divisor + fraction).to_string();
     format!("{whole}.{}", digits[1..].trim_end_matches('0'))
 }
 
-/// `12,345`.
+/// Groups digits: `12,345`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -52,17 +52,17 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// A part of a whole in percent: `12.5`.
+/// The percentage that `part` is of `whole`: `12.5`.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     percent_of(part as f64, whole as f64)
 }
 
-/// The same of tokens.
+/// Like [`percent`], for tokens.
 pub(super) fn percent_of(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.1}", part * 100.0 / whole) } else { "0.0".to_owned() }
 }
 
-/// What is shown of a key or a name: one line without control characters, of at most `width` characters.
+/// Shortens a key or a name to one line of at most `width` characters, and replaces control characters.
 pub(super) fn shown(text: &str, width: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if clean.chars().count() <= width {
@@ -72,7 +72,7 @@ pub(super) fn shown(text: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// All of a text, with its control characters written out: `\n`, `\u{1b}`.
+/// Escapes the control characters of a text: `\n`, `\u{1b}`.
 pub(super) fn escaped(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
@@ -85,7 +85,7 @@ pub(super) fn escaped(text: &str) -> String {
     clean
 }
 
-/// About how long: `1h 30m`.
+/// Formats a length, cut to seconds and two units: `1h 30m`.
 pub(super) fn age(length: Duration) -> String {
     format!("{:.2}", Length::from_micros(length.as_secs().saturating_mul(1_000_000)))
 }

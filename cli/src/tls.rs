@@ -2,10 +2,10 @@
 
 use sqlx::Error;
 
-/// The server rejects this kind of connection.
+/// SQLSTATE with which the server rejects this kind of connection.
 const INVALID_AUTHORIZATION: &str = "28000";
 
-/// A line of advice, if encryption is what is missing or wrong. `has_tls`: whether this tool was built with it.
+/// Returns a line of advice if encryption is missing or misconfigured. `has_tls`: whether this tool was built with TLS.
 pub(super) fn advice(error: &Error, has_tls: bool) -> Option<&'static str> {
     if !has_tls {
         return requires_tls(error).then_some(
@@ -16,20 +16,20 @@ pub(super) fn advice(error: &Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
     if text.contains("UnknownIssuer") {
         return Some(
-            "The server's certificate is signed by no CA that this machine trusts. Add sslrootcert=FILE to the URL, with the \
-             certificate of the server's CA; managed databases publish theirs.",
+            "This machine does not trust the CA that signed the server's certificate. Add sslrootcert=FILE to the URL, with \
+             the certificate of that CA; providers of managed databases publish it.",
         );
     }
     if text.contains("not valid for name") {
         return Some(
-            "The server's certificate is for another host. Connect by a name that is in it, or check only its CA, with \
-             sslmode=verify-ca in the URL.",
+            "The server's certificate is for another host. Connect with a name that the certificate contains, or check only \
+             its CA, with sslmode=verify-ca in the URL.",
         );
     }
     None
 }
 
-/// Servers word it in their own ways; an sqlx without TLS says so itself.
+/// Servers word this error differently; sqlx without TLS returns [`Error::Tls`].
 fn requires_tls(error: &Error) -> bool {
     match error {
         Error::Tls(_) => true,

@@ -1,4 +1,4 @@
-//! Where the examples play: a database of their own on the server of `DATABASE_URL`, or on a private PostgreSQL.
+//! The temporary database of an example: on the server in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgPool};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Runs `story` on a fresh, migrated database, which is dropped afterwards.
+/// Runs `story` in a new, migrated database, and drops the database afterwards.
 pub(crate) async fn on_a_fresh_database<T>(
     story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>,
 ) -> Result<T, BoxError> {
@@ -21,7 +21,7 @@ pub(crate) async fn on_a_fresh_database<T>(
     }
 }
 
-/// The same on the server of this URL, whose user may create databases.
+/// Like `on_a_fresh_database`, on the server at this URL. Its user must be allowed to create databases.
 pub(crate) async fn on_a_fresh_database_of<T>(
     url: &str,
     story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>,

@@ -1,23 +1,22 @@
--- Limits behind PostgREST (and Supabase): 429 with Retry-After, for signed-in users by their id, for others by their
--- address.
+-- Limits behind PostgREST (and Supabase). Requests above a limit get 429 with Retry-After. Signed-in users are limited by
+-- their id, other clients by their address.
 --
 --   psql -v ON_ERROR_STOP=1 -f examples/sql/postgrest.sql
 --
--- On a migrated database (pg-limiter migrate), as a superuser. All of it is in one transaction, which ends with
--- ROLLBACK: with COMMIT there instead, it stays.
+-- Run it in a migrated database (pg-limiter migrate), as a superuser. The file is one transaction, which ends with ROLLBACK.
+-- To keep what it creates, replace ROLLBACK with COMMIT.
 --
--- PostgREST runs each request in a transaction of its own, and an error rolls it back:
---   * What is refused was not charged, and so is free what fails for another reason. A denial writes nothing anyway.
---   * GET and HEAD run READ ONLY, and so does POST to a function that is STABLE or IMMUTABLE: nothing can be taken
---     there. What has to be limited is a VOLATILE function that is called by POST. Limit plain reads of tables in the
---     proxy.
---   * Leave db-tx-end at its default, commit. Where `Prefer: tx=rollback` is heeded, a client may have its answer, and
---     its token back.
+-- PostgREST runs each request in a separate transaction, and an error rolls it back:
+--   * A request that is denied is not charged, and neither is one that fails for another reason.
+--   * GET and HEAD run READ ONLY, and so does POST to a STABLE or IMMUTABLE function: they cannot take tokens. To limit a
+--     request, make it a VOLATILE function that is called by POST. Limit plain reads of tables in the proxy.
+--   * Leave db-tx-end at its default, commit. If PostgREST honours `Prefer: tx=rollback`, a client can get the response and
+--     have its token rolled back.
 BEGIN;
 
--- api_owner owns what is below, and may ask the limiter. Those whom requests run as may not: if db-schemas named the
--- limiter's schema, whoever may execute its functions could reset a limit, or use up that of others, at
--- /rpc/rate_limit_reset.
+-- api_owner owns the objects below, and may call the limiter. The roles that requests run as may not. If db-schemas named
+-- the limiter's schema, every role that may execute its functions could reset limits, or use up those of other users, at
+-- URLs such as /rpc/rate_limit_reset.
 DO $$
 DECLARE
   needed text;
@@ -34,8 +33,8 @@ GRANT USAGE ON SCHEMA api, private TO authenticated, web_anon;
 SET LOCAL ROLE api_owner;
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
--- Whom a request is counted for. PostgREST has checked the token; an address is what the proxy before it says. (The
--- last one: those in front of it are what the client says.) After a transaction, such settings are '' and not NULL.
+-- The key of a request. PostgREST has verified the claims. The address is the last one in X-Forwarded-For, which the proxy in
+-- front of PostgREST added; the client can forge those before it. After a transaction, such settings are '' instead of NULL.
 CREATE FUNCTION private.caller() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(
@@ -46,8 +45,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   )
 $$;
 
--- Refuses the request, with a status and a header of its own. (PostgREST before 12 does not know PGRST. There it is
--- RAISE SQLSTATE 'PT429' USING MESSAGE = .., DETAIL = ..; with texts, and without the header.)
+-- Denies the request with the status 429 and a Retry-After header. (PostgREST before 12 does not support PGRST. Use
+-- RAISE SQLSTATE 'PT429' USING MESSAGE = .., DETAIL = ..; with plain texts there. It cannot set the header.)
 CREATE FUNCTION private.refuse(name text, retry_after interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -63,8 +62,8 @@ BEGIN
     DETAIL = json_build_object('status', 429, 'headers', json_build_object('Retry-After', seconds));
 END $$;
 
--- For every request: db-pre-request = "private.limit_request". One that cannot write is only checked: whoever has used
--- up the limit has to wait before reading, too, but reads are not counted.
+-- Runs before every request: db-pre-request = "private.limit_request". A read-only request is only checked: it is denied if
+-- the limit is used up, but it is not charged.
 CREATE FUNCTION private.limit_request() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -81,7 +80,7 @@ BEGIN
 END $$;
 GRANT EXECUTE ON FUNCTION private.limit_request TO authenticated, web_anon;
 
--- POST /rpc/send_message: two an hour, for users. The message and its tokens commit together.
+-- POST /rpc/send_message: two an hour for each signed-in user. The message and its tokens commit together.
 CREATE TABLE api.messages (author text NOT NULL, body text NOT NULL CHECK (body <> ''));
 GRANT SELECT ON api.messages TO authenticated;
 
@@ -99,7 +98,7 @@ BEGIN
 END $$;
 GRANT EXECUTE ON FUNCTION api.send_message TO authenticated;
 
--- POST /rpc/search: a read that costs. VOLATILE, so that it can be limited; then GET /rpc/search is answered with 405.
+-- POST /rpc/search: a read that is limited. It is VOLATILE, so that it can take tokens. GET /rpc/search therefore gets 405.
 CREATE FUNCTION api.search(term text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -113,8 +112,8 @@ BEGIN
 END $$;
 GRANT EXECUTE ON FUNCTION api.search TO authenticated, web_anon;
 
--- What clients see. `request` is for this file only: it does what PostgREST does for a request, but for the HTTP.
--- `claims` are those of a token that PostgREST has checked.
+-- The clients' view. `request` is for this file only: it does what PostgREST does for a request, without HTTP. `claims` are
+-- those of a token that PostgREST has verified.
 RESET ROLE;
 CREATE FUNCTION pg_temp.request(
   method text, claims json, headers json, statement text, OUT status text, OUT retry_after text, OUT body text
@@ -152,36 +151,37 @@ END $$;
 
 SELECT 'ann sends a message' AS what, *
 FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, $$SELECT api.send_message('one')$$);
-SELECT 'an empty one, which is no message and free' AS what, *
+SELECT 'an empty message: invalid, and not charged' AS what, *
 FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, $$SELECT api.send_message('')$$);
-SELECT 'another' AS what, *
+SELECT 'a second message' AS what, *
 FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, $$SELECT api.send_message('two')$$);
-SELECT 'one too many' AS what, *
+SELECT 'a third message' AS what, *
 FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, $$SELECT api.send_message('three')$$);
-SELECT 'bob' AS what, * FROM pg_temp.request('POST', '{"sub": "bob"}', NULL, $$SELECT api.send_message('one')$$);
-SELECT 'somebody who is not signed in' AS what, *
+SELECT 'bob sends a message' AS what, *
+FROM pg_temp.request('POST', '{"sub": "bob"}', NULL, $$SELECT api.send_message('one')$$);
+SELECT 'a client that is not signed in' AS what, *
 FROM pg_temp.request('POST', NULL, '{"x-forwarded-for": "192.0.2.1"}', $$SELECT api.send_message('one')$$);
 
 SELECT 'ann reads' AS what, *
 FROM pg_temp.request('GET', '{"sub": "ann"}', NULL, 'SELECT count(*) FROM api.messages');
 SELECT 'a search by GET' AS what, * FROM pg_temp.request('GET', '{"sub": "ann"}', NULL, $$SELECT api.search('one')$$);
-SELECT 'by POST' AS what, *
+SELECT 'a search by POST' AS what, *
 FROM pg_temp.request('POST', NULL, '{"x-forwarded-for": "192.0.2.1"}', $$SELECT api.search('one')$$);
-SELECT 'and again' AS what, *
+SELECT 'a second search' AS what, *
 FROM pg_temp.request('POST', NULL, '{"x-forwarded-for": "192.0.2.1"}', $$SELECT api.search('one')$$);
-SELECT 'from the same address, which says that it is another' AS what, *
+SELECT 'a third search, with a forged address' AS what, *
 FROM pg_temp.request('POST', NULL, '{"x-forwarded-for": "203.0.113.9, 192.0.2.1"}', $$SELECT api.search('one')$$);
 
-SELECT 'the rest of the six requests of ann' AS what, r.*
+SELECT 'the rest of the six requests by ann' AS what, r.*
 FROM generate_series(1, 4) AS n, LATERAL pg_temp.request('POST', '{"sub": "ann"}', NULL, 'SELECT ' || n) AS r;
-SELECT 'any other' AS what, * FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, 'SELECT 7');
-SELECT 'and reading' AS what, *
+SELECT 'one more request by ann' AS what, * FROM pg_temp.request('POST', '{"sub": "ann"}', NULL, 'SELECT 7');
+SELECT 'a read by ann' AS what, *
 FROM pg_temp.request('GET', '{"sub": "ann"}', NULL, 'SELECT count(*) FROM api.messages');
-SELECT 'a way around' AS what, *
+SELECT 'a direct call to the limiter' AS what, *
 FROM pg_temp.request('POST', '{"sub": "bob"}', NULL, $$SELECT public.rate_limit_reset('requests', 'user ann')$$);
 
-SELECT 'messages of ' || author AS what, count(*) FROM api.messages GROUP BY author ORDER BY author;
--- What was refused or failed is not among them.
+SELECT 'messages by ' || author AS what, count(*) FROM api.messages GROUP BY author ORDER BY author;
+-- Requests that were denied or failed were not charged.
 SELECT key || ': ' || name AS what, round(value) AS left FROM public.rate_limits ORDER BY name, key;
 
 ROLLBACK;

@@ -1,35 +1,35 @@
--- Limits from psql, or from any language that speaks SQL.
+-- Use limits from psql, or from any language with a PostgreSQL driver.
 --
 --   psql -v ON_ERROR_STOP=1 -f examples/sql/psql.sql
 --
--- On a migrated database (pg-limiter migrate), as the role that migrated it. All of it is in one transaction, which
--- ends with ROLLBACK: nothing stays.
+-- Run it in a migrated database (pg-limiter migrate), as the role that migrated it. The file is one transaction, which ends
+-- with ROLLBACK and leaves nothing behind.
 BEGIN;
 
--- A role that may limit needs EXECUTE on what it calls, and nothing else:
+-- A role needs EXECUTE on the functions that it calls, and no other privilege:
 --   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_all, rate_limit_check, rate_limit_check_all, rate_limit_enforce,
 --     rate_limit_reset(text, text) TO app_role;
 
--- Take a token. The answer is a row: ok, when to come back (NULL: now), and what is left. A denial is no error, and
--- takes nothing.
+-- Take a token. The result is a row: `ok`, `retry_after` (NULL if there is no need to wait) and `value`, the tokens left. A
+-- denial is not an error, and takes nothing.
 SELECT ok, retry_after, value FROM rate_limit('deploy', 'shop', kind => 'token_bucket', rate => 2, period => '10 minutes');
 SELECT ok, retry_after, value FROM rate_limit('deploy', 'shop', kind => 'token_bucket', rate => 2, period => '10 minutes');
 SELECT ok, retry_after, value FROM rate_limit('deploy', 'shop', kind => 'token_bucket', rate => 2, period => '10 minutes');
 
--- Look without taking: would two be allowed? What is left? (A count of 0.)
+-- Check without taking. Would two be allowed? How many are left? (Use a count of 0.)
 SELECT ok, retry_after FROM rate_limit_check('deploy', 'shop', 'token_bucket', 2, '10 minutes', count => 2);
 SELECT round(value) AS left FROM rate_limit_check('deploy', 'shop', 'token_bucket', 2, '10 minutes', count => 0);
 
--- Forget a key: its bucket is full again.
+-- Reset a key: its bucket is full again.
 SELECT rate_limit_reset('deploy', 'shop') AS rows_gone;
 SELECT ok, value FROM rate_limit('deploy', 'shop', 'token_bucket', 2, '10 minutes', count => 2);
 
--- Take what is not there yet, and learn when it will be: go ahead after retry_after.
+-- Reserve tokens that are not available yet. They are available after `retry_after`: wait that long, then go ahead.
 SELECT ok, retry_after, value FROM rate_limit('mails', 'ann', 'token_bucket', 6, '1 minute', capacity => 1, reserve => true);
 SELECT ok, retry_after <= '10 seconds' AS within_10_s, round(value) AS owed
 FROM rate_limit('mails', 'ann', 'token_bucket', 6, '1 minute', capacity => 1, reserve => true);
 
--- What would happen at another time? `at` stands for the clock: windows that begin at 07:00 UTC.
+-- Decide at another time: `at` replaces the clock. These windows begin at 07:00 UTC.
 SELECT ok, retry_after
 FROM rate_limit('report', 'ann', 'fixed_window', 1, '1 day', start => '7 hours', at => '2026-01-01 08:00Z');
 SELECT ok, retry_after
@@ -37,7 +37,8 @@ FROM rate_limit('report', 'ann', 'fixed_window', 1, '1 day', start => '7 hours',
 SELECT ok, retry_after
 FROM rate_limit('report', 'ann', 'fixed_window', 1, '1 day', start => '7 hours', at => '2026-01-02 07:00Z');
 
--- Several limits, all or none: an array of them, as jsonb. The second call is refused by one limit, and charges neither.
+-- Take several limits together, all or none: pass them as a jsonb array. One limit denies the second call, so neither limit
+-- is charged.
 SELECT ok, retry_after, denied_by, jsonb_array_length(limits) AS limits
 FROM rate_limit_all('[
   {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
@@ -49,8 +50,8 @@ FROM rate_limit_all('[
   {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}
 ]') AS d, jsonb_array_elements(d.limits) AS l;
 
--- rate_limit_enforce raises an error instead of returning a denial, which undoes what was taken before it. In a transaction
--- of your own that is all there is to it; here a block catches it, so that the file goes on.
+-- rate_limit_enforce raises an error instead of returning a denial. The error rolls back what the transaction took before.
+-- Here a block catches it, so that the file continues.
 DO $$
 DECLARE
   detail text;
@@ -64,7 +65,7 @@ EXCEPTION WHEN SQLSTATE 'RL429' THEN
 END $$;
 SELECT count(*) AS taken FROM rate_limits WHERE key IN ('ann', 'acme') AND name LIKE 'per%';
 
--- What there is: two numbers a bucket. (For its owner: nobody else can read the table.)
+-- List the buckets: each stores two numbers. (Only the owner can read the table.)
 SELECT name, key, round(value) AS value, to_timestamp(ts / 1e6) AT TIME ZONE 'UTC' AS at FROM rate_limits ORDER BY name, key;
 
 ROLLBACK;

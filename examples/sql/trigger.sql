@@ -1,13 +1,13 @@
--- Triggers that refuse rows: whoever writes to the table, and however, is limited.
+-- Triggers that reject rows above a limit. The limit applies to every statement that writes to the table.
 --
 --   psql -v ON_ERROR_STOP=1 -f examples/sql/trigger.sql
 --
--- On a migrated database (pg-limiter migrate), as a superuser. All of it is in one transaction, which ends with
--- ROLLBACK: with COMMIT there instead, it stays.
+-- Run it in a migrated database (pg-limiter migrate), as a superuser. The file is one transaction, which ends with ROLLBACK.
+-- To keep the tables and triggers, replace ROLLBACK with COMMIT.
 BEGIN;
 
--- app_owner owns the tables and the triggers, and may ask the limiter. app_role, as which the application connects, may
--- write rows, and neither ask the limiter nor touch a bucket by hand.
+-- app_owner owns the tables and the triggers, and may call the limiter. The application connects as app_role, which may
+-- write rows, but can neither call the limiter nor change a bucket directly.
 DO $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'app_owner') THEN CREATE ROLE app_owner; END IF;
@@ -19,8 +19,8 @@ GRANT EXECUTE ON FUNCTION public.rate_limit_enforce, public.rate_limit_all TO ap
 
 SET LOCAL ROLE app_owner;
 
--- Two posts an hour for each author. AFTER, so that a row that ON CONFLICT DO NOTHING leaves out costs nothing.
--- SECURITY DEFINER, so that it may do what its owner may.
+-- Two posts an hour for each author. The trigger is AFTER INSERT, so a row that ON CONFLICT DO NOTHING skips costs nothing.
+-- The function is SECURITY DEFINER, so it has its owner's privileges.
 CREATE TABLE app.posts (author text NOT NULL, body text NOT NULL, UNIQUE (author, body));
 GRANT SELECT, INSERT ON app.posts TO app_role;
 
@@ -33,8 +33,8 @@ END $$;
 
 CREATE TRIGGER limit_posts AFTER INSERT ON app.posts FOR EACH ROW EXECUTE FUNCTION app.limit_posts();
 
--- 100 events a minute for each source, which come many at once: one call for each source of a statement instead of one
--- for each row, and always in the same order, so that two statements never wait for each other in a circle.
+-- 100 events a minute for each source. A statement inserts many events, so the trigger makes one call for each source
+-- instead of one for each row. It calls in a fixed order of the sources, so two statements cannot deadlock.
 CREATE TABLE app.events (source text NOT NULL, nth integer NOT NULL);
 GRANT SELECT, INSERT ON app.events TO app_role;
 
@@ -53,7 +53,8 @@ END $$;
 CREATE TRIGGER limit_events AFTER INSERT ON app.events REFERENCING NEW TABLE AS written
   FOR EACH STATEMENT EXECUTE FUNCTION app.limit_events();
 
--- Two messages an hour for each author, and three for each team, decided together: a message is charged to both or to none.
+-- Two messages an hour for each author and three for each team, decided together: a message is charged to both limits or to
+-- neither.
 CREATE TABLE app.messages (author text NOT NULL, team text NOT NULL);
 GRANT SELECT, INSERT ON app.messages TO app_role;
 
@@ -79,7 +80,7 @@ END $$;
 
 CREATE TRIGGER limit_messages AFTER INSERT ON app.messages FOR EACH ROW EXECUTE FUNCTION app.limit_messages();
 
--- What the application sees. `attempt` is for this file only: it shows an error where the application would get it.
+-- The application's view. `attempt` is for this file only: it returns an error as a row, so that the file continues.
 RESET ROLE;
 CREATE FUNCTION pg_temp.attempt(statement text, OUT result text, OUT detail text) LANGUAGE plpgsql AS $$
 BEGIN
@@ -93,31 +94,31 @@ SET LOCAL ROLE app_role;
 
 SELECT 'three posts' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '1'), ('bob', '1'), ('ann', '2')$$);
-SELECT 'a third of ann, with one of bob' AS what, *
+SELECT 'a third post by ann, and one by bob' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('bob', '2'), ('ann', '3')$$);
-SELECT 'that of bob alone, whose token came back' AS what, *
+SELECT 'the post by bob alone: his token was rolled back' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('bob', '2')$$);
-SELECT 'one of ann that is there already' AS what, *
+SELECT 'a post by ann that exists already' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '1') ON CONFLICT DO NOTHING$$);
 SELECT '90 events' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'sensor', n FROM generate_series(1, 90) AS n$$);
-SELECT '90 more' AS what, *
+SELECT '90 more events' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'sensor', n FROM generate_series(91, 180) AS n$$);
-SELECT 'more than can ever be' AS what, *
+SELECT 'more events than the capacity' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.events SELECT 'other', n FROM generate_series(1, 101) AS n$$);
-SELECT 'two messages of ann' AS what, *
+SELECT 'two messages by ann' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('ann', 'red'), ('ann', 'red')$$);
-SELECT 'a third one' AS what, * FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('ann', 'red')$$);
-SELECT 'one of bob in the same team' AS what, *
+SELECT 'a third message by ann' AS what, * FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('ann', 'red')$$);
+SELECT 'one by bob in the same team' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'red')$$);
-SELECT 'another one, with which the team has too many' AS what, *
+SELECT 'another by bob, which exceeds the limit of the team' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'red')$$);
-SELECT 'that one in another team: bob was not charged' AS what, *
+SELECT 'the same in another team: bob was not charged' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'blue')$$);
 SELECT 'a reset' AS what, * FROM pg_temp.attempt($$SELECT rate_limit_reset('posts', 'ann')$$);
-SELECT 'a bucket by hand' AS what, * FROM pg_temp.attempt($$UPDATE rate_limits SET value = 100$$);
+SELECT 'a direct change to a bucket' AS what, * FROM pg_temp.attempt($$UPDATE rate_limits SET value = 100$$);
 
-SELECT 'posts of ' || author AS what, count(*) FROM app.posts GROUP BY author ORDER BY author;
+SELECT 'posts by ' || author AS what, count(*) FROM app.posts GROUP BY author ORDER BY author;
 SELECT 'events' AS what, count(*) FROM app.events;
 SELECT 'messages' AS what, count(*) FROM app.messages;
 

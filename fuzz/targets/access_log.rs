@@ -1,4 +1,4 @@
-//! Lines of an access log: each is read or refused, and one that was read reads the same from what it is written as.
+//! Lines of an access log: each is parsed or rejected. A parsed line that is written and parsed again must be the same.
 #![no_main]
 
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ const FIELDS: [LogField; 8] = [
 ];
 
 fuzz_target!(|data: &[u8]| {
-    // As the tool reads them.
+    // Split into lines as the tool does.
     for line in data.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line.trim_ascii_end());
         match bounded(&*line, |line: &str| LogLine::parse(line).map(|read| (read.at_micros(), written(&read)))) {

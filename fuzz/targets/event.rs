@@ -1,5 +1,4 @@
-//! Recorded calls, one a line: each is read or refused, and one that was read reads the same from what it is written
-//! as.
+//! Recorded calls, one per line: each is parsed or rejected. A parsed call that is written and parsed again must be the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

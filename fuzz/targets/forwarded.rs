@@ -1,4 +1,5 @@
-//! What proxies write about clients: read or not, and nothing that a client sends hides what a trusted proxy appends.
+//! The headers in which proxies forward client addresses. Nothing that a client sends may hide an address that a trusted proxy
+//! appends.
 #![no_main]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,11 +16,11 @@ fuzz_target!(|data: &[u8]| {
     for (header, appended) in [("x-forwarded-for", "198.51.100.7"), ("forwarded", "for=198.51.100.7;proto=https")] {
         let header = HeaderName::from_static(header);
         let sent: Vec<&[u8]> = data.split(|byte| *byte == b'\n').filter(|line| is_value(line)).collect();
-        // A client that is no proxy is the one it is.
+        // The headers of a peer that is not a trusted proxy are ignored.
         assert_eq!(find(&header, CLIENT, &sent), CLIENT);
-        // What it says to a proxy that adds nothing may be believed; reading it must come to an end.
+        // If the proxy adds nothing, the client's headers may be believed, but parsing them must end.
         find(&header, PROXY, &sent);
-        // A proxy that adds a line, and one that adds to the last line.
+        // One proxy adds a line, and another appends to the last line.
         assert_eq!(find(&header, PROXY, &[&sent[..], &[appended.as_bytes()]].concat()), CLIENT);
         if let Some((last, before)) = sent.split_last() {
             let longer = [*last, b", ", appended.as_bytes()].concat();

@@ -1,5 +1,5 @@
-//! A limits file, as TOML and as JSON: it is read or refused, and what was read reads the same from what it is written
-//! as.
+//! A limits file, as TOML and as JSON: it is parsed or rejected. Parsed limits that are written and parsed again must be the
+//! same.
 #![no_main]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
--- New objects belong to their owner alone: ALTER DEFAULT PRIVILEGES may have granted privileges on them to other roles, and
--- PostgreSQL lets everyone call a new function. Objects that are recorded keep what was granted on them.
+-- Revokes all privileges on new objects except the owner's: ALTER DEFAULT PRIVILEGES may have granted some to other roles, and
+-- PostgreSQL lets every role call a new function. Recorded objects keep the privileges that were granted on them.
 DO $claim$
 DECLARE
   home CONSTANT oid := pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'));
@@ -61,7 +61,7 @@ BEGIN
   FOREACH revoke IN ARRAY revokes LOOP
     EXECUTE revoke;
   END LOOP;
-  -- A function that clients call in the place of an older one is granted to the roles that may call that.
+  -- If clients now call a new function instead of an older one, the roles that may call the older one may call the new one.
   FOR statement IN
     SELECT
       pg_catalog.format(
@@ -77,7 +77,7 @@ BEGIN
   LOOP
     EXECUTE statement;
   END LOOP;
-  -- Clients and other migrators look at these two.
+  -- Clients and other migrators read these two tables.
   IF 'rate_limits_objects' = ANY (made) THEN
     GRANT SELECT ON TABLE public.rate_limits_migrations, public.rate_limits_objects TO PUBLIC;
   END IF;

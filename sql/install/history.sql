@@ -1,5 +1,6 @@
--- The records: the numbered migrations that were applied, and every object of the limiter, functions with the hash of their
--- definition. Each table is created only where it is missing, because IF NOT EXISTS would take over a table that another role has put there meanwhile.
+-- Creates the records: the numbered migrations that were applied, and every object of the limiter, for functions with the
+-- hash of their definition. Each table is created only if it is missing. IF NOT EXISTS would accept a table that another role
+-- has created meanwhile.
 DO $history$
 DECLARE
   there CONSTANT text[] := ARRAY(
@@ -36,7 +37,7 @@ BEGIN
     );
     COMMENT ON TABLE public.rate_limits_objects IS
       'The objects of the limiter. An object without a row is new: all privileges on it but the owner''s are then revoked.';
-    -- Objects of a release before this table keep the privileges that were granted on them.
+    -- Objects from a release before this table keep the privileges that were granted on them.
     INSERT INTO public.rate_limits_objects (object) SELECT t.object FROM pg_catalog.unnest(there) AS t (object);
   ELSE
     -- An object that was dropped is new when it is created again.
@@ -62,7 +63,7 @@ BEGIN
       ADD COLUMN crate_version text,
       ADD COLUMN breaking boolean NOT NULL DEFAULT false;
     COMMENT ON COLUMN public.rate_limits_migrations.sha256 IS
-      'Of the migration''s text, with public as its schema. NULL: applied by a release that did not record it.';
+      'The hash of the migration''s text, with public as its schema. NULL: applied by a release that did not record it.';
     COMMENT ON COLUMN public.rate_limits_migrations.breaking IS 'Releases that do not know this version cannot use the schema.';
   END IF;
 END

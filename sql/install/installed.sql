@@ -1,13 +1,13 @@
--- The objects that are installed, one row each: type, name and definition. Reads system catalogs only, and locks
--- no table: so the conditions of partial indexes are left out, which could not be printed without a lock. The hash of
--- a function covers all that decides what it does; it is the same in every schema and on every version of PostgreSQL.
+-- Returns the installed objects, one row each: type, name and definition. Reads system catalogs only, and locks no table.
+-- So it leaves out the conditions of partial indexes, which cannot be printed without a lock. The hash of a function covers
+-- everything that determines its behaviour; it is the same in every schema and on every version of PostgreSQL.
 WITH home AS (
   SELECT n.oid
   FROM pg_catalog.pg_namespace AS n
   WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
 ),
 relations AS (
-  -- Listed, because PostgreSQL 11 leaves oid out of the star.
+  -- The columns are listed, because on PostgreSQL 11 `*` does not include oid.
   SELECT c.oid, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relowner, c.relacl
   FROM pg_catalog.pg_class AS c
   JOIN home AS h ON h.oid = c.relnamespace
@@ -16,7 +16,7 @@ relations AS (
 functions AS (
   SELECT
     p.*,
-    -- Row types, and arrays of them, without their schema.
+    -- Row types and arrays of row types are printed without their schema.
     pg_catalog.format('%s(%s)', p.proname, (
       SELECT pg_catalog.string_agg(
         CASE

@@ -1,9 +1,8 @@
--- Problems that make the schema unsafe to migrate, one row each. Reads system catalogs only, so that it
--- runs no code of others. The names rate_limit* in the schema belong to the limiter.
+-- Returns the problems that make the schema unsafe to migrate, one row each. Reads system catalogs only, so that it
+-- runs no code of other roles. The names rate_limit* in the schema belong to the limiter.
 --
 -- A role that can create objects in the schema could put a table with a trigger, or a function, in the place of one of the
--- limiter's. Its
--- code would run as the role that migrates, or as the owner of the functions.
+-- limiter's. Its code would run as the role that migrates, or as the owner of the functions.
 WITH home AS (
   SELECT n.oid, n.nspowner, n.nspacl
   FROM pg_catalog.pg_namespace AS n
@@ -51,7 +50,7 @@ CROSS JOIN migrator AS m
 CROSS JOIN LATERAL pg_catalog.aclexplode(h.nspacl) AS a
 LEFT JOIN pg_catalog.pg_roles AS g ON g.oid = a.grantee
 WHERE a.privilege_type = 'CREATE' AND a.grantee NOT IN (h.nspowner, m.oid) AND g.rolsuper IS NOT TRUE
-  -- There is a role that can make use of it.
+  -- Only if some role could use the privilege.
   AND (a.grantee <> 0 OR EXISTS (
     SELECT
     FROM pg_catalog.pg_roles AS r

@@ -1,12 +1,12 @@
 -- sliding_window: at most `rate` in any `period`, counted in `resolution` sub-intervals. The current one and those before it
--- count whole; the oldest counts for the part of it that is still in the window:
+-- count in full; the oldest is weighted by how much of it is still in the window:
 --   used = c[0] + .. + c[n-1] + c[n] * (1 - fraction of the current sub-interval that has passed)
 -- `value` is c[0]; `earlier_counts` holds the limit's period, phase and rate, then c[1] to c[n]. `ts` is the time of the last
 -- write. With n = 1 this is the two-counter form.
 -- Source: Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017 (two counters);
 -- sub-intervals as in ClassDojo's sliding counters.
 --
--- n = 1 is common, so it is an expression that the planner inlines; larger ones are computed by a function.
+-- The common case n = 1 is an expression that the planner inlines; larger n are computed by a function.
 
 -- Returns the fraction of the current sub-interval that has passed at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_passed(now bigint, period bigint, phase bigint, resolution integer) RETURNS double precision
@@ -17,7 +17,7 @@ $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_passed IS
   'Returns the fraction of the current sub-interval of a sliding window that has passed; inlined.';
 
--- Returns c[0] to c[n] at `now` of a row with this grid.
+-- Returns c[0] to c[n] at `now` for a row with this grid.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_counts(
   value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
   resolution integer
@@ -26,7 +26,7 @@ AS $function$
 DECLARE
   start_before CONSTANT bigint := public.rate_limit_window_start(ts, phase, period);
   start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);
-  -- The sub-intervals that have begun since `ts`. Two periods are as good as more, and cannot overflow.
+  -- The sub-intervals that have begun since `ts`. Two periods have the same effect as more, and cannot overflow.
   steps CONSTANT bigint := least(
     least((start_now - start_before) / period, 2) * resolution
       + (now - start_now) * resolution / period - (ts - start_before) * resolution / period,
@@ -40,7 +40,7 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_counts IS 'Returns the counts of a sliding window at a time.';
 
--- Returns what is left of `rate` with these counts, of which the last is that of the oldest sub-interval.
+-- Returns what these counts leave of `rate`. The last count is that of the oldest sub-interval.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left(
   counts double precision[], rate double precision, passed double precision
 ) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -109,19 +109,19 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_left_at IS 'Returns what is left of a sliding window at a time; inlined.';
 
--- Returns the time from which none of these counts (c[0] to c[n] at `now`) is in the window.
+-- Returns the time at which the last of these counts (c[0] to c[n] at `now`) leaves the window.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_at(
   counts double precision[], now bigint, period bigint, phase bigint, resolution integer
 ) RETURNS bigint LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $function$
 DECLARE
   start_now CONSTANT bigint := public.rate_limit_window_start(now, phase, period);
-  steps bigint; -- sub-intervals from the start of the period until the newest count has left
+  steps bigint; -- sub-intervals from the start of the period until the newest count leaves
 BEGIN
   FOR nth IN 1 .. resolution + 1 LOOP
     IF counts[nth] <> 0 THEN
       steps := (now - start_now) * resolution / period + resolution + 2 - nth;
-      -- Whole periods apart, or the product would not fit; parts are rounded up.
+      -- Whole periods are added separately, or the product could overflow. Parts are rounded up.
       RETURN start_now + steps / resolution * period + (steps % resolution * period + resolution - 1) / resolution;
     END IF;
   END LOOP;
@@ -130,7 +130,7 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_idle_at IS 'Returns when the counts of a sliding window have left it.';
 
--- Returns the same for a row of which `amount` was taken at `now`. With n = 1 that is easily said.
+-- Returns the same after `amount` was taken from a row at `now`. The case n = 1 needs no counts.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_after(
   value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
   phase bigint, resolution integer, amount double precision
@@ -147,7 +147,7 @@ $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_idle_after IS
   'Returns when the counts of a sliding window have left it after tokens were taken; inlined.';
 
--- Returns the microseconds from `now` until `missing` more is left, if nothing else is counted.
+-- Returns the microseconds from `now` until `missing` more tokens are left, if no other call takes any.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_wait(
   missing double precision, tolerance double precision, counts double precision[], left_now double precision,
   rate double precision, period bigint, passed double precision
@@ -156,7 +156,7 @@ AS $function$
 DECLARE
   resolution CONSTANT integer := cardinality(counts) - 1;
   may_be_used CONSTANT double precision := rate - left_now - missing;
-  whole double precision := 0; -- what counts whole in the sub-interval looked at
+  whole double precision := 0; -- the sum of the counts that are fully in the window
   leaving double precision;
 BEGIN
   FOR nth IN 1 .. resolution LOOP
@@ -181,10 +181,11 @@ BEGIN
   RETURN NULL;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS 'Returns the time until so much is left of a sliding window.';
+COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS
+  'Returns the time until so many more tokens are left in a sliding window.';
 
--- Returns `bucket` with its counts moved to this grid, if they have another: all to the newest sub-interval, so that none leaves
--- too early. Tokens that are missing from a row of another kind count as used.
+-- Returns `bucket` with its counts moved to this grid, if it has another one. All counts move to the newest sub-interval, so
+-- that none leaves too early. In a row of another kind, the missing tokens count as used.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_adopt(
   bucket public.rate_limits, rate double precision, period bigint, phase bigint, resolution integer
 ) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
@@ -210,7 +211,7 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_adopt IS 'Returns a row moved to the grid of a sliding window.';
 
--- Returns `bucket` with `count` tokens given back: from the newest counts, and not below 0.
+-- Returns `bucket` with `count` tokens returned: subtracted from the newest counts first, and not below 0.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision) RETURNS public.rate_limits
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
@@ -228,4 +229,4 @@ BEGIN
   RETURN bucket;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_sliding_window_credit IS 'Returns a row of a sliding window with tokens given back.';
+COMMENT ON FUNCTION public.rate_limit_sliding_window_credit IS 'Returns a row of a sliding window with tokens returned to it.';

@@ -1,4 +1,4 @@
--- The same for workers of earlier releases, which know fewer columns.
+-- Returns claimed jobs like rate_limit_claimed_jobs, for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[]) RETURNS TABLE (
   job_id bigint,
   job_key text,

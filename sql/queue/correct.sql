@@ -1,4 +1,5 @@
--- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
+-- Corrects the bucket that a job reserved from: charges an amount above 0, and returns an amount below 0. Does nothing if the
+-- limit is not known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
   name text, key text, amount double precision, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]

@@ -1,5 +1,5 @@
--- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
--- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
+-- Marks a job as done. Returns false if the job was started again since; the handler's transaction must then be rolled back.
+-- If the job was settled while it ran, this also corrects the '/started' buckets.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
   job_id bigint, job_starts integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
@@ -17,7 +17,7 @@ BEGIN
     RETURN false;
   END IF;
   IF array_remove(job.used_counts, NULL) <> '{}' THEN
-    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
+    -- Workers wait for these buckets. This bounds the wait if the COMMIT does not follow.
     PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
     PERFORM public.rate_limit_correct_started(
       array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,

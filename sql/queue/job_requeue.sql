@@ -1,5 +1,5 @@
--- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
--- that will be; NULL if there is no such job, or it is neither.
+-- Makes a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Returns when
+-- it will run; NULL if there is no such job, or if it is neither dead nor cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_requeue(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -18,7 +18,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has taken its payment back yet.
     PERFORM public.rate_limit_unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;

@@ -1,4 +1,4 @@
--- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
+-- Returns how late the line of a group is, in microseconds. Kept for one release beside rate_limit_in_line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
@@ -10,4 +10,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_lag IS
-  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';
+  'Returns how late the line of a group is, in microseconds.';

@@ -1,6 +1,6 @@
--- Ends a claim: notes until when the worker sleeps, and returns when there may be something to do.
+-- Ends a claim: records until when the worker sleeps, and returns when there may be something to do.
 --
---   is_full     the claim has started as many jobs as the worker asked for: the worker is awake
+--   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of rate_limit_claim
 CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
@@ -11,7 +11,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   was_asleep boolean;
-  level bigint := 2147483648; -- the loop reads one priority after the other, from the highest on
+  level bigint := 2147483648; -- the loop reads one priority after the other, from the highest down
   next_at bigint;
   other_at bigint;
 BEGIN
@@ -58,4 +58,4 @@ BEGIN
   next_in := greatest(next_at - clock, 0);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_plan_claim IS 'Returns when a worker is to claim again, and notes that it sleeps.';
+COMMENT ON FUNCTION public.rate_limit_plan_claim IS 'Returns when a worker is to claim again, and records that it sleeps.';

@@ -1,5 +1,5 @@
--- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
--- something was taken since, there is nothing to take back: others may have used it.
+-- Takes back the tokens that a job has paid ahead, and lets the groups that wait for its time ask again. Once that time has
+-- passed, or something was taken since, nothing is taken back: other jobs may have used the tokens.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
   job public.rate_limit_jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[]
@@ -12,7 +12,7 @@ DECLARE
   taken_at bigint;
 BEGIN
   IF job.paid_until > public.rate_limit_clock() THEN
-    -- Groups before buckets, as in claims.
+    -- Lock groups before buckets, as claims do.
     WITH waiting AS (
       SELECT g.queue, g.key
       FROM public.rate_limit_groups AS g
@@ -39,4 +39,4 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Returns the tokens that a job paid ahead of its start.';

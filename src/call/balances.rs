@@ -1,8 +1,8 @@
 use std::ops::Deref;
 
-/// Balances in tokens, one for each item of the call, in its order. Negative while tokens are owed.
+/// The balances in tokens, one for each item, in the order of the call. A balance is negative while tokens are owed.
 ///
-/// For a sliding window, the balance is what may still be used: its rate less what counts as used.
+/// For a sliding window, the balance is the rate minus the tokens that count as used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Balances {
     tokens: Vec<f64>,
@@ -13,7 +13,8 @@ impl Balances {
         Self { tokens }
     }
 
-    /// The smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, its balance.
+    /// Returns the smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, this
+    /// is its balance.
     pub fn remaining(&self) -> f64 {
         self.tokens.iter().copied().fold(f64::INFINITY, f64::min)
     }

@@ -2,10 +2,10 @@ use crate::call::{Item, Key, LimitRef, Op, Resolved};
 use crate::error::InvalidCall;
 use crate::limit::{Limits, Tokens};
 
-/// What is decided together: one [`Item`] or several, all charged or none.
+/// One or more [`Item`]s that are decided together: all of them are charged or none.
 ///
-/// Every method that takes `impl Into<Call>` takes `("limit", "key")`, `("limit", "key", 2)`, an [`Item`], or an
-/// array or `Vec` of items. A key may be a number: `("per_user", user.id)`.
+/// Every method that takes `impl Into<Call>` accepts `("limit", "key")`, `("limit", "key", 2)`, an [`Item`], or an
+/// array or `Vec` of items. A key can be an integer: `("per_user", user.id)`.
 ///
 /// ```
 /// use pg_limiter::{Call, Item};
@@ -16,7 +16,7 @@ use crate::limit::{Limits, Tokens};
 pub struct Call {
     pub(crate) items: Vec<Item>,
     pub(crate) reserve: bool,
-    /// A key, so that it is hidden as well as one.
+    /// Stored as a `Key`, so that `{:?}` does not show it.
     pub(crate) idempotency_key: Option<Key>,
 }
 
@@ -30,27 +30,28 @@ impl Call {
         Resolved::new(op, self.clone(), limits, None).map(drop)
     }
 
-    /// Take the tokens even if they are not there yet, as far as each limit's `max_reserved` allows, and say how long
-    /// to wait for them. A sliding window cannot.
+    /// Reserves: takes the tokens before they are available, as far as each limit's `max_reserved` allows. The decision has
+    /// the time to wait for them. Sliding windows do not support this.
     pub const fn reserve(mut self) -> Self {
         self.reserve = true;
         self
     }
 
-    /// Take the tokens once, however often the call is made with this key: what was answered is written down in the same
-    /// transaction, and whoever comes again gets that answer and takes nothing. So a call whose outcome is not known, or a
-    /// request that is delivered twice, may simply be made again; the limiter's own transactions do that by themselves.
+    /// Takes the tokens only once, however often the call is made with this idempotency key. The answer is stored in the
+    /// transaction that takes the tokens. A repeated call returns the stored answer and takes nothing. So it is safe to repeat
+    /// a call whose outcome is unknown, or to handle a request that is delivered twice. The limiter's own transactions repeat
+    /// such calls automatically.
     ///
-    /// A reservation keeps its moment: the wait for it gets shorter. A denial takes nothing and is not written down: the
-    /// next call is decided anew. The same key with another call (another limit, key or count) is
+    /// A repeated reservation keeps its original time, so the wait gets shorter. A denial takes nothing and is not stored: the
+    /// next call is decided anew. Using the same key for a different call (another limit, key or count) returns
     /// [`InvalidCall::IdempotencyKeyReused`](crate::InvalidCall::IdempotencyKeyReused). Answers are kept for
-    /// [`LimiterConfig::keep_answers`](crate::LimiterConfig::keep_answers), and removed by
-    /// [`prune`](crate::Limiter::prune) after that.
+    /// [`LimiterConfig::keep_answers`](crate::LimiterConfig::keep_answers). After that,
+    /// [`prune`](crate::Limiter::prune) removes them.
     ///
-    /// The key has 1 to 255 bytes and no NUL, and is for `limit`, `credit` and `charge`. It belongs to the schema, not to a
-    /// limit: let it hold whose it is, as in `"u1:checkout:42"`. Such a call is decided on its own, not together with
-    /// others, in BEGIN, the call, COMMIT over the pool. With a [`KeySecret`](crate::KeySecret) it is stored as its hash, like
-    /// other keys. (As in the IETF draft "The Idempotency-Key HTTP Header Field".)
+    /// The key has 1 to 255 bytes and no NUL. `limit`, `credit` and `charge` support it. Idempotency keys are shared by all
+    /// limits of a schema, so include the owner in the key, as in `"u1:checkout:42"`. The call is decided alone, not in a
+    /// batch, as BEGIN, the call and COMMIT on a connection of the pool. With a [`KeySecret`](crate::KeySecret), the key is
+    /// stored as a hash, like other keys. (As in the IETF draft "The Idempotency-Key HTTP Header Field".)
     ///
     /// ```no_run
     /// # use pg_limiter::{Call, Item, Limiter};
@@ -69,7 +70,7 @@ impl Call {
         self.reserve
     }
 
-    /// The items, in their order.
+    /// Returns the items, in order.
     pub fn items(&self) -> &[Item] {
         &self.items
     }

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// What was decided.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Go ahead now.
+    /// The call may go ahead now.
     Allowed,
-    /// Go ahead, but only after a wait: the tokens were taken before they are there.
+    /// The call may go ahead after a wait: the tokens were taken before they are available.
     Reserved {
-        /// How long to wait, in whole microseconds.
+        /// The time to wait, in whole microseconds.
         wait: Duration,
     },
-    /// Nothing was taken, from no limit.
+    /// The call was denied. No tokens were taken from any limit.
     Denied {
-        /// If nobody else consumes, the same call is allowed after this time and not before.
+        /// The time until the same call is allowed, if no other caller consumes tokens. Before that, it is denied.
         retry_after: Duration,
     },
 }
 
 impl Outcome {
-    /// In a word, for traces and metrics.
+    /// The name in traces and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -33,20 +33,20 @@ impl Outcome {
     }
 }
 
-/// How one limit of the call stands.
+/// The state of one limit of a call after the decision.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LimitState {
     /// The limit's name.
     pub limit: Arc<str>,
-    /// The balance after the decision, in tokens; negative while tokens are owed. Of a bucket with more than two
-    /// [shards](crate::Limit::recommended_shards) that was not denied: estimated from the rows looked at.
+    /// The balance after the decision, in tokens. It is negative while tokens are owed. If the bucket has more than two
+    /// [shards](crate::Limit::recommended_shards), it is an estimate from the rows that were read, unless this limit denied.
     pub remaining: f64,
-    /// Whether this limit refused.
+    /// Whether this limit denied the call.
     pub refused: bool,
 }
 
-/// The answer to a call: allowed, reserved or denied.
+/// The decision on a call: allowed, reserved or denied.
 ///
 /// ```
 /// # use pg_limiter::{Decision, Outcome};
@@ -55,34 +55,35 @@ pub struct LimitState {
 ///     Outcome::Allowed => println!("go, {} left", decision.remaining()),
 ///     Outcome::Reserved { wait } => println!("go in {wait:?}"),
 ///     Outcome::Denied { retry_after } => println!("come back in {retry_after:?}"),
-///     _ => println!("no"), // What is not known yet is no permit.
+///     _ => println!("no"), // An outcome that this code does not know is no permit.
 /// }
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-#[must_use = "a decision that nobody looks at limits nothing: match its outcome, or enforce() it"]
+#[must_use = "a decision limits nothing unless it is checked: match its outcome, or call enforce()"]
 pub struct Decision {
     pub(crate) outcome: Outcome,
     pub(crate) limits: Vec<LimitState>,
 }
 
 impl Decision {
-    /// Allowed, reserved or denied.
+    /// Returns the outcome: allowed, reserved or denied.
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Whether the call may go ahead now.
+    /// Returns whether the call may go ahead now.
     pub const fn is_allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Allowed)
     }
 
-    /// Whether the call was refused.
+    /// Returns whether the call was denied.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Denied { .. })
     }
 
-    /// How long to wait: until reserved tokens are there, or until the call would be allowed. `None` if allowed.
+    /// Returns the time to wait: until reserved tokens are available, or until a denied call would be allowed. `None` if the
+    /// call is allowed now.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
             Outcome::Allowed => None,
@@ -91,18 +92,18 @@ impl Decision {
         }
     }
 
-    /// What is left, in tokens: the smallest balance of the limits asked. Negative while tokens are owed. Estimated where a
-    /// limit has more than two shards, unless it refused; [`peek`](crate::Limiter::peek) is exact.
+    /// Returns the smallest balance of the call's limits, in tokens. It is negative while tokens are owed. For a limit with
+    /// more than two shards it is an estimate, unless the limit denied; [`peek`](crate::Limiter::peek) is exact.
     pub fn remaining(&self) -> f64 {
         self.limits.iter().map(|state| state.remaining).fold(f64::INFINITY, f64::min)
     }
 
-    /// How each limit stands, in the order of the call's items.
+    /// Returns the state of each limit, in the order of the call's items.
     pub fn limits(&self) -> &[LimitState] {
         &self.limits
     }
 
-    /// The names of the limits that refused, each once, in alphabetical order.
+    /// Returns the names of the limits that denied the call, each once, in alphabetical order.
     pub fn denied_by(&self) -> Vec<&str> {
         let mut names: Vec<&str> =
             self.limits.iter().filter(|state| state.refused).map(|state| &*state.limit).collect();
@@ -114,7 +115,7 @@ impl Decision {
     /// Turns a denial into an error, so that `?` leaves the caller's transaction and rolls it back.
     ///
     /// # Errors
-    /// [`Error::Denied`]. A reservation is no denial: its wait stands in the permit.
+    /// [`Error::Denied`]. A reservation is not a denial: its permit has the time to wait.
     pub fn enforce(self) -> Result<Permit, Error> {
         match self.outcome {
             Outcome::Allowed => Ok(Permit { wait: None, remaining: self.remaining() }),
@@ -128,13 +129,13 @@ impl Decision {
     }
 }
 
-/// Leave to go ahead, from [`Decision::enforce`].
+/// Permission to go ahead, from [`Decision::enforce`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Permit {
-    /// For a reservation: how long to wait before going ahead.
+    /// For a reservation, the time to wait before going ahead.
     pub wait: Option<Duration>,
-    /// The smallest balance of the limits asked, in tokens.
+    /// The smallest balance of the call's limits, in tokens.
     pub remaining: f64,
 }
 
@@ -142,11 +143,11 @@ pub struct Permit {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Denied {
-    /// If nobody else consumes, the same call is allowed after this time and not before.
+    /// The time until the same call is allowed, if no other caller consumes tokens. Before that, it is denied.
     pub retry_after: Duration,
-    /// The smallest balance of the limits asked, in tokens.
+    /// The smallest balance of the call's limits, in tokens.
     pub remaining: f64,
-    /// The limits that refused, each once, in alphabetical order.
+    /// The limits that denied the call, each once, in alphabetical order.
     pub limits: Vec<Arc<str>>,
 }
 

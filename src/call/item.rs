@@ -4,7 +4,7 @@ use std::sync::Arc;
 use crate::call::{Call, Op};
 use crate::limit::{LARGEST_NUMBER, Limit, Tokens};
 
-/// Which limit: one that was defined by name, or one given inline.
+/// A reference to a limit: the name of a defined limit, or a name with a limit passed inline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitRef {
     pub(crate) name: Arc<str>,
@@ -12,12 +12,12 @@ pub struct LimitRef {
 }
 
 impl LimitRef {
-    /// The limit's name.
+    /// Returns the limit's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The limit, if it was given inline.
+    /// Returns the limit if it was passed inline.
     pub const fn inline(&self) -> Option<&Limit> {
         self.inline.as_ref()
     }
@@ -47,24 +47,23 @@ impl From<Arc<str>> for LimitRef {
     }
 }
 
-/// An inline limit: the name says where its balance is kept.
+/// An inline limit. Its balance is stored under the name.
 impl<N: Into<Arc<str>>> From<(N, Limit)> for LimitRef {
     fn from((name, limit): (N, Limit)) -> Self {
         Self { name: name.into(), inline: Some(limit) }
     }
 }
 
-/// The key of a bucket: any text of up to 1024 bytes without a NUL, or a whole number, which is written in decimal. The empty
-/// key is the one shared bucket of a limit.
+/// The key of a bucket: text of up to 1024 bytes without a NUL, or an integer, which is stored in decimal. The empty key is
+/// the one shared bucket of a limit.
 ///
-/// Keys are often personal data: addresses, e-mail addresses, the ids of accounts. `{:?}` shows the length only, no error
-/// and no trace shows a key, and with a [`KeySecret`](crate::KeySecret) the database does not have it either; without one, it
-/// is stored as it is.
+/// Keys are often personal data: addresses, e-mail addresses, ids of accounts. `{:?}` shows only the length, and no error or
+/// trace shows a key. With a [`KeySecret`](crate::KeySecret), the database stores only a hash; without one, it stores the key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(pub(crate) Arc<str>);
 
 impl Key {
-    /// The key as it was given.
+    /// Returns the key as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -76,7 +75,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A text that may tell who somebody is.
+/// A text that may identify a person. Shows only its length.
 pub(crate) struct Hidden<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Hidden<'_> {
@@ -127,7 +126,7 @@ macro_rules! from_integers {
 
 from_integers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
 
-/// One limit, one key, one count (default 1): what a [`Call`] asks for, or one part of it.
+/// One limit, one key and one count (default: 1). A [`Call`] has one or more items.
 ///
 /// ```
 /// use pg_limiter::Item;
@@ -147,54 +146,54 @@ pub struct Item {
 }
 
 impl Item {
-    /// One token of the limit for this key.
+    /// An item for one token of the limit for this key.
     pub fn new(limit: impl Into<LimitRef>, key: impl Into<Key>) -> Self {
         Self { limit: limit.into(), key: key.into(), count: 1.0 }
     }
 
-    /// One token of the limit's one shared bucket: that of the empty key.
+    /// An item for one token of the limit's shared bucket, which has the empty key.
     pub fn global(limit: impl Into<LimitRef>) -> Self {
         Self::new(limit, "")
     }
 
-    /// How many tokens: fractions and 0 are allowed. See [`Tokens`] for the types of numbers.
+    /// Sets the number of tokens. Fractions and 0 are allowed. See [`Tokens`] for the accepted types.
     pub fn count(mut self, tokens: impl Into<Tokens>) -> Self {
         self.count = tokens.into().get();
         self
     }
 
-    /// The name of the limit.
+    /// Returns the name of the limit.
     pub fn limit_name(&self) -> &str {
         &self.limit.name
     }
 
-    /// The limit, if it was given inline; `None` if the name says which.
+    /// Returns the limit if it was passed inline; `None` if it is referenced by name.
     pub const fn inline_limit(&self) -> Option<&Limit> {
         self.limit.inline.as_ref()
     }
 
-    /// The key.
+    /// Returns the key.
     pub const fn key(&self) -> &Key {
         &self.key
     }
 
-    /// How many tokens it asks for, as set by [`count`](Self::count).
+    /// Returns the number of tokens, as set by [`count`](Self::count).
     pub const fn tokens(&self) -> f64 {
         self.count
     }
 
-    /// The call that corrects this item to what was really used: credit or charge of the difference.
+    /// Returns the correction from this item's estimate to the tokens really used: a credit or a charge of the difference.
     pub(crate) fn correction(mut self, used: Tokens) -> (Op, Self) {
         let (estimate, used) = (self.count, used.get());
         let (op, difference) =
             if used < estimate { (Op::Credit, estimate - used) } else { (Op::Charge, used - estimate) };
-        // An impossible count stays as it is, and is then refused like any other.
+        // An invalid count is passed on, and is rejected later like any other.
         self.count =
             [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count)).unwrap_or(difference);
         (op, self)
     }
 
-    /// As a call that may take tokens before they are there, and says how long to wait for them.
+    /// Converts the item into a call that reserves: see [`Call::reserve`].
     pub fn reserve(self) -> Call {
         Call::from(self).reserve()
     }

@@ -1,4 +1,4 @@
-//! Keys that only the application can tell.
+//! Stores keys as hashes that only the application can compute.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use sha2::Sha256;
 
 use crate::call::Key;
 
-/// Shorter ones could be found by trying all.
+/// Shorter secrets could be found by trying all of them.
 const SHORTEST: usize = 16;
 
-/// A secret under which keys are stored: instead of the key, the database gets HMAC-SHA-256 of the limit's name and the
-/// key (43 characters, base64url). Given in [`LimiterConfig::key_secret`](crate::LimiterConfig::key_secret), or to
+/// A secret for hashing keys. Instead of the key, the database stores HMAC-SHA-256 of the limit's name and the key
+/// (43 characters, base64url). Set it in [`LimiterConfig::key_secret`](crate::LimiterConfig::key_secret), or with
 /// [`RateLimits::with_key_secret`](crate::RateLimits::with_key_secret).
 ///
-/// Who can read the database, a backup or a replica, but does not have the secret, cannot tell whose keys these are,
-/// cannot find out whether somebody's key is among them, and cannot tell that two limits count the same one. How many
-/// keys a limit has, and when and how much each is used, stays visible; so do the names of limits. The empty key, the
-/// one shared bucket of a limit, stays empty.
+/// A person who can read the database, a backup or a replica, but does not have the secret, cannot recover a key, cannot
+/// check whether a given key is stored, and cannot see that two limits count the same key. Still visible are the names of
+/// limits, the number of keys of each limit, and when and how much each key is used. The empty key, which is the one shared
+/// bucket of a limit, is not hashed.
 ///
-/// # What has to agree
-/// Processes that are to share balances need the same secret, and the tool takes it as `--key-secret-file`. Another
-/// secret, or none, is another set of buckets, all of them full: to change it forgets every balance and every debt, and
-/// what a queue has reserved. Rows under the old one go by pruning. The SQL functions, called by hand or from a
-/// trigger, hash nothing.
+/// # All processes need the same secret
+/// Processes that share balances need the same secret. The tool reads it from `--key-secret-file`. With a different secret,
+/// or none, keys map to different buckets, which are full. So changing the secret forgets all balances, debts and
+/// reservations of queues. `prune` removes rows hashed with the old secret. The SQL functions, called by hand or from a
+/// trigger, do not hash keys.
 ///
 /// # In a queue
-/// Groups are hashed, too (whatever the limit, so that equal keys stay one group); a handler and the lists of jobs get
-/// keys and groups as they are stored. What a handler has to know belongs into the payload, which is stored as it is,
-/// and so is a unique id. Jobs of one group, and the keys that one job names, are seen to belong together.
+/// Groups are hashed, too, without the limit's name, so that equal keys stay in one group. Handlers and lists of jobs get the
+/// stored (hashed) keys and groups. Put data that a handler needs into the payload. Payloads and unique ids are stored as
+/// they are. It stays visible which jobs share a group, and which keys belong to one job.
 ///
 /// ```
 /// # fn f(pool: sqlx::PgPool, limits: pg_limiter::Limits) -> Result<(), Box<dyn std::error::Error>> {
@@ -44,59 +44,59 @@ const SHORTEST: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct KeySecret {
-    /// Ready to hash: the secret is not needed any more.
+    /// HMAC initialized with the secret, which need not be kept itself.
     keyed: Arc<Hmac<Sha256>>,
 }
 
-/// A secret of less than 16 bytes.
+/// The key secret is shorter than 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the secret for keys has {bytes} bytes, and 16 at least are needed; take 32 random ones")]
+#[error("the key secret has {bytes} bytes, and at least 16 are required; use 32 random bytes")]
 #[non_exhaustive]
 pub struct InvalidKeySecret {
-    /// How many it has.
+    /// The length of the secret.
     pub bytes: usize,
 }
 
 impl KeySecret {
-    /// A secret of these bytes: 16 at least, best 32 random ones. A text is taken as its bytes, whatever it encodes.
+    /// Creates a secret from at least 16 bytes. Use 32 random bytes. A text is used as its bytes, without decoding it.
     ///
     /// # Errors
-    /// [`InvalidKeySecret`] if there are less.
+    /// [`InvalidKeySecret`] if there are fewer than 16 bytes.
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, InvalidKeySecret> {
         let secret = secret.as_ref();
         let invalid = InvalidKeySecret { bytes: secret.len() };
         if secret.len() < SHORTEST {
             return Err(invalid);
         }
-        // It takes any length.
+        // HMAC accepts any length.
         let keyed = Hmac::new_from_slice(secret).map_err(|_| invalid)?;
         Ok(Self { keyed: Arc::new(keyed) })
     }
 
-    /// The key of a limit as it is stored: to find or delete its rows with SQL of your own.
+    /// Returns the stored form of a limit's key, to find or delete its rows with your own SQL.
     pub fn stored_key(&self, limit: &str, key: &str) -> String {
         self.key(limit, key).as_ref().to_owned()
     }
 
-    /// The key of a limit, as it is stored.
+    /// The stored form of a limit's key.
     pub(crate) fn key(&self, limit: &str, key: &str) -> Arc<str> {
         if key.is_empty() {
             return Arc::default();
         }
         let mut mac = Hmac::clone(&self.keyed);
-        // No name holds a NUL: where it ends is clear.
+        // No name contains a NUL, so the NUL marks the end of the name.
         mac.update(limit.as_bytes());
         mac.update(&[0]);
         mac.update(key.as_bytes());
         URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()).into()
     }
 
-    /// An idempotency key, as it is stored: no limit's name holds a NUL.
+    /// The stored form of an idempotency key. No limit's name contains a NUL, so it cannot collide with a limit's key.
     pub(crate) fn idempotency_key(&self, key: &str) -> Arc<str> {
         self.key("\0", key)
     }
 
-    /// A group of jobs, as it is stored: no limit has an empty name.
+    /// The stored form of a job's group. No limit's name is empty, so it cannot collide with a limit's key.
     pub(crate) fn group(&self, key: &Key) -> Key {
         Key(self.key("", &key.0))
     }
@@ -112,7 +112,7 @@ impl fmt::Debug for KeySecret {
 mod tests {
     use super::*;
 
-    /// By another implementation: Python's `hmac.new(secret, name + b"\0" + key, "sha256")`.
+    /// Expected values from another implementation: Python's `hmac.new(secret, name + b"\0" + key, "sha256")`.
     #[test]
     fn it_is_hmac_sha_256_of_the_name_a_nul_and_the_key() {
         let secret = KeySecret::new([0x0b; 20]).unwrap();

@@ -1,4 +1,4 @@
-//! What is asked and what is answered: values, no I/O.
+//! Calls and decisions as values, without I/O.
 
 mod balances;
 mod call;

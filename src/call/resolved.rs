@@ -1,4 +1,4 @@
-//! A call with its limits looked up and every rule checked: nothing else is sent.
+//! A call with its limits looked up and all rules checked. Only resolved calls are sent to the database.
 
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use crate::call::{Call, Key, KeySecret};
 use crate::error::InvalidCall;
 use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name};
 
-/// The longest key, in bytes: an index entry holds it with the name.
+/// The longest key, in bytes. An index entry holds it together with the name.
 const LONGEST_KEY: usize = 1024;
 const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
-/// What a call does with the tokens of its items.
+/// The operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
-    /// Takes them, if every item's limit allows it.
+    /// Takes the tokens, if every item's limit allows it.
     Limit,
     /// Decides as [`Op::Limit`] does, and takes nothing.
     Check,
@@ -47,7 +47,7 @@ pub(crate) struct ResolvedItem {
     pub(crate) count: f64,
 }
 
-/// Each bucket once; `places` says which of the `items` each item of the call became.
+/// A call with each bucket once. `places` maps each item of the call to its position in `items`.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
     pub(crate) op: Op,
@@ -58,12 +58,12 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
-    /// The names and keys of its items.
+    /// The names and keys of the items.
     pub(crate) fn buckets(&self) -> Vec<(Arc<str>, Arc<str>)> {
         self.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
     }
 
-    /// With a secret, the keys are from here on what is stored instead of them.
+    /// Resolves a call. With a secret, the keys of the result are hashed.
     pub(crate) fn new(op: Op, call: Call, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
         if call.items.is_empty() {
             return Err(InvalidCall::Empty);
@@ -107,7 +107,7 @@ impl Resolved {
         Ok(resolved)
     }
 
-    /// A bucket that is named twice counts twice.
+    /// Adds an item. If its bucket is already present, adds up the counts.
     fn add(&mut self, item: ResolvedItem) -> Result<(), InvalidCall> {
         let same = |other: &ResolvedItem| other.name == item.name && other.key == item.key;
         match self.items.iter().position(same) {
@@ -145,7 +145,7 @@ impl ResolvedItem {
             return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
         }
         let most = self.limit.largest_count(reserve);
-        // As forgiving as the decision itself: sums of fractions are not exact.
+        // The same tolerance as in the decision: sums of fractions are not exact.
         if self.count > most + 1e-9 + 1e-14 * most {
             return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, most });
         }

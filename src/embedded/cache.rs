@@ -1,4 +1,4 @@
-//! The folder that fetched programs are kept in.
+//! The folder for downloaded programs.
 
 use std::{
     env, fs,
@@ -10,13 +10,13 @@ use super::{programs::newest_first, run_as::RunAs};
 
 pub(super) const PREFIX: &str = "postgresql-";
 
-/// The folders of programs that were fetched before, the newest version first.
+/// Returns the folders of programs that were downloaded before, newest version first.
 pub(super) fn fetched(run_as: &RunAs) -> Vec<PathBuf> {
     let caches = candidates(run_as).into_iter().filter(|dir| trusted(dir, run_as).is_ok());
     caches.flat_map(|dir| newest_first(dir, PREFIX, "bin")).collect()
 }
 
-/// The folder to put fetched programs into, made if need be.
+/// Returns the folder for downloaded programs, and creates it if necessary.
 pub(super) fn make(run_as: &RunAs) -> Result<PathBuf, String> {
     let mut reasons = Vec::new();
     for dir in candidates(run_as) {
@@ -28,7 +28,7 @@ pub(super) fn make(run_as: &RunAs) -> Result<PathBuf, String> {
     Err(format!("no cache folder can be used: {}", reasons.join("; ")))
 }
 
-/// A folder the user names is the only one. Else several, as programs below /root are closed to the server's user.
+/// Only the folder that the user names, or else several: the server's user cannot run programs below /root.
 fn candidates(run_as: &RunAs) -> Vec<PathBuf> {
     let var = |name| env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     if let Some(named) = named() {
@@ -49,12 +49,12 @@ fn named() -> Option<PathBuf> {
 
 fn make_one(dir: &Path, run_as: &RunAs) -> Result<(), String> {
     if !run_as.can_enter(dir) {
-        return Err(format!("is closed to {}", run_as.name()));
+        return Err(format!("cannot be entered by {}", run_as.name()));
     }
     if !dir.exists() {
         let open = fs::Permissions::from_mode(0o755);
         let made = fs::create_dir_all(dir).and_then(|()| fs::set_permissions(dir, open));
-        made.map_err(|error| format!("cannot be made: {error}"))?;
+        made.map_err(|error| format!("cannot be created: {error}"))?;
     }
     trusted(dir, run_as)?;
     match tempfile::tempdir_in(dir) {
@@ -63,7 +63,7 @@ fn make_one(dir: &Path, run_as: &RunAs) -> Result<(), String> {
     }
 }
 
-/// We run what is in there: nobody else may have put it there. A folder the user names is their own decision.
+/// Programs in this folder are executed, so no other user may write to it. A folder that the user names is not checked.
 fn trusted(dir: &Path, run_as: &RunAs) -> Result<(), String> {
     if named().is_some() {
         return Ok(());
@@ -71,7 +71,7 @@ fn trusted(dir: &Path, run_as: &RunAs) -> Result<(), String> {
     let found = fs::symlink_metadata(dir).map_err(|error| format!("cannot be read: {error}"))?;
     let owner = found.uid();
     if !found.is_dir() || (owner != run_as.me && owner != 0) || found.mode() & 0o022 != 0 {
-        return Err("is not a folder that only its owner, this user or root, can write to".to_owned());
+        return Err("is not a folder owned by this user or root that only its owner can write to".to_owned());
     }
     Ok(())
 }

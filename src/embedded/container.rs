@@ -1,4 +1,4 @@
-//! The server as a container, for machines without server programs.
+//! Runs the server in a container, on machines without server programs.
 
 use std::{
     io::Write,
@@ -17,20 +17,20 @@ use testcontainers::{
 use super::{Server, ServerConfig, ServerError, probe};
 
 const READY: &str = "database system is ready to accept connections";
-/// The image is fetched first, which says nothing about the server.
+/// The extra timeout for downloading the image first.
 const PULL_TIME: Duration = Duration::from_secs(300);
 
 pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Option<Server>, ServerError> {
     let (host, port, running) = match Running::start(config) {
         Ok(started) => started,
-        // The engine could not be asked: there is none, or it has no image for us.
+        // There is no engine, or it cannot provide the image.
         Err(TestcontainersError::Client(error)) => {
             tried.push(format!("a container: {error}"));
             return Ok(None);
         }
         Err(error) => return Err(ServerError::Container(error.to_string())),
     };
-    // The engine accepts connections for the server before the server does.
+    // The engine accepts connections before the server does.
     let started = Instant::now();
     let version = loop {
         match probe::server_version(&host, port) {
@@ -52,7 +52,7 @@ pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Op
     }))
 }
 
-/// The thread that owns the container: its runtime is independent of the caller's, and can block.
+/// The thread that owns the container. Its runtime is independent of the caller's, so it can block.
 #[derive(Debug)]
 struct Running {
     stop: Option<Sender<()>>,
@@ -83,7 +83,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts the container, and removes it once `stopped` has no sender.
+/// Starts the container, and removes it when `stopped` has no sender.
 fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -94,7 +94,7 @@ fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
             Ok(running) => running,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        // Not before the container is there: what fails on the way is removed by the one who was starting it.
+        // Only after the container exists. If the start fails, the code that starts the container removes it.
         let remover = Remover::of(container.id());
         if ready.send(Ok((host, port))).is_ok() {
             let _ = stopped.recv();
@@ -105,7 +105,8 @@ fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
     });
 }
 
-/// A process that removes the container when this one ends, in whatever way: the container engine does not know whose it is.
+/// A shell that removes the container when this process ends, whatever the reason. The container engine
+/// does not know that the container belongs to this process.
 #[derive(Debug)]
 pub(super) struct Remover(Option<Child>);
 
@@ -113,13 +114,13 @@ impl Remover {
     pub(super) fn of(container: &str) -> Self {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", include_str!("remove.sh"), "pg-limiter-remove", container]);
-        // A Ctrl-C on the terminal is not for it.
+        // Ctrl-C on the terminal must not end it.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut shell, 0);
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let remover = shell.spawn();
         if let Err(error) = &remover {
-            tracing::warn!(container, %error, "nobody removes the container if this process is killed");
+            tracing::warn!(container, %error, "the container is not removed if this process is killed");
         }
         Self(remover.ok())
     }
@@ -139,12 +140,12 @@ async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, Str
     command.extend(config.all_settings().flat_map(|setting| ["-c".to_owned(), setting]));
     let container = GenericImage::new("postgres", &tag(config))
         .with_exposed_port(5432.tcp())
-        // The image starts the server twice: first without a network, to set it up.
+        // The image starts the server twice, the first time without a network, to initialize it.
         .with_wait_for(WaitFor::message_on_stderr(READY))
         .with_wait_for(WaitFor::message_on_stdout(READY))
         .with_cmd(command)
         .with_env_var("POSTGRES_HOST_AUTH_METHOD", "trust")
-        // As the one from programs is made.
+        // The same options as for a server from programs.
         .with_env_var("POSTGRES_INITDB_ARGS", "--encoding=UTF8 --locale=C --no-sync")
         .with_startup_timeout(PULL_TIME + config.startup_timeout)
         .start()

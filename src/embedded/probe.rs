@@ -1,4 +1,4 @@
-//! A connection made by hand, to know that a server lets one in: an open port alone does not say that.
+//! Checks that a server accepts connections, by speaking the start of its protocol: an open port alone does not prove it.
 
 use std::{
     io::{self, Read, Write},
@@ -8,7 +8,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connects as `postgres`, which needs no password, and returns the version that the server reports.
+/// Connects as `postgres` without a password, and returns the version that the server reports.
 pub(super) fn server_version(host: &str, port: u16) -> io::Result<String> {
     let address = (host, port).to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -36,7 +36,7 @@ pub(super) fn server_version(host: &str, port: u16) -> io::Result<String> {
             }
             // ParameterStatus: a name and a value.
             b'S' => version = version.or_else(|| parameter(&body, "server_version")),
-            // ReadyForQuery: say goodbye, or the server logs a lost connection.
+            // ReadyForQuery: send Terminate, or the server logs a lost connection.
             b'Z' => {
                 stream.write_all(&[b'X', 0, 0, 0, 4])?;
                 return version.ok_or_else(|| io::ErrorKind::InvalidData.into());
@@ -46,7 +46,7 @@ pub(super) fn server_version(host: &str, port: u16) -> io::Result<String> {
     }
 }
 
-/// The value up to the first space: what follows that is the package's own version.
+/// The value up to the first space. The rest is the version of the package.
 fn parameter(body: &[u8], name: &str) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (key, value) = text.trim_end_matches('\0').split_once('\0')?;

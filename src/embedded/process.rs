@@ -1,4 +1,4 @@
-//! The server's processes: a watcher, which runs `initdb` and `postgres`, and stops them when its input ends.
+//! Runs the server's processes. A watcher runs `initdb` and `postgres`, and stops them when its standard input ends.
 
 use std::{
     env, fs,
@@ -31,7 +31,7 @@ pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Op
     let mut attempt = 1;
     loop {
         match launch(config, &programs, &run_as, free_port()?) {
-            // Between our look at the port and the server's start, another process took it.
+            // Another process took the port before the server started.
             Err(ServerError::Ended { log, .. }) if attempt < PORT_ATTEMPTS && port_was_taken(&log) => attempt += 1,
             launched => return launched.map(Some),
         }
@@ -56,13 +56,13 @@ pub(super) fn launch(
     let started = Instant::now();
     let mut running = Running::spawn(config, programs, run_as, port)?;
     let pid = loop {
-        // The server says `ready` in a file of its own folder, so what answers on the port is this server.
+        // The server writes `ready` to a file in its folder, so it is this server that answers on the port.
         if let Some(pid) = ready_pid(running.dir.path())
             && probe::server_version(HOST, port).is_ok()
         {
             break pid;
         }
-        let ended = running.watcher.try_wait().map_err(ServerError::io("ask for the server's state"))?;
+        let ended = running.watcher.try_wait().map_err(ServerError::io("check the state of the server's watcher"))?;
         if let Some(status) = ended {
             let (program, log) = running.log();
             return Err(ServerError::Ended { program, status: status.to_string(), log });
@@ -84,7 +84,7 @@ pub(super) fn launch(
     })
 }
 
-/// The processes and their folder. Dropping it ends and removes them.
+/// The processes and their folder. Dropping it stops the processes and removes the folder.
 #[derive(Debug)]
 struct Running {
     watcher: Child,
@@ -94,13 +94,13 @@ struct Running {
 impl Running {
     fn spawn(config: &ServerConfig, programs: &Programs, run_as: &RunAs, port: u16) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("pg-limiter-").tempdir_in(run_as.temp_dir());
-        let dir = dir.map_err(ServerError::io("make a folder for the server"))?;
-        run_as.give(dir.path()).map_err(ServerError::io("hand the folder to the server's user"))?;
+        let dir = dir.map_err(ServerError::io("create a folder for the server"))?;
+        run_as.give(dir.path()).map_err(ServerError::io("change the owner of the server's folder"))?;
 
         let mut command = run_as.command("/bin/sh");
         command.args(["-c", include_str!("watch.sh"), "pg-limiter-watch"]).arg(dir.path()).arg(&programs.dir);
         command.args(["-c", &format!("listen_addresses={HOST}"), "-c", &format!("port={port}")]);
-        // No Unix socket: its path may be too long for one, and two ways in need two checks.
+        // No Unix socket: the path of the folder may be too long, and two ways to connect would need two checks.
         command.args(["-c", "unix_socket_directories=", "-c", "logging_collector=off"]);
         for setting in config.all_settings() {
             command.arg("-c").arg(setting);
@@ -108,18 +108,18 @@ impl Running {
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
             command.env_remove(name);
         }
-        // For messages we can search; and on macOS the server does not start without a locale.
+        // Untranslated messages can be searched. On macOS the server does not start without a locale.
         command.env("LC_ALL", "C");
-        // A Ctrl-C on the terminal is for the process that owns the server; it must not end the watcher.
+        // Ctrl-C on the terminal is meant for the process that owns the server. It must not end the watcher.
         command.process_group(0);
-        // The watcher holds its output open until all is gone: `Drop` waits for that. Our own output is not handed on: who
-        // reads that would wait for the server, too.
+        // The watcher keeps its output open until everything is removed, and `Drop` waits for this. It does not inherit the
+        // output of this process: a reader of that output would wait for the server, too.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let watcher = command.spawn().map_err(ServerError::io("start the server's watcher"))?;
         Ok(Self { watcher, dir })
     }
 
-    /// The program that is running or has failed, and the end of its log.
+    /// Returns the program that is running or has failed, and the end of its log.
     fn log(&self) -> (&'static str, String) {
         let read = |name: &str| fs::read(self.dir.path().join(name));
         match (read("server.log"), read("initdb.log")) {
@@ -139,7 +139,7 @@ impl Drop for Running {
     }
 }
 
-/// The server's process id, once it is ready. It is on the first line of the file, and the state on the eighth.
+/// Returns the process id of the server once it is ready. It is on line 1 of the file, and the state on line 8.
 fn ready_pid(dir: &Path) -> Option<u32> {
     let file = fs::read_to_string(dir.join("data/postmaster.pid")).ok()?;
     let ready = file.lines().nth(7)?.trim() == "ready";

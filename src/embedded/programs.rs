@@ -12,11 +12,11 @@ use super::{ServerConfig, ServerError, cache, fetch, run_as::RunAs};
 pub(super) struct Programs {
     pub(super) dir: PathBuf,
     pub(super) version: String,
-    /// Where they come from, for the user.
+    /// The origin of the programs, to show to the user.
     pub(super) from: String,
 }
 
-/// The first usable programs. What was tried without success is added to `tried`.
+/// Returns the first usable programs. Adds every failed attempt to `tried`.
 pub(super) fn find(
     config: &ServerConfig,
     run_as: &RunAs,
@@ -45,7 +45,7 @@ pub(super) fn find(
                 Ok(version) => {
                     return Ok(Some(Programs { dir, version, from: place.to_owned() }));
                 }
-                Err(reason) => tried.push(format!("{place}: {} has them, but {reason}", dir.display())),
+                Err(reason) => tried.push(format!("{place}: {} has both programs, but {reason}", dir.display())),
             }
             unusable = true;
         }
@@ -75,16 +75,16 @@ fn usable(dir: &Path, config: &ServerConfig, run_as: &RunAs) -> Result<String, S
     let version = version(dir, run_as)?;
     match config.version.as_deref() {
         Some(wanted) if version != wanted && !version.starts_with(&format!("{wanted}.")) => {
-            Err(format!("they are of version {version}, not {wanted}"))
+            Err(format!("the version there is {version}, not {wanted}"))
         }
         _ => Ok(version),
     }
 }
 
-/// The version of the programs in a folder. Asking for it also shows that the server's user can run them.
+/// Returns the version of the programs in a folder. Running them also checks that the server's user can do so.
 pub(super) fn version(dir: &Path, run_as: &RunAs) -> Result<String, String> {
     if !complete(dir) {
-        return Err("there is no `initdb` and `postgres` in it".to_owned());
+        return Err("it has no `initdb` and `postgres`".to_owned());
     }
     version_of("initdb", dir, run_as)?;
     version_of("postgres", dir, run_as)
@@ -116,7 +116,7 @@ fn install_dirs() -> Vec<PathBuf> {
     dirs
 }
 
-/// The folders `parent/<prefix><version><anything>/below`, the newest version first.
+/// Returns the folders `parent/<prefix><version><anything>/below`, newest version first.
 pub(super) fn newest_first(parent: impl AsRef<Path>, prefix: &str, below: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {

@@ -1,5 +1,5 @@
-# Removes a container once standard input ends without a line on it: that is when the process that started it dies, in whatever
-# way, or ends and has it in a static. A line says that it was removed.
+# Removes a container when standard input ends without a line. This happens when the process that started the container ends,
+# for whatever reason, without dropping its server. A line on standard input means that the process has removed the container.
 #   remove.sh <id of the container>
 trap '' INT TERM HUP
 read -r _ && exit

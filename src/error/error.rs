@@ -4,7 +4,7 @@ use crate::call::Denied;
 use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, refuses_settings, sqlstate};
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
-/// What the database says, without the line of its own source code that the driver appends.
+/// The database's message and SQLSTATE, without the source line of the server that the driver appends.
 pub(crate) fn told(error: &sqlx::Error) -> String {
     match error.as_database_error() {
         Some(database) => format!("{} (SQLSTATE {})", database.message(), database.code().unwrap_or_default()),
@@ -15,24 +15,27 @@ pub(crate) fn told(error: &sqlx::Error) -> String {
     }
 }
 
-/// What failed, and what to do about it: by SQLSTATE, where that says more than that there is no answer.
+/// The message of [`Error::Unavailable`]: what failed and what to do, by SQLSTATE.
 fn unavailable(source: &sqlx::Error) -> String {
     let told = told(source);
     match sqlstate(source).as_str() {
         "25006" => format!(
-            "the transaction cannot write: {told}; connect to the primary, begin no READ ONLY transaction, or set \
+            "the transaction is read-only: {told}; connect to the primary, begin the transaction as READ WRITE, or set \
              default_transaction_read_only to off"
         ),
         "0A000" => {
-            format!("the server cannot run the transaction: {told}; connect to the primary, if this is a standby")
+            format!("the server cannot run the transaction: {told}; if it is a standby, connect to the primary")
         }
         "57014" => format!(
-            "no answer from the database in time: {told}; raise statement_timeout, and check that no transaction holds the row"
+            "the database cancelled the statement: {told}; raise statement_timeout, and check that no transaction keeps the \
+             row locked"
         ),
-        "53300" => format!("no free connection of the server: {told}; raise max_connections, or open fewer"),
+        "53300" => {
+            format!("the server has no free connection: {told}; raise its max_connections, or open fewer connections")
+        }
         _ => format!(
-            "no answer from the database in time: {told}; check that it runs, that the pool is large enough, and that no \
-             transaction holds the row"
+            "the database is unavailable: {told}; check that it is running, that the pool is large enough, and that no \
+             transaction keeps the row locked"
         ),
     }
 }
@@ -44,80 +47,81 @@ fn too_new(error: &sqlx::Error) -> Option<&SchemaTooNew> {
     }
 }
 
-/// Why a call has no decision. Fail closed: none of these is a permit.
+/// The reason why a call has no decision. Fail closed: an error is never a permit.
 ///
-/// A denial is not among them, unless it was turned into one with [`Decision::enforce`](crate::Decision::enforce).
+/// A denial is a decision, not an error, unless [`Decision::enforce`](crate::Decision::enforce) turns it into one.
 ///
 /// # Keys
-/// They are personal data more often than not, and none of these shows one: not as text, not with `{:?}`, and not in its
-/// sources. So a `source` that the database sent has its message, SQLSTATE, table and constraint; not its DETAIL, where
-/// PostgreSQL puts the values of a row. The traces of this crate (target `pg_limiter`) keep to the same.
+/// Keys are often personal data, so no error shows one: not in its message, not with `{:?}`, and not in its sources. A
+/// `source` from the database keeps its message, SQLSTATE, table and constraint, but not its DETAIL, in which PostgreSQL
+/// puts the values of a row. The traces of this crate (target `pg_limiter`) follow the same rule.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The call could never be allowed. Nothing was sent.
+    /// The call is not valid, or can never be allowed. Nothing was taken.
     #[error(transparent)]
     Invalid(#[from] InvalidCall),
-    /// A limit that cannot be.
+    /// The definition of a limit is not valid.
     #[error(transparent)]
     InvalidLimit(#[from] InvalidLimit),
-    /// A job or a worker that cannot be.
+    /// A job or the configuration of a worker is not valid.
     #[error(transparent)]
     InvalidJob(#[from] InvalidJob),
-    /// The call was denied, and [`enforce`](crate::Decision::enforce) made that an error.
+    /// The call was denied, and [`enforce`](crate::Decision::enforce) turned the denial into an error.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// The database cannot be reached, no connection was free in time, the deadline passed while waiting for a row, or the
-    /// server is a standby. Nothing was decided.
+    /// The database cannot be reached, no connection was free in time, the deadline passed while the call waited for a row,
+    /// or the server is a standby. Nothing was decided.
     #[error("{}", unavailable(.source))]
     Unavailable {
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// Every attempt ended in a conflict or a lost connection. Nothing was decided.
+    /// Every attempt failed with a conflict or a lost connection. Nothing was decided.
     #[error(
-        "no decision after {attempts} attempts in {elapsed:?}: {}; raise the retry policy's attempts or deadline, or spread the load",
+        "no decision after {attempts} attempts in {elapsed:?}: {}; raise the retry policy's max_attempts or deadline, or spread the load",
         told(.last)
     )]
     RetriesExhausted {
-        /// The attempts made.
+        /// The number of attempts.
         attempts: u32,
         /// The time they took.
         elapsed: Duration,
-        /// The last failure. Not a source: retrying the whole is not what this error asks for.
+        /// The last failure. It is not the `source` of this error, so that code which looks for conflicts among the sources
+        /// does not retry once more.
         last: sqlx::Error,
     },
-    /// The connection was lost while a commit was under way: it may have happened. Count the tokens as spent, or make the
-    /// call with an [idempotency key](crate::Call::idempotency_key), which may be repeated.
+    /// The connection was lost during a commit, so the transaction may or may not be committed. Count the tokens as spent. A
+    /// call with an [idempotency key](crate::Call::idempotency_key) can be repeated safely.
     #[error(
-        "the outcome of a commit is unknown: {}; count the tokens as spent, or repeat calls that have an idempotency key",
+        "the outcome of a commit is unknown: {}; count the tokens as spent, or repeat the call if it has an idempotency key",
         told(.last)
     )]
     OutcomeUnknown {
-        /// What the driver says. Not a source: a unit of work that finds a lost connection among the sources of an error
-        /// is run again, and what may have been taken must not be taken once more.
+        /// The driver's error. It is not the `source` of this error: a unit of work is retried if it finds a lost connection
+        /// among the sources, and tokens that may have been taken must not be taken twice.
         last: sqlx::Error,
     },
-    /// Too many calls wait for the database already. Nothing was sent.
-    #[error("{waiting} calls wait for the database already; ask later, or raise max_waiting")]
+    /// Too many calls are already waiting for the database. Nothing was sent.
+    #[error("{waiting} calls are already waiting for the database; retry later, or raise max_waiting")]
     Overloaded {
-        /// How many wait, which is as many as may.
+        /// The number of waiting calls, which is the most that may wait.
         waiting: usize,
     },
     /// The limiter or its pool was closed. Nothing was decided.
-    #[error("the limiter is closed; ask before close is called on it or on its pool")]
+    #[error("the limiter or its pool is closed; make all calls before closing either")]
     Closed,
-    /// The limiter's table or functions are not there.
+    /// The limiter's table or functions are missing.
     #[error(
-        "the schema \"{schema}\" lacks the rate limiter's table and functions; run migrate, or `pg-limiter migrate`"
+        "the schema \"{schema}\" lacks the rate limiter's table or functions; run migrate, or `pg-limiter migrate`"
     )]
     SchemaMissing {
-        /// The schema that was looked in.
+        /// The schema that was searched.
         schema: String,
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// A newer release has migrated the schema, in a way that this release cannot work with. Nothing was decided.
+    /// A newer release has migrated the schema, and this release cannot work with the result. Nothing was decided.
     #[error(
         "the schema \"{schema}\" is at version {found}, which this release cannot work with: it knows versions up to {known}; \
          update pg-limiter"
@@ -130,51 +134,51 @@ pub enum Error {
         /// The newest version that this release knows.
         known: i32,
     },
-    /// The caller's transaction met a conflict and has to be rolled back; the whole of it is worth retrying.
-    #[error("the transaction met a conflict: {}; roll it back and run it again from the start", told(.source))]
+    /// The caller's transaction failed with a conflict. Roll it back and retry the whole transaction.
+    #[error("the transaction failed with a conflict: {}; roll it back and retry it from the start", told(.source))]
     Conflict {
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// The database refused, for example for want of a privilege, or because transactions are read-only by its settings. Within
-    /// a transaction, roll it back.
-    #[error("the database refused: {}", told(.source))]
+    /// The database reported any other error: for example, a privilege is missing, or its settings make transactions read-only.
+    /// Within a transaction, roll it back.
+    #[error("the database call failed: {}", told(.source))]
     Database {
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// A prepared statement was not where the driver looked for it: a pooler shares out its connections, and does not know of
-    /// them. Nothing was decided.
+    /// A prepared statement is missing on this connection, or was left there by another client: a pooler shares its
+    /// connections without tracking prepared statements. Nothing was decided.
     #[error(
-        "a prepared statement was lost: {}; behind a pooler in transaction mode set named_statements to false, or let the pooler keep track of prepared statements",
+        "the connection has not kept its prepared statements: {}; behind a pooler in transaction mode, set named_statements to false, or let the pooler track prepared statements",
         told(.source)
     )]
     Pooler {
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// The unit of work returned `Ok`, but a statement in it had failed: nothing was committed.
+    /// The unit of work returned `Ok` although one of its statements had failed. Nothing was committed.
     #[error(
-        "the transaction had failed and was rolled back, although the work reported success; return the first error instead of dropping it"
+        "a statement failed and the transaction was rolled back, although the work returned Ok; return the first error instead of dropping it"
     )]
     Aborted,
 }
 
 impl Error {
-    /// Whether the whole transaction, run again from the start, may well succeed: after a conflict, and on another
-    /// connection if this one was lost before it was asked to commit.
+    /// Returns whether to retry the whole transaction from the start: after a conflict, and, on another connection, if the
+    /// connection was lost before COMMIT was sent.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Conflict { .. } => true,
             Self::Unavailable { source } => {
-                // Of all that SQLSTATE 0A000 may mean, only a standby makes the limiter unavailable.
+                // SQLSTATE 0A000 has many meanings, but only a standby is reported as unavailable with it.
                 matches!(classify(source, Phase::Statement, None), Cause::Connection) || sqlstate(source) == "0A000"
             }
             _ => false,
         }
     }
 
-    /// A stable name, as in traces and metrics: `invalid`, `invalid_limit`, `invalid_job`, `denied`, `unavailable`,
+    /// Returns a stable name, as in traces and metrics: `invalid`, `invalid_limit`, `invalid_job`, `denied`, `unavailable`,
     /// `retries_exhausted`, `outcome_unknown`, `overloaded`, `closed`, `schema_missing`, `schema_too_new`, `conflict`, `database`, `pooler`,
     /// `aborted`.
     pub const fn kind(&self) -> &'static str {
@@ -197,7 +201,7 @@ impl Error {
         }
     }
 
-    /// The denial, if it is one.
+    /// Returns the denial, if this error is one.
     pub const fn denied(&self) -> Option<&Denied> {
         match self {
             Self::Denied(denied) => Some(denied),
@@ -205,7 +209,7 @@ impl Error {
         }
     }
 
-    /// The failure of a later attempt, when it is not known what an earlier one came to.
+    /// The error of a later attempt if the outcome of an earlier one is unknown.
     pub(crate) fn of_unknown_outcome(self) -> Self {
         match self {
             Self::Unavailable { source }
@@ -218,29 +222,29 @@ impl Error {
         }
     }
 
-    /// What the database reports of this error, with its SQLSTATE, and without the line of the server's source code that sqlx
-    /// appends.
+    /// Formats an error as the database reports it, with its SQLSTATE, and without the line of the server's source code that
+    /// sqlx appends.
     pub fn database_message(error: &sqlx::Error) -> String {
         told(error)
     }
 
-    /// Whether a pooler between this process and the server refuses the settings that a connection asks for when it starts. The
+    /// Whether a pooler between this process and the server refuses the settings that a connection requests at startup. The
     /// limiter's own connections need such settings: see [`Connections`](crate::Connections).
     pub fn refuses_settings(error: &sqlx::Error) -> bool {
         refuses_settings(error)
     }
 
-    /// The error of a statement of your own on the limiter's tables and functions, classified as those of the library are.
+    /// Classifies the error of your own statement on the limiter's tables or functions, as the library classifies its own.
     pub fn of_sql(source: sqlx::Error, schema: &str) -> Self {
         Self::of_statement(source, schema)
     }
 
-    /// A failure of a statement within the caller's transaction.
+    /// The error for a statement that failed within the caller's transaction.
     pub(crate) fn of_statement(source: sqlx::Error, schema: &str) -> Self {
         Self::of_attempt(source, Phase::Statement, None, schema)
     }
 
-    /// A failure that is not tried again.
+    /// The error for a failure that is not retried.
     pub(crate) fn of_attempt(source: sqlx::Error, phase: Phase, engine: Option<Engine>, schema: &str) -> Self {
         if let Some(SchemaTooNew { found, known }) = too_new(&source) {
             return Self::SchemaTooNew { schema: schema.to_owned(), found: *found, known: *known };

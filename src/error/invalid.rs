@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::limit::Kind;
 
-/// A limit whose numbers or options cannot be.
+/// The definition of a limit is not valid: a number is out of range, or an option does not apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid limit{}: {reason}", .name.as_ref().map(|name| format!(" \"{name}\"")).unwrap_or_default())]
 pub struct InvalidLimit {
@@ -27,7 +27,7 @@ impl From<std::convert::Infallible> for InvalidLimit {
     }
 }
 
-/// A limits file that cannot be read; the message names the limit and the field.
+/// A limits file is not valid. The message names the limit and the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("limits file: {reason}")]
 pub struct LimitsFileError {
@@ -40,105 +40,116 @@ impl LimitsFileError {
     }
 }
 
-/// A call that could never be allowed, or that makes no sense. Found before anything is sent.
+/// A call is not valid, or can never be allowed. Nothing was sent, except for
+/// [`IdempotencyKeyReused`](Self::IdempotencyKeyReused).
 ///
-/// Keys are personal data more often than not: no message shows one.
+/// Keys are often personal data, so no message shows one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCall {
-    /// The count is above what the limit can ever grant at once: its capacity, with `reserve` its capacity and
-    /// `max_reserved`, for a sliding window its rate.
+    /// The count is above the most that the limit can ever grant at once: its capacity, or its rate for a sliding window. With
+    /// `reserve`, the most is the capacity plus `max_reserved`.
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\", which grants at most {most}; ask for less at once, or raise the capacity"
+        "the count {count} can never be served by the limit \"{limit}\", which grants at most {most}; lower the count, or raise the capacity"
     )]
     CountExceedsCapacity {
         /// The limit's name.
         limit: String,
-        /// The count asked for, added up where a call names the bucket more than once.
+        /// The requested count: the sum, if the call names the bucket more than once.
         count: f64,
-        /// The largest count that can be served.
+        /// The largest count that the limit can grant.
         most: f64,
     },
-    /// The count is above the capacity, and the rest of it cannot arrive within the time that the call may wait: see
+    /// The count is above the capacity, and the missing tokens cannot arrive within the time that the call may wait: see
     /// [`Limiter::until_ready`](crate::Limiter::until_ready).
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\" within {max_wait:?}, in which it grants at most {most}; wait for longer, or ask for less at once"
+        "the count {count} can never be served by the limit \"{limit}\" within {max_wait:?}, in which it grants at most {most}; raise max_wait, or lower the count"
     )]
     WaitTooShort {
         /// The limit's name.
         limit: String,
-        /// The count asked for, added up where a call names the bucket more than once.
+        /// The requested count: the sum, if the call names the bucket more than once.
         count: f64,
-        /// The largest count that can be served in that time.
+        /// The largest count that the limit can grant in that time.
         most: f64,
         /// The longest time to wait.
         max_wait: Duration,
     },
-    /// The count is negative or not a finite number.
-    #[error(
-        "the count {count} for the limit \"{limit}\" is not 0 or a number from 1e-100 to 1e100; ask for a count of 0 or more"
-    )]
+    /// The count is neither 0 nor a number from 1e-100 to 1e100.
+    #[error("the count {count} for the limit \"{limit}\" is not valid; use 0, or a number from 1e-100 to 1e100")]
     Count {
         /// The limit's name.
         limit: String,
-        /// The count asked for.
+        /// The requested count.
         count: f64,
     },
-    /// No limit of that name was defined.
-    #[error("there is no limit \"{limit}\"; define it, or give it with the call")]
+    /// No limit with this name is defined.
+    #[error("there is no limit \"{limit}\"; define it, or pass it inline with the call")]
     UnknownLimit {
-        /// The name asked for.
+        /// The requested name.
         limit: String,
     },
-    /// This kind of limit cannot reserve.
-    #[error("the limit \"{limit}\" cannot reserve, being a {kind}; use a token bucket or a fixed window")]
+    /// This kind of limit does not support reservations.
+    #[error("the limit \"{limit}\" is a {kind}, which cannot reserve; use a token bucket or a fixed window")]
     ReserveUnsupported {
         /// The limit's name.
         limit: String,
         /// The limit's kind.
         kind: Kind,
     },
-    /// The name of a limit is empty, longer than 255 bytes, or holds a NUL.
-    #[error("a limit's name has 1 to 255 bytes and no NUL, not {bytes} bytes; give the limit a short name")]
+    /// The name of a limit is empty, longer than 255 bytes, or contains a NUL.
+    #[error("the limit's name {}", refused_text(*.bytes, 255, "shorten it"))]
     Name {
         /// The length of the name.
         bytes: usize,
     },
-    /// The key is longer than 1024 bytes or holds a NUL.
-    #[error(
-        "the key for the limit \"{limit}\" has {bytes} bytes; a key has at most 1024 and no NUL, so shorten or hash it"
-    )]
+    /// The key is longer than 1024 bytes or contains a NUL.
+    #[error("the key for the limit \"{limit}\" {}", refused_text(*.bytes, 1024, "shorten or hash it"))]
     Key {
         /// The limit's name.
         limit: String,
         /// The length of the key.
         bytes: usize,
     },
-    /// One call names a bucket twice, under two different limits.
-    #[error("the call gives the limit \"{limit}\" in two different forms for one key; give it once")]
+    /// One call names the same bucket twice, with two different definitions of the limit.
+    #[error("the call passes two different definitions of the limit \"{limit}\" for the same key; use one of them")]
     Contradiction {
         /// The limit's name.
         limit: String,
     },
-    /// The idempotency key is empty, longer than 255 bytes, or holds a NUL.
-    #[error("an idempotency key has 1 to 255 bytes and no NUL, not {bytes} bytes; hash it")]
+    /// The idempotency key is empty, longer than 255 bytes, or contains a NUL.
+    #[error("the idempotency key {}", refused_text(*.bytes, 255, "shorten or hash it"))]
     IdempotencyKey {
         /// The length of the key.
         bytes: usize,
     },
-    /// The idempotency key was used for another call before: another limit, key or count. Nothing was taken.
-    #[error("the idempotency key was used for another call before; give each request a key of its own")]
+    /// The idempotency key was already used for a different call: another limit, key or count. Nothing was taken.
+    #[error("the idempotency key was already used for a different call; use a new key for each request")]
     IdempotencyKeyReused,
-    /// What changes nothing, or the same however often, takes no idempotency key; and a job has a unique id instead.
-    #[error("an idempotency key is for limit, credit and charge; leave it out, and give a job a unique id instead")]
+    /// This operation does not support idempotency keys: it changes nothing, or has the same effect when repeated. A job has a
+    /// unique id instead.
+    #[error(
+        "only limit, credit and charge support an idempotency key; remove it, or for a job set a unique id instead"
+    )]
     IdempotencyKeyUnsupported,
-    /// A call without items decides nothing.
+    /// The call has no items.
     #[error("the call names no limit; name at least one")]
     Empty,
 }
 
+/// Why a text of this length is refused, and what to do. A text that is neither empty nor too long contains a NUL.
+fn refused_text(bytes: usize, most: usize, remedy: &str) -> String {
+    if bytes == 0 {
+        "is empty; give it at least one character".to_owned()
+    } else if bytes > most {
+        format!("has {bytes} bytes, and at most {most} are allowed; {remedy}")
+    } else {
+        "contains a NUL character; remove it".to_owned()
+    }
+}
+
 impl InvalidCall {
-    /// A stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
+    /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
     /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
@@ -157,89 +168,108 @@ impl InvalidCall {
     }
 }
 
-/// A job or a worker that could never be. Found before anything is sent, but for a time that has gone by.
+/// A request to the queue, or the configuration of a worker, is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidJob {
-    /// The name of a queue is empty, longer than 255 bytes, or holds a NUL.
-    #[error("a queue's name has 1 to 255 bytes and no NUL, not {bytes} bytes; give the queue a short name")]
+    /// The name of a queue is empty, longer than 255 bytes, or contains a NUL.
+    #[error("the queue's name {}", refused_text(*.bytes, 255, "shorten it"))]
     Queue {
         /// The length of the name.
         bytes: usize,
     },
-    /// The payload cannot be written as JSON that PostgreSQL stores.
+    /// The payload cannot be written as JSON, or PostgreSQL cannot store it.
     #[error("the payload cannot be stored as JSON: {reason}")]
     Payload {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The payload is too large.
     #[error(
-        "the payload has {bytes} bytes, and {most} are allowed; store it elsewhere and enqueue where it is, or raise max_payload"
+        "the payload has {bytes} bytes, and at most {most} are allowed; store it elsewhere and enqueue a reference to it, or raise max_payload"
     )]
     PayloadTooLarge {
-        /// Its length as JSON.
+        /// The length of the payload as JSON.
         bytes: usize,
-        /// What the queue's configuration allows.
+        /// The bound in the queue's configuration.
         most: usize,
     },
-    /// A unique id is empty, longer than 255 bytes, or holds a NUL.
-    #[error("a unique id has 1 to 255 bytes and no NUL, not {bytes} bytes; hash it")]
+    /// A unique id is empty, longer than 255 bytes, or contains a NUL.
+    #[error("the unique id {}", refused_text(*.bytes, 255, "shorten or hash it"))]
     UniqueId {
         /// The length of the id.
         bytes: usize,
     },
-    /// The job is not to run before a time that has gone by. Nothing was enqueued, and no token taken.
-    #[error("the job is to run at a time that has gone by; leave run_at out to run it as soon as the limits allow")]
+    /// The job's `run_at` is in the past. Nothing was enqueued, and no token was taken.
+    #[error("run_at is in the past; leave it out to run the job as soon as its limits allow")]
     RunAtPast,
-    /// A time or a length that cannot be counted in microseconds.
-    #[error("{what} is out of range; stay within 36,525 days")]
+    /// A time or a duration is out of range.
+    #[error("{what} is out of range; keep it within 36,525 days")]
     Time {
-        /// Which one.
+        /// The name of the setting.
         what: &'static str,
     },
-    /// The limits of jobs are known to workers by their names only.
-    #[error("the limit \"{limit}\" is given with the job; define it by name, because workers have to know it, too")]
+    /// The limit was passed inline. Workers look up the limits of a job by name.
+    #[error("the limit \"{limit}\" is passed inline; define it by name, so that workers can look it up")]
     InlineLimit {
         /// The limit's name.
         limit: String,
     },
-    /// A name that leaves no room for that of the bucket of what was started.
-    #[error("the limit's name has {bytes} bytes, and that of a job's limit has at most 247; give it a shorter one")]
+    /// The limit's name is too long for a job: it leaves no room for the name of the bucket that counts started jobs.
+    #[error("the name of the job's limit has {bytes} bytes; shorten it to at most 247")]
     LimitName {
         /// The length of the name.
         bytes: usize,
     },
-    /// A number that has to be 1 or more, or cannot be as large.
+    /// A number in the configuration is too small or too large.
     #[error("{what} is {value}; {remedy}")]
     Config {
-        /// Which one.
+        /// The name of the setting.
         what: &'static str,
-        /// What it is.
+        /// The value.
         value: u64,
-        /// What it could be.
+        /// What to change.
         remedy: &'static str,
     },
-    /// There is no job of that id in the queue.
+    /// The queue has no job with this id.
     #[error("there is no job {id} in the queue \"{queue}\"; it may have been pruned")]
     UnknownJob {
-        /// The id.
+        /// The id of the job.
         id: i64,
-        /// The queue.
+        /// The name of the queue.
         queue: String,
     },
-    /// The job reserved nothing from that limit and key.
-    #[error("job {id} reserved nothing of the limit \"{limit}\" for that key; settle what it reserved")]
+    /// The job reserved nothing from this limit for this key.
+    #[error(
+        "job {id} reserved nothing from the limit \"{limit}\" for this key; settle a limit and key that it reserved"
+    )]
     NotReserved {
-        /// The id.
+        /// The id of the job.
         id: i64,
         /// The limit's name.
         limit: String,
     },
-    /// The job has not started, or was cancelled: there is nothing to settle.
-    #[error("job {id} has used nothing; settle it once it has started, or cancel it")]
+    /// The job has not started or was cancelled, so there is nothing to settle.
+    #[error("job {id} has not started or was cancelled, so there is nothing to settle; settle a job after it starts")]
     NotStarted {
-        /// The id.
+        /// The id of the job.
         id: i64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_text_is_described_as_it_is() {
+        let name = |bytes| InvalidCall::Name { bytes }.to_string();
+        assert_eq!(name(0), "the limit's name is empty; give it at least one character");
+        assert_eq!(name(256), "the limit's name has 256 bytes, and at most 255 are allowed; shorten it");
+        assert_eq!(name(255), "the limit's name contains a NUL character; remove it");
+        let key = InvalidCall::Key { limit: "per_user".to_owned(), bytes: 1025 }.to_string();
+        let expected =
+            "the key for the limit \"per_user\" has 1025 bytes, and at most 1024 are allowed; shorten or hash it";
+        assert_eq!(key, expected);
+    }
 }

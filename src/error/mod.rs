@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do then.
+//! The errors of this crate. Each message names the cause and what to do.
 
 mod classify;
 mod engine;

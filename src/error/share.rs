@@ -1,4 +1,4 @@
-//! One failure of the database, told to each of several callers.
+//! Copies of one database error, to return it to each of several callers.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -10,8 +10,8 @@ use sqlx::postgres::PgDatabaseError;
 
 use crate::error::{ReadOnlyByDefault, SchemaTooNew};
 
-/// The same error with the database's own words and codes only. What it tells besides, as the DETAIL that a row is refused
-/// with, or the parameters that a server adds if it is set up so, has keys in it, and would be shown by `{:?}`.
+/// Returns the same error with only the database's message and codes. Its other fields can contain keys, which `{:?}` would
+/// show: for example the DETAIL of a rejected row, or the statement's parameters if the server is configured to add them.
 pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::Database(_) => share(&error),
@@ -19,7 +19,7 @@ pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
-/// An equal error: of the same kind, with the same words and SQLSTATE.
+/// Copies an error: same kind, same message and SQLSTATE.
 pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::Database(database) => sqlx::Error::Database(Box::new(Told::new(&**database))),
@@ -33,7 +33,7 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
             match (source.downcast_ref::<ReadOnlyByDefault>(), source.downcast_ref::<SchemaTooNew>()) {
                 (Some(read_only), _) => read_only.clone().into(),
                 (_, Some(too_new)) => too_new.clone().into(),
-                // Other errors must not become trouble of the connection.
+                // Other errors must not be taken for connection failures.
                 _ => sqlx::Error::Decode(error.to_string().into()),
             }
         }
@@ -41,14 +41,14 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
     }
 }
 
-/// What the database said.
+/// The parts of a database error that are safe to show.
 #[derive(Clone, Debug)]
 struct Told {
     message: Arc<str>,
     code: Option<Arc<str>>,
     table: Option<Arc<str>>,
     constraint: Option<Arc<str>>,
-    /// The server's function that reported it: no message is needed to tell failures of one SQLSTATE apart.
+    /// The server's function that reported the error. It distinguishes failures that share an SQLSTATE, in any language.
     routine: Option<Arc<str>>,
     unique: bool,
 }
@@ -66,7 +66,7 @@ impl Told {
     }
 }
 
-/// The server's function that reported an error, which is not translated as the message is.
+/// The server's function that reported an error. Unlike the message, it is not translated.
 pub(super) fn routine(error: &dyn DatabaseError) -> Option<&str> {
     let told = error.try_downcast_ref::<Told>().and_then(|told| told.routine.as_deref());
     told.or_else(|| error.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine))

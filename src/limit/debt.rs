@@ -1,14 +1,14 @@
-//! Debts as waits: how many tokens may be owed so that they are there in time.
+//! Converts between debts and waiting times: how many tokens may be owed so that they arrive in time.
 
 use std::time::Duration;
 
 use crate::limit::{Kind, LARGEST_NUMBER, Limit};
 
-/// For sums of fractions, which are not exact.
+/// Tolerance for sums of fractions, which are not exact.
 const SLACK: f64 = 1e-9;
 
 impl Limit {
-    /// The most tokens that arrive within this time, whenever it begins: what may be owed so that it is there by then.
+    /// The number of tokens that always arrive within this time, whenever it starts. A larger debt may not be repaid in time.
     pub(crate) fn arriving_within(&self, time: Duration) -> f64 {
         let periods = time.as_micros() as f64 / self.period_micros() as f64;
         let tokens = match self.kind() {
@@ -19,19 +19,19 @@ impl Limit {
         tokens.min(LARGEST_NUMBER)
     }
 
-    /// How long it takes, at least and at most, until tokens that are owed have arrived.
+    /// The shortest and the longest time until this many owed tokens have arrived.
     pub(crate) fn time_to_arrive(&self, tokens: f64) -> (Duration, Duration) {
         let periods = tokens / self.rate();
         let micros =
             |periods: f64| Duration::from_micros((periods * self.period_micros() as f64).clamp(0.0, 1e18) as u64);
         match self.kind() {
-            // Of windows that open, not of those that are full.
+            // Tokens arrive when a window opens, so only whole periods count.
             Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),
             Kind::TokenBucket | Kind::SlidingWindow => (micros(periods), micros(periods)),
         }
     }
 
-    /// The same limit, owing no more than this.
+    /// The same limit, with `max_reserved` lowered to at most this many tokens.
     pub(crate) fn owing_at_most(mut self, tokens: f64) -> Self {
         self.max_reserved = Some(self.max_reserved.map_or(tokens, |own| own.min(tokens)));
         self

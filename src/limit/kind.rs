@@ -1,5 +1,5 @@
-//! The kinds of limits: their names, which options apply to each, and the constructors that allow no others.
-//! Their algebra is in `sql/kinds/`, a file each.
+//! The kinds of limits: their names, the options that apply to each, and builders that offer only these options.
+//! The arithmetic of each kind is in a file in `sql/kinds/`.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::limit::{Limit, Tokens};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// `rate` tokens per `period` flow in all the time, up to `capacity`
+    /// The bucket refills continuously at `rate` tokens per `period`, up to `capacity`
     /// (J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986).
     TokenBucket,
-    /// `rate` tokens arrive at the start of each window; what is left rolls over up to `capacity`
+    /// `rate` tokens arrive at the start of each window, and unused tokens roll over, up to `capacity`
     /// (as in Convex's rate limiter, on an absolute grid of windows).
     FixedWindow,
-    /// At most `rate` in the last `period`, counted in `resolution` sub-intervals, the one that is leaving by its share; with
-    /// one, the two-counter form
+    /// At most `rate` tokens in the last `period`, counted in `resolution` sub-intervals. The oldest sub-interval is weighted by
+    /// how much of it remains in the window. With one sub-interval, this is the two-counter form
     /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
     SlidingWindow,
 }
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Whether tokens can be taken before they are there.
+    /// Whether this kind supports reservations, which take tokens before they are available.
     pub const fn can_reserve(self) -> bool {
         match self {
             Self::TokenBucket | Self::FixedWindow => true,
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Whether an option of limits, by its name, applies to this kind.
+    /// Whether the option with this name applies to this kind: `capacity`, `max_reserved`, `start`, `resolution` or `shards`.
     pub fn has_option(self, option: &str) -> bool {
         match option {
             "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The first option that is set and does not apply to this kind.
+    /// The first option that is set but does not apply to this kind.
     pub(crate) fn misplaced(self, options: &Options) -> Option<&'static str> {
         let set = [
             ("capacity", options.capacity.is_some()),
@@ -80,7 +80,7 @@ impl std::fmt::Display for Kind {
 impl std::str::FromStr for Kind {
     type Err = InvalidLimit;
 
-    /// The reverse of [`as_str`](Self::as_str).
+    /// Parses the name that [`as_str`](Self::as_str) returns.
     fn from_str(name: &str) -> Result<Self, InvalidLimit> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -89,7 +89,7 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// What a [`LimitBuilder`] is for: it has only the options of its kind.
+/// Marker types for [`LimitBuilder`], which offers only the options of its kind.
 pub mod kinds {
     /// Marks a builder for a [token bucket](crate::Kind::TokenBucket).
     #[derive(Clone, Copy, Debug)]
@@ -106,10 +106,10 @@ pub mod kinds {
 
 use kinds::{FixedWindow, SlidingWindow, TokenBucket};
 
-/// A limit in the making: has only the options that its kind knows.
+/// Builds a limit. It offers only the options of its kind.
 ///
-/// Made by [`Limit::token_bucket`], [`Limit::fixed_window`] and [`Limit::sliding_window`]; [`build`](Self::build)
-/// checks the numbers. [`Limits::define`](crate::Limits::define) takes a builder as it is.
+/// Create one with [`Limit::token_bucket`], [`Limit::fixed_window`] or [`Limit::sliding_window`]. [`build`](Self::build)
+/// checks the numbers. [`Limits::define`](crate::Limits::define) also accepts a builder.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct LimitBuilder<K> {
@@ -118,7 +118,7 @@ pub struct LimitBuilder<K> {
 }
 
 impl Limit {
-    /// A token bucket: `rate` tokens per `period` flow in all the time, up to a capacity (default: `rate`).
+    /// A token bucket: it refills continuously at `rate` tokens per `period`, up to a capacity (default: `rate`).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -130,7 +130,7 @@ impl Limit {
         LimitBuilder::new(Kind::TokenBucket, rate.into().get(), period)
     }
 
-    /// A fixed window: `rate` tokens at the start of each window of length `period`; what is left rolls over up to a
+    /// A fixed window: `rate` tokens arrive at the start of each window of length `period`. Unused tokens roll over, up to a
     /// capacity (default: `rate`).
     ///
     /// ```
@@ -143,9 +143,10 @@ impl Limit {
         LimitBuilder::new(Kind::FixedWindow, rate.into().get(), period)
     }
 
-    /// A sliding window: at most `rate` in the last `period`, in which the part that is leaving counts by its share, as if its
-    /// calls had come evenly. So in any period less one part it admits `rate` at most, whatever comes when; in a whole one
-    /// less than twice that, if calls crowd at the end of a part.
+    /// A sliding window: at most `rate` tokens in the last `period`, which is counted in `resolution` parts. The oldest part is
+    /// weighted by how much of it remains in the window, as if its calls were evenly spread. In any span that is one part
+    /// shorter than the period, at most `rate` tokens are allowed. In a whole period, more than `rate` but less than twice
+    /// `rate` can be allowed if calls crowd at the end of a part.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -162,14 +163,15 @@ impl<K> LimitBuilder<K> {
         Self { options: Options::new(kind, rate, micros(period)), kind: PhantomData }
     }
 
-    /// Over how many rows each bucket is spread, 1 to 1000, each with 1 token of the capacity or more (default: 1), for
-    /// buckets that many processes take from at the same time: see [`Limit::recommended_shards`].
+    /// The number of rows that each bucket is spread over, from 1 to 1000 (default: 1). Each row must have at least 1 token of
+    /// the capacity. Use shards if many processes take from the same bucket at the same time: see
+    /// [`Limit::recommended_shards`].
     pub const fn shards(mut self, rows: u32) -> Self {
         self.options.shards = Some(rows);
         self
     }
 
-    /// The limit.
+    /// Builds the limit.
     ///
     /// # Errors
     /// [`InvalidLimit`] if a number is out of range: see [`Limit`].
@@ -179,13 +181,13 @@ impl<K> LimitBuilder<K> {
 }
 
 impl LimitBuilder<TokenBucket> {
-    /// The most tokens the bucket holds, 0 or more (default: the rate). 0 is for limits that only ever reserve.
+    /// The most tokens that the bucket holds, 0 or more (default: the rate). Use 0 for a limit that is only reserved from.
     pub fn capacity(mut self, tokens: impl Into<Tokens>) -> Self {
         self.options.capacity = Some(tokens.into().get());
         self
     }
 
-    /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
+    /// The most tokens that reservations may owe, 0 or more (default: no bound). With 0, no tokens can be owed.
     pub fn max_reserved(mut self, tokens: impl Into<Tokens>) -> Self {
         self.options.max_reserved = Some(tokens.into().get());
         self
@@ -193,20 +195,20 @@ impl LimitBuilder<TokenBucket> {
 }
 
 impl LimitBuilder<FixedWindow> {
-    /// The most tokens that roll over, 0 or more (default: the rate).
+    /// The most tokens that the bucket holds, 0 or more, including those rolled over (default: the rate).
     pub fn capacity(mut self, tokens: impl Into<Tokens>) -> Self {
         self.options.capacity = Some(tokens.into().get());
         self
     }
 
-    /// The most tokens that may be owed to reservations, 0 or more (default: no bound). 0 means no debt at all.
+    /// The most tokens that reservations may owe, 0 or more (default: no bound). With 0, no tokens can be owed.
     pub fn max_reserved(mut self, tokens: impl Into<Tokens>) -> Self {
         self.options.max_reserved = Some(tokens.into().get());
         self
     }
 
-    /// Where the grid of windows begins, counted from the Unix epoch (default: derived from name and key, so that the
-    /// windows of many keys do not end together). Only its place in the period matters.
+    /// The start of the grid of windows, as an offset from the Unix epoch. Only its remainder modulo the period matters. The
+    /// default is derived from name and key, so that the windows of many keys do not end at the same time.
     pub fn start(mut self, phase: Duration) -> Self {
         self.options.start = Some(micros(phase));
         self
@@ -214,13 +216,13 @@ impl LimitBuilder<FixedWindow> {
 }
 
 impl LimitBuilder<SlidingWindow> {
-    /// Into how many sub-intervals the period is divided, 1 to 1000 (default: 1).
+    /// The number of sub-intervals that the period is divided into, from 1 to 1000 (default: 1).
     pub const fn resolution(mut self, parts: u32) -> Self {
         self.options.resolution = Some(parts);
         self
     }
 
-    /// Where the grid of sub-intervals begins, counted from the Unix epoch (default: at the epoch).
+    /// The start of the grid of sub-intervals, as an offset from the Unix epoch (default: 0).
     pub fn start(mut self, phase: Duration) -> Self {
         self.options.start = Some(micros(phase));
         self

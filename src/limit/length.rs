@@ -1,10 +1,10 @@
-//! Lengths of time: whole microseconds inside, "1h 30m" outside.
+//! Durations: whole microseconds inside the crate, text such as "1h 30m" in limits files and the tool.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A length of time as limits files write it: "1500ms", "1h 30m", "7d".
+/// A duration as limits files write it: "1500ms", "1h 30m", "7d".
 ///
 /// Units are w, d, h, m, s, ms and us. Months and years are refused, because they differ in length. A precision limits how many parts
 /// are printed: `{:.1}` prints "1h 30m" as "1h".
@@ -22,18 +22,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Length(u64);
 
-/// A text that is no [`Length`], and why.
+/// A text that is not a [`Length`], with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidLength(String);
 
 impl Length {
-    /// A length of so many microseconds.
+    /// A duration of this many microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The length in microseconds.
+    /// The duration in microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
@@ -66,11 +66,11 @@ impl fmt::Display for Length {
     }
 }
 
-/// In microseconds, the longest first. A month and a year are no fixed lengths.
+/// The units in microseconds, longest first. Months and years are left out: they are not fixed durations.
 const UNITS: [(u64, &str); 6] =
     [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
 
-/// Whole microseconds, or `None` if the length has a finer part or is too long to count.
+/// Whole microseconds; `None` if the duration has a fraction of a microsecond or is too long to count.
 pub(crate) fn micros(length: Duration) -> Option<i64> {
     if !length.subsec_nanos().is_multiple_of(1000) {
         return None;
@@ -78,37 +78,37 @@ pub(crate) fn micros(length: Duration) -> Option<i64> {
     i64::try_from(length.as_micros()).ok()
 }
 
-/// Reads "1500ms", "7d", "1h 30m". Months and years are refused.
+/// Parses text such as "1500ms", "7d" or "1h 30m". Rejects months and years.
 pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
     let length = humantime::parse_duration(text).map_err(|error| {
         let reason = match error {
             humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
-                format!("unknown unit \"{unit}\", the units are w, d, h, m, s, ms and us")
+                format!("unknown unit \"{unit}\"; the units are w, d, h, m, s, ms and us")
             }
             error => error.to_string(),
         };
-        format!("\"{text}\" is not a length of time like \"1500ms\", \"1h 30m\" or \"7d\": {reason}")
+        format!("\"{text}\" is not a duration such as \"1500ms\", \"1h 30m\" or \"7d\": {reason}")
     })?;
     if has_months(text) {
         return Err(format!(
-            "\"{text}\" is not a fixed length of time, because months and years differ in length; write days or shorter \
-             units, like \"30d\" (\"M\" is a month, \"m\" is a minute)"
+            "\"{text}\" is not a fixed duration, because months and years differ in length; use days or shorter units, such \
+             as \"30d\" (\"M\" is a month, \"m\" is a minute)"
         ));
     }
     micros(length).ok_or_else(|| format!("\"{text}\" is not a whole number of microseconds"))
 }
 
-/// Whether a valid length of time has a month or a year among its units.
+/// Whether a valid duration contains months or years.
 fn has_months(text: &str) -> bool {
     text.split(|c: char| !c.is_alphabetic()).any(|unit| unit == "M" || unit.starts_with("mo") || unit.starts_with('y'))
 }
 
-/// The reverse of [`parse_micros`]: "40d 12h".
+/// Formats microseconds as text that [`parse_micros`] reads: "40d 12h".
 pub(crate) fn format_micros(micros: i64) -> String {
     format_parts(micros.unsigned_abs(), UNITS.len())
 }
 
-/// The first so many parts of a length: "40d 12h".
+/// Formats only the `most` largest units of a duration: "40d 12h".
 fn format_parts(micros: u64, most: usize) -> String {
     let mut left = micros;
     let mut parts = Vec::with_capacity(most);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(parse_micros("1 week 2days 3hrs 4min 5sec 6msec 7usec"), Ok(9 * 24 * hour + 11_045_006_007));
     }
 
-    /// All names that they have.
+    /// With every name that the parser accepts for them.
     #[test]
     fn months_and_years_are_no_lengths() {
         for unit in ["months", "month", "M", "years", "year", "yrs", "yr", "y"] {

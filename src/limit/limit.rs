@@ -7,25 +7,26 @@ use crate::limit::{Kind, format_micros, shards};
 /// A hundred years of 365.25 days, in microseconds.
 const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
 const FINEST_RESOLUTION: u32 = 1000;
-/// Within these bounds every product of a few numbers is finite.
+/// The upper bound for numbers. Within both bounds, every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
-/// The same, for what may not be 0, and for counts above it.
+/// The lower bound for numbers that must not be 0, and for counts other than 0.
 pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 
-/// A rule: kind, rate, period and options. Always valid.
+/// A rate limit: its kind, rate, period and options. A `Limit` is always valid.
 ///
-/// - rate: tokens per period, a positive number (1e-100 to 1e100, as all numbers here have to stay finite)
-/// - period: 1 microsecond to 36,525 days, in whole microseconds; a text may not have months and years, which differ in length
+/// - rate: tokens per period, a positive number (1e-100 to 1e100, so that all results stay finite)
+/// - period: 1 microsecond to 36,525 days, in whole microseconds. As text it must not contain months or years, which differ
+///   in length.
 /// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
-/// - max_reserved: the most tokens owed to reservations, 0 or more (default: no bound; not for a sliding window)
-/// - start: the phase of the grid of windows (fixed and sliding windows)
+/// - max_reserved: the most tokens that reservations may owe, 0 or more (default: no bound; not for a sliding window)
+/// - start: the start of the grid of windows (fixed and sliding windows)
 /// - resolution: the number of sub-intervals, 1 to 1000 (sliding window; default: 1)
-/// - shards: over how many rows each bucket is spread, 1 to 1000, each with 1 token or more (default: 1); see
+/// - shards: the number of rows that each bucket is spread over, 1 to 1000, each with at least 1 token (default: 1); see
 ///   [`recommended_shards`](Self::recommended_shards)
 ///
-/// A limit is a value in your code or in a limits file. The database stores balances only, so a process decides by the limits
-/// that it was started with, and a changed limit holds from the first call of a process that has it.
-/// With serde it has the fields of the limits file.
+/// A limit is a value in your code or in a limits file. The database stores balances only. A process uses the limits that it
+/// was started with, so a changed limit takes effect with the first call of a process that has it. With serde, a limit has
+/// the fields of the limits file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     kind: Kind,
@@ -38,12 +39,12 @@ pub struct Limit {
     shards: u32,
 }
 
-/// The same before it was checked.
+/// The options of a limit before they are checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) kind: Kind,
     pub(crate) rate: f64,
-    /// In microseconds; `None` if that cannot be.
+    /// In microseconds; `None` if the duration cannot be expressed in them.
     pub(crate) period: Option<i64>,
     pub(crate) capacity: Option<f64>,
     pub(crate) max_reserved: Option<f64>,
@@ -61,10 +62,9 @@ impl Options {
         if !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.rate) {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
-        let period = self
-            .period
-            .filter(|period| (1..=LONGEST_PERIOD).contains(period))
-            .ok_or_else(|| InvalidLimit::new("the period is not between 1 microsecond and 36525 days"))?;
+        let period = self.period.filter(|period| (1..=LONGEST_PERIOD).contains(period)).ok_or_else(|| {
+            InvalidLimit::new("the period must be a whole number of microseconds, from 1 microsecond to 36525 days")
+        })?;
         for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {
             if let Some(tokens) = tokens
                 && !(0.0..=LARGEST_NUMBER).contains(&tokens)
@@ -101,7 +101,7 @@ impl Options {
 }
 
 impl Limit {
-    /// How it counts.
+    /// The kind of the limit.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -116,17 +116,17 @@ impl Limit {
         Duration::from_micros(self.period.unsigned_abs())
     }
 
-    /// The most tokens that can be there; for a sliding window its rate.
+    /// The most tokens that a bucket can hold; for a sliding window, the rate.
     pub fn capacity(&self) -> f64 {
         self.capacity.unwrap_or(self.rate)
     }
 
-    /// The most tokens that may be owed; `None` is without bound.
+    /// The most tokens that reservations may owe; `None` means no bound.
     pub const fn max_reserved(&self) -> Option<f64> {
         self.max_reserved
     }
 
-    /// The phase of the grid, if one was given: less than the period.
+    /// The start of the grid modulo the period, if one was given.
     pub fn start(&self) -> Option<Duration> {
         self.start.map(|start| Duration::from_micros(start.unsigned_abs()))
     }
@@ -136,12 +136,12 @@ impl Limit {
         self.resolution.unwrap_or(1)
     }
 
-    /// Over how many rows each bucket is spread.
+    /// The number of rows that each bucket is spread over.
     pub const fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// The largest count that can ever be served.
+    /// The largest count that can ever be granted; with `reserve`, by a reservation.
     pub fn largest_count(&self, reserve: bool) -> f64 {
         if reserve { self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER) } else { self.capacity() }
     }
@@ -154,17 +154,17 @@ impl Limit {
         self.start
     }
 
-    /// As it was given: `None` where the default holds.
+    /// As given; `None` for the default.
     pub(crate) const fn given_capacity(&self) -> Option<f64> {
         self.capacity
     }
 
-    /// As it was given: `None` where the default holds.
+    /// As given; `None` for the default.
     pub(crate) const fn given_resolution(&self) -> Option<u32> {
         self.resolution
     }
 
-    /// `None` where the default holds.
+    /// `None` for the default.
     pub(crate) const fn given_shards(&self) -> Option<u32> {
         if self.shards == 1 { None } else { Some(self.shards) }
     }

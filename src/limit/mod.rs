@@ -1,4 +1,4 @@
-//! Limits as values: no I/O here.
+//! Limits as values, without I/O.
 
 mod debt;
 mod kind;

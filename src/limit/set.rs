@@ -26,15 +26,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// No limits yet.
+    /// Creates an empty set of limits.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a limit, or replaces the one of that name.
+    /// Adds a limit, or replaces the limit with this name.
     ///
     /// # Errors
-    /// [`InvalidLimit`] if the name is empty, longer than 255 bytes or holds a NUL, or a number is out of range.
+    /// [`InvalidLimit`] if the name is empty, longer than 255 bytes or contains a NUL, or a number is out of range.
     pub fn define<L>(mut self, name: &str, limit: L) -> Result<Self, InvalidLimit>
     where
         L: TryInto<Limit>,
@@ -46,12 +46,12 @@ impl Limits {
         Ok(self)
     }
 
-    /// The limit of that name.
+    /// Returns the limit with this name.
     pub fn get(&self, name: &str) -> Option<&Limit> {
         self.by_name.get(name)
     }
 
-    /// All of them, by name.
+    /// Iterates over all limits, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Limit)> {
         self.by_name.iter().map(|(name, limit)| (&**name, limit))
     }
@@ -74,7 +74,7 @@ impl Limits {
     /// ```
     ///
     /// # Errors
-    /// [`LimitsFileError`] says which limit and which field.
+    /// [`LimitsFileError`], which names the limit and the field.
     #[cfg(feature = "toml")]
     #[cfg_attr(docsrs, doc(cfg(feature = "toml")))]
     pub fn from_toml(text: &str) -> Result<Self, LimitsFileError> {
@@ -82,10 +82,10 @@ impl Limits {
         Self::from_file(file, |value| value.try_into().map_err(|error: toml::de::Error| error.to_string()))
     }
 
-    /// Reads the same as JSON: `{"limits": {"send_message": {"kind": "token_bucket", ..}}}`.
+    /// Reads a limits file in JSON: `{"limits": {"send_message": {"kind": "token_bucket", ..}}}`.
     ///
     /// # Errors
-    /// [`LimitsFileError`] says which limit and which field.
+    /// [`LimitsFileError`], which names the limit and the field.
     pub fn from_json(text: &str) -> Result<Self, LimitsFileError> {
         let file: File<serde_json::Value> =
             serde_json::from_str(text).map_err(|error| LimitsFileError::new(error.to_string()))?;
@@ -103,7 +103,7 @@ impl Limits {
     }
 }
 
-/// Tables are read one by one, so that an error can name the limit.
+/// The limits are parsed one by one, so that an error can name the limit.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File<V> {
@@ -122,7 +122,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
 mod tests {
     use super::*;
 
-    /// Found by fuzzing: JSON's numbers were read to the last bit but one.
+    /// Found by fuzzing: numbers in JSON were wrong in their last bit.
     #[test]
     fn a_number_is_what_was_written() {
         for number in ["9.007199254740993e52", "0.30000000000000004", "1.2345678901234567e-30", "7.038531e-26"] {

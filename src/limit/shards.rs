@@ -1,28 +1,28 @@
-//! Over how many rows a limit is spread: what is allowed, what is wise.
+//! The number of rows that a bucket is spread over: which numbers are allowed, and which are recommended.
 
 use std::fmt;
 
 use crate::error::InvalidLimit;
 use crate::limit::Limit;
 
-/// All of them are read before a denial.
+/// The most shards. A denial reads all of them first.
 const MOST: u32 = 1000;
-/// Fewer tokens in a row, and calls often find too few in the two rows they look at.
+/// With fewer tokens per row, calls often find too few in the two rows that they read.
 const FEWEST_TOKENS: f64 = 5.0;
-/// What is better.
+/// The recommended minimum of tokens per row.
 const ENOUGH_TOKENS: f64 = 10.0;
-/// Transactions that take from one row, a second: of some tens of milliseconds, so few seldom meet.
+/// Transactions per row and second. If each takes some tens of milliseconds, so few rarely collide.
 const CALLS_PER_SHARD: f64 = 2.0;
 
-/// What is allowed, and hardly wise. See [`Limit::warnings`].
+/// An option that is allowed but not recommended. See [`Limit::warnings`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LimitWarning {
-    /// The shards have so few tokens each that many calls have to look at all of them.
+    /// Each shard has so few tokens that many calls must read all shards.
     FewTokensPerShard {
-        /// The capacity of the whole limit; for a sliding window its rate.
+        /// The capacity of the limit; for a sliding window, its rate.
         capacity: f64,
-        /// How many shards share it.
+        /// The number of shards.
         shards: u32,
     },
 }
@@ -33,21 +33,21 @@ impl fmt::Display for LimitWarning {
         let each = capacity / f64::from(*shards);
         write!(
             f,
-            "{capacity} tokens over {shards} shards are {each} each, and with fewer than {FEWEST_TOKENS} many calls look at \
-             all shards; take at most {}",
+            "{capacity} tokens over {shards} shards are {each} each, and with fewer than {FEWEST_TOKENS} many calls must read \
+             all shards; use at most {}",
             (capacity / FEWEST_TOKENS).floor().max(1.0)
         )
     }
 }
 
 impl Limit {
-    /// How many shards suit a bucket that is asked so often a second, in transactions of its callers, when it is busiest:
-    /// one for every two calls, and no more than leave 10 tokens to each. At least 1.
+    /// Returns the recommended number of shards for a bucket with this peak rate of calls per second in callers'
+    /// transactions: one shard for every two calls, but at least 10 tokens for each shard. The result is at least 1.
     ///
-    /// Whoever takes tokens in a transaction holds the row until it ends, so others wait for it or fail with a conflict;
-    /// with two transactions a second of some tens of milliseconds in each row that is rare (the rule is that of Convex's
-    /// rate limiter). The calls that a [`Limiter`](crate::Limiter) makes on its own are combined: those of one process hold a row
-    /// together, and one shard is enough for several processes.
+    /// A transaction that takes tokens locks the row until it ends, so other transactions wait for it or fail with a conflict.
+    /// With two transactions per second and row, each of some tens of milliseconds, this is rare. The rule is that of Convex's
+    /// rate limiter. A [`Limiter`](crate::Limiter) combines the calls in its own transactions: the calls of one process lock a
+    /// row together, and one shard is enough for several processes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -62,7 +62,7 @@ impl Limit {
         wanted.min(carried).min(f64::from(MOST)).max(1.0) as u32
     }
 
-    /// What is allowed here, but hardly wise. A [`Limiter`](crate::Limiter) traces these warnings when it is made.
+    /// Returns the options that are allowed but not recommended. A new [`Limiter`](crate::Limiter) traces these warnings.
     pub fn warnings(&self) -> Vec<LimitWarning> {
         let (capacity, shards) = (self.capacity(), self.shards());
         if shards > 1 && capacity / f64::from(shards) < FEWEST_TOKENS {
@@ -73,7 +73,7 @@ impl Limit {
     }
 }
 
-/// `capacity` is the rate where there is none.
+/// Checks the number of shards. For a limit without a capacity, `capacity` is its rate.
 pub(super) fn check(shards: u32, capacity: f64) -> Result<(), InvalidLimit> {
     if !(1..=MOST).contains(&shards) {
         return Err(InvalidLimit::new(format!("the number of shards {shards} is not between 1 and {MOST}")));
@@ -81,7 +81,7 @@ pub(super) fn check(shards: u32, capacity: f64) -> Result<(), InvalidLimit> {
     let each = capacity / f64::from(shards);
     if shards > 1 && each < 1.0 {
         return Err(InvalidLimit::new(format!(
-            "{capacity} tokens over {shards} shards are {each} each, less than 1: at most {} shards have one",
+            "{capacity} tokens over {shards} shards are {each} each, less than 1; use at most {} shards",
             capacity.floor().max(1.0)
         )));
     }

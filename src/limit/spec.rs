@@ -1,4 +1,4 @@
-//! A limit as the fields of a limits file.
+//! Serializes a limit with the fields of a limits file.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 

@@ -1,13 +1,12 @@
-/// A number of tokens, from any type of number: `5`, `2.5`, `body.len()`, `1_u64 << 40`. Every method that takes tokens takes
-/// `impl Into<Tokens>`.
+/// A number of tokens. It converts from any number type: `5`, `2.5`, `body.len()`, `1_u64 << 40`. Every method with a token
+/// count accepts `impl Into<Tokens>`.
 ///
-/// Balances are `f64`: a whole number above 2<sup>53</sup> is rounded to the nearest one that `f64` has, as balances of that
-/// size are.
+/// Tokens and balances are `f64`, so whole numbers above 2<sup>53</sup> are rounded to the nearest `f64`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Tokens(f64);
 
 impl Tokens {
-    /// The number.
+    /// Returns the number as `f64`.
     pub const fn get(self) -> f64 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! The limiter's own transactions: BEGIN, one statement, COMMIT, and again after a conflict.
+//! The limiter's own transactions: BEGIN, one statement, COMMIT, retried after a conflict.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::sql::{
     Answer, Batch, Bucket, Once, Statements, check_release, decide, decide_once, detect, explain, held, reset_all_keys,
 };
 
-/// For how long, in milliseconds, a client that is stopped or cut off may keep rows locked that others want.
+/// How long, in milliseconds, a stopped or disconnected client may keep rows locked that other transactions want.
 const LONGEST_IDLE: u32 = 1_000;
 
-/// That a function wants another isolation level than the session's.
+/// The SQLSTATE of a function that needs another isolation level than the session's.
 const WRONG_LEVEL: &str = "25000";
 
-/// How long an attempt may take.
+/// The time limits of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) deadline: Instant,
-    /// The most time to wait for one lock; zero: up to the deadline.
+    /// The longest wait for one lock. Zero means until the deadline.
     pub(crate) lock_timeout: Duration,
 }
 
@@ -37,8 +37,8 @@ impl Bounds {
     }
 }
 
-/// In the same message, bounds for the server: a caller that no longer waits must not leave a backend waiting for a row.
-/// Not on YugabyteDB, where only the statement right after BEGIN is run again by the server itself.
+/// Returns BEGIN with the server's timeouts in the same message, so that a caller that gave up leaves no backend
+/// waiting for a row. YugabyteDB gets BEGIN alone: the server itself retries only the statement right after BEGIN.
 fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> AssertSqlSafe<String> {
     let isolation = S::ISOLATION.unwrap_or(combiner.isolation);
     let mut begin = format!("BEGIN ISOLATION LEVEL {}", isolation.as_sql());
@@ -57,20 +57,21 @@ fn begin<S: Statement>(combiner: &Combiner, engine: Engine, bounds: Bounds) -> A
     AssertSqlSafe(begin)
 }
 
-/// The time that is left in milliseconds, rounded up to a power of two: `pg_stat_statements` keeps each text that it has not
-/// seen before, so there are to be few. The client gives up at its deadline; this bounds how long a backend may wait after it.
+/// Returns the time left in milliseconds, rounded up to a power of two. `pg_stat_statements` keeps every new statement
+/// text, so there should be few. The client gives up at its deadline; this limits how long a backend may wait after
+/// that.
 fn statement_timeout(left: Duration) -> u128 {
     left.as_millis().clamp(1, 86_400_000).next_power_of_two()
 }
 
-/// A failure, and what was under way when it happened.
+/// A failure, and the phase in which it happened.
 pub(crate) struct Failure {
     pub(super) phase: Phase,
     pub(super) error: sqlx::Error,
 }
 
 impl Failure {
-    /// Whether the connection is of no more use: it is lost, it is to the wrong node, or something still runs on it.
+    /// Whether the connection is unusable: it is lost, it leads to the wrong node, or a statement still runs on it.
     pub(super) fn breaks_the_connection(&self, engine: Option<Engine>) -> bool {
         match self.cause(engine) {
             Cause::Conflict | Cause::Locked | Cause::Busy | Cause::Data => false,
@@ -88,31 +89,31 @@ impl Failure {
     }
 }
 
-/// What one of the limiter's own transactions consists of.
+/// The statement of one of the limiter's own transactions.
 ///
 /// A trait and not a closure: futures that hold an async closure are not provably `Send` where users spawn them.
 pub(crate) trait Statement: Sync {
     type Output: Send;
 
-    /// The isolation level, if it is not the one that was chosen for the limiter.
+    /// The isolation level, if it differs from the limiter's.
     const ISOLATION: Option<Isolation> = None;
 
-    /// Whether it may be made again when it is not known if it was committed.
+    /// Whether it may be retried when the outcome of its commit is unknown.
     const IS_IDEMPOTENT: bool = false;
 
-    /// Whether the server ends the transaction if its client falls silent in it.
+    /// Whether the server ends the transaction if its client goes idle in it.
     const ENDS_IDLE: bool = false;
 
-    /// Whether it is sent without BEGIN and COMMIT. It then bounds its waits itself, and fails with 25000 if the session's
-    /// isolation level is not its own.
+    /// Whether it is sent without BEGIN and COMMIT. It then sets its own timeouts, and fails with 25000 if the
+    /// session's isolation level is not the one it needs.
     fn is_alone(&self) -> bool {
         false
     }
 
-    /// It cannot be sent so.
+    /// Called when the statement fails with 25000: send it within BEGIN and COMMIT from now on.
     fn not_alone(&self) {}
 
-    /// What is read once it is committed.
+    /// Reads the rest of the result once the transaction is committed.
     fn after(
         &self,
         _connection: &mut PgConnection,
@@ -128,7 +129,7 @@ pub(crate) trait Statement: Sync {
     ) -> impl Future<Output = Result<Self::Output, sqlx::Error>> + Send;
 }
 
-/// Calls that are decided together.
+/// A batch of calls, decided in one statement.
 pub(super) struct Decide<'a>(pub(super) &'a Batch);
 
 impl Statement for Decide<'_> {
@@ -139,13 +140,13 @@ impl Statement for Decide<'_> {
     }
 }
 
-/// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+/// Finds out which of these buckets have a row that another transaction has locked; `None` for a bucket without a row.
 pub(crate) struct LookForHeld<'a>(pub(crate) &'a [Bucket]);
 
 impl Statement for LookForHeld<'_> {
     type Output = Vec<Option<bool>>;
 
-    /// Under SERIALIZABLE a row that has changed since would be an error.
+    /// Under SERIALIZABLE, a row that has changed since the snapshot would be an error.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(
@@ -174,13 +175,14 @@ impl Statement for DecideOnce<'_> {
     }
 }
 
-/// Every key of a name.
+/// A reset of every key of a limit.
 pub(super) struct ResetAllKeys<'a>(pub(super) &'a str);
 
 impl Statement for ResetAllKeys<'_> {
     type Output = u64;
 
-    /// It has to look for the rows: a SERIALIZABLE scan would make the callers' transactions fail, and be made to fail.
+    /// It has to search for the rows. A SERIALIZABLE scan would make callers' transactions fail, and could fail because
+    /// of them.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
@@ -189,7 +191,7 @@ impl Statement for ResetAllKeys<'_> {
 }
 
 impl Limiter {
-    /// Runs the statement in a transaction of its own, over the pool.
+    /// Runs the statement in a transaction of its own, on a connection of the pool.
     pub(crate) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
         if self.combiner.is_closed() {
             return Err(Error::Closed);
@@ -197,8 +199,8 @@ impl Limiter {
         let mut attempts = Attempts::new(&self.combiner.retry);
         let mut was_unknown = false;
         loop {
-            // In a box: the futures of the driver take tens of kilobytes, which every call would be moved about with,
-            // whether it comes here or not.
+            // Boxed: the driver's futures take tens of kilobytes, and every call would carry them, even calls that
+            // never get here.
             match Box::pin(over_pool(&self.combiner, Bounds::until(attempts.deadline()), &statement)).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => {
@@ -212,14 +214,14 @@ impl Limiter {
                         continue;
                     }
                     let paused = self.pause(&mut attempts, failure).await;
-                    // What the first attempt came to stays unknown, whatever the last one says.
+                    // The outcome of the earlier attempt stays unknown, whatever the last attempt returns.
                     paused.map_err(|error| if was_unknown { error.of_unknown_outcome() } else { error })?;
                 }
             }
         }
     }
 
-    /// Pauses before the next attempt, or says why there is none.
+    /// Pauses before the next attempt, or returns the error if there is none.
     pub(super) async fn pause(&self, attempts: &mut Attempts, failure: Failure) -> Result<(), Error> {
         let engine = self.combiner.known_engine();
         let cause = failure.cause(engine);
@@ -253,7 +255,7 @@ impl Combiner {
         self.engine.get().copied()
     }
 
-    /// The pause before the next attempt, counted and traced; `None` when there is none left.
+    /// Returns the pause before the next attempt, and counts and logs the retry; `None` if no attempt is left.
     pub(super) fn delay_before_retry(
         &self,
         attempts: &mut Attempts,
@@ -265,7 +267,7 @@ impl Combiner {
         Some(delay)
     }
 
-    /// The next attempt without a pause, counted and traced, if there is one left.
+    /// Counts and logs a retry without a pause. Returns whether there is one left.
     pub(super) fn retry_at_once(
         &self,
         attempts: &mut Attempts,
@@ -286,7 +288,7 @@ impl Combiner {
     }
 }
 
-/// What the last of all attempts ended in.
+/// Returns the error after the last attempt.
 pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -> Error {
     let error = without_keys(error);
     if matches!(cause, Cause::Connection | Cause::Busy | Cause::Locked) {
@@ -295,7 +297,7 @@ pub(super) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -
     Error::RetriesExhausted { attempts: attempts.made(), elapsed: attempts.elapsed(), last: error }
 }
 
-/// One attempt on a connection of the pool.
+/// Makes one attempt on a connection of the pool.
 pub(crate) async fn over_pool<S: Statement>(
     combiner: &Combiner,
     bounds: Bounds,
@@ -310,7 +312,7 @@ pub(crate) async fn over_pool<S: Statement>(
     result
 }
 
-/// One attempt: BEGIN, the statement, COMMIT, and what is read after it.
+/// Makes one attempt: BEGIN, the statement, COMMIT, and what is read after that.
 pub(super) async fn transact<S: Statement>(
     combiner: &Combiner,
     connection: &mut PgConnection,
@@ -327,7 +329,7 @@ pub(super) async fn transact<S: Statement>(
     Ok(value)
 }
 
-/// Without BEGIN and COMMIT; `None` if that cannot be.
+/// Runs the statement without BEGIN and COMMIT. Returns `None` if it cannot run that way.
 async fn alone<S: Statement>(
     combiner: &Combiner,
     connection: &mut PgConnection,
@@ -366,7 +368,7 @@ async fn in_transaction<S: Statement>(
     let value = match value {
         Ok(value) => value,
         Err(error) => {
-            drop(tx); // The driver rolls back before what is sent next.
+            drop(tx); // The driver rolls back before it sends anything else.
             let explained = before(deadline, async { Ok(explain(connection, error).await) }).await;
             return Err(Failure { phase: Phase::Statement, error: explained.unwrap_or_else(|late| late) });
         }
@@ -375,7 +377,7 @@ async fn in_transaction<S: Statement>(
     Ok(value)
 }
 
-/// Waits no longer than to the deadline.
+/// Runs the future, and fails it with a timeout at the deadline.
 pub(super) async fn before<T>(
     deadline: Instant,
     future: impl Future<Output = Result<T, sqlx::Error>>,

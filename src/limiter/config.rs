@@ -6,7 +6,7 @@ use crate::limiter::DenialMemory;
 use crate::retry::RetryPolicy;
 use crate::sql::{KEEP_ANSWERS, Schema};
 
-/// How a [`Limiter`](crate::Limiter) works.
+/// Settings of a [`Limiter`](crate::Limiter).
 ///
 /// # Default
 /// - `schema`: `public`
@@ -25,38 +25,39 @@ use crate::sql::{KEEP_ANSWERS, Schema};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimiterConfig {
-    /// The schema that holds the limiter's table and functions.
+    /// The schema that holds the limiter's tables and functions.
     pub schema: Schema,
-    /// The engine; `None` asks the database once, on the first connection.
+    /// The database engine. `None` asks the database once, on the first connection.
     pub engine: Option<Engine>,
-    /// How its own transactions are tried again, and by when a call has an answer.
+    /// How the limiter's own transactions are retried, and by when a call returns.
     pub retry: RetryPolicy,
-    /// The isolation level of its own transactions.
+    /// The isolation level of the limiter's own transactions.
     pub isolation: Isolation,
-    /// Whether its own transactions wait for the disk.
+    /// Whether the limiter's own transactions wait until their commit is on disk.
     pub durability: Durability,
-    /// Over which connections its own calls go.
+    /// Which connections the limiter's own calls use.
     pub connections: Connections,
-    /// Whether the server keeps the statements of the limiter and its queues under names, as sqlx does, so that it reads
-    /// them once for each connection. `false` is for a pooler in transaction mode that knows nothing of prepared statements,
-    /// like pgbouncer before 1.21: calls then go over the pool, whatever `connections` says, and workers do not LISTEN.
-    /// Nothing else has to be set for such a pooler.
+    /// Whether the statements of the limiter and its queues are prepared under names, as sqlx does by default, so that
+    /// the server parses them once for each connection. Set it to `false` behind a pooler in transaction mode that does
+    /// not support prepared statements, such as pgbouncer before 1.21. Calls then use the pool, whatever the value of
+    /// `connections`, and workers do not LISTEN. Such a pooler needs no other setting.
     pub named_statements: bool,
-    /// How many batches may be on their way at once, each over a connection of its own. A key always belongs to one lane,
-    /// so that a process never waits for itself. 0 is taken as 1.
+    /// The number of lanes. A lane sends one batch at a time, over a connection of its own. Each key belongs to one
+    /// lane, so that the batches of one process never wait for each other. 0 means 1.
     pub lanes: usize,
-    /// The most calls that are decided in one statement. 0 is taken as 1.
+    /// The most calls that one statement decides. 0 means 1.
     pub max_batch: usize,
-    /// The most calls that wait in a lane; one more is refused with [`Error::Overloaded`](crate::Error::Overloaded). 0 is
-    /// taken as 1.
+    /// The most calls that wait in a lane. Further calls return [`Error::Overloaded`](crate::Error::Overloaded). 0
+    /// means 1.
     pub max_waiting: usize,
-    /// Whether denials are remembered in this process: a key that is hammered is then refused without asking the
-    /// database, until its retry time. Never within a caller's transaction.
+    /// Whether this process remembers denials. A client that keeps calling with a denied key is then denied without
+    /// asking the database, until its `retry_after` has passed. Never used within a caller's transaction.
     pub remember_denials: Option<DenialMemory>,
-    /// How long the answer to a call with an [idempotency key](crate::Call::idempotency_key) holds for those who repeat
-    /// the call: from 1 microsecond to 36,525 days; what is shorter or longer is taken for that.
+    /// How long the answer to a call with an [idempotency key](crate::Call::idempotency_key) is kept for repeated
+    /// calls. Values are clamped to the range from 1 microsecond to 36,525 days.
     pub keep_answers: Duration,
-    /// Whether keys are stored as hashes under a secret, so that the database alone does not tell whose they are.
+    /// The secret under which keys are stored as hashes, so that the database alone does not reveal them. `None` stores
+    /// keys as they are.
     pub key_secret: Option<KeySecret>,
 }
 
@@ -80,15 +81,15 @@ impl Default for LimiterConfig {
     }
 }
 
-/// The isolation level of the limiter's own transactions. Decisions are equally exact at both.
+/// The isolation level of the limiter's own transactions. Decisions are equally exact at both levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// A transaction that meets another one on the same row fails and is tried again.
+    /// A transaction that conflicts with another one on the same row fails and is retried.
     #[default]
     Serializable,
-    /// Rows are locked before they are decided on: one that meets another waits for it instead. Faster for keys that
-    /// many processes share.
+    /// Rows are locked before the decision. A transaction waits for another one on the same row instead of failing.
+    /// Faster for keys that many processes share.
     ReadCommitted,
 }
 
@@ -101,21 +102,23 @@ impl Isolation {
     }
 }
 
-/// Whether the limiter's own transactions wait for the disk. Calls in the caller's transaction do as that one does.
+/// Whether the limiter's own transactions wait until their commit is on disk. Calls in a caller's transaction follow
+/// that transaction's setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// As the server is set up: by default an answer is given once its tokens are safe on disk.
+    /// Follows the server's setting. By default, a call returns once its tokens are safe on disk.
     #[default]
     Full,
-    /// An answer may be given before (`synchronous_commit = off`). After a crash of the *server*, the tokens taken in the
-    /// last moments before it are there again: up to three times `wal_writer_delay`, 0.6 s unless it was changed. What
-    /// was admitted in that time may then be admitted once more. Nothing is lost when a client or the network fails.
+    /// A call may return before its tokens are on disk (`synchronous_commit = off`). A crash of the *server* may give
+    /// back the tokens of the last moments before it: at most three times `wal_writer_delay`, which is 0.6 s by
+    /// default. The calls allowed in that time may then be allowed once more. A failure of the client or the network
+    /// loses nothing.
     Relaxed,
 }
 
 impl Durability {
-    /// The setting of the server that it takes.
+    /// The server setting that it needs.
     pub(super) const fn setting(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Full => None,
@@ -124,20 +127,22 @@ impl Durability {
     }
 }
 
-/// Over which connections the limiter's own calls go.
+/// Which connections the limiter's own calls use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connections {
-    /// One for each lane, opened on first use with the pool's connect options, besides those that the pool counts: a decision
-    /// is one round trip. While other transactions hold rows for longer than 50 ms, up to 4 more wait for these rows, so that
-    /// the calls on other rows go on. A hook that the pool has for new connections (`after_connect`) does not run on them.
+    /// One connection for each lane, opened on first use with the pool's connect options. The pool does not count them.
+    /// A decision takes one round trip. While other transactions lock rows for longer than 50 ms, up to 4 more
+    /// connections wait for these rows, so that calls on other rows continue. The pool's hook for new connections
+    /// (`after_connect`) does not run on them.
     ///
-    /// A pooler in transaction mode refuses their settings or ignores them. That is noticed, and calls go over the pool, with
-    /// statements that have no names; to say so beforehand is better.
+    /// A pooler in transaction mode rejects or ignores their session settings. The limiter detects that, logs a
+    /// warning, and switches to the pool and to unnamed statements. It is better to choose [`Connections::Pool`] from
+    /// the start.
     #[default]
     Own,
-    /// Those of the pool: BEGIN, the call, COMMIT. Needed where sessions cannot have settings of their own, as behind a
-    /// pooler in transaction mode (if it knows nothing of prepared statements, see
-    /// [`named_statements`](LimiterConfig::named_statements)), or where the pool's hook sets the role.
+    /// The pool's connections: BEGIN, the call, COMMIT. Needed where sessions cannot keep settings of their own, as
+    /// behind a pooler in transaction mode, or where the pool's hook sets the role. If the pooler does not support
+    /// prepared statements, see [`named_statements`](LimiterConfig::named_statements).
     Pool,
 }

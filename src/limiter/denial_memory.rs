@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-/// How denials are remembered within the process: the same call is denied again without asking the database, until the
-/// moment at which the denial said to come back.
+/// How a process remembers denials. Until its `retry_after` has passed, the same call is denied again without asking
+/// the database.
 ///
-/// That is exact as long as tokens are only taken. What makes a wait shorter, a credit or a reset, is missed if another
-/// process or a transaction does it: then a call may still be denied for `max_age` at most.
+/// This is exact as long as tokens are only taken. A credit or a reset makes the wait shorter. If another process or a
+/// caller's transaction makes one, this process does not notice it, and may still deny the call for up to `max_age`.
 ///
 /// # Default
 /// - `max_keys`: 10,000
@@ -12,10 +12,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DenialMemory {
-    /// The most keys remembered, at some 300 bytes each; 0: none. When there are more, those go first whose denial has
-    /// ended, then any.
+    /// The most keys to remember, at about 300 bytes each. 0 remembers none. When the memory is full, expired denials
+    /// are dropped first, then any others.
     pub max_keys: usize,
-    /// The longest time for which a denial is remembered, even if its wait is longer; 0: not at all.
+    /// The longest time to remember a denial, even if its `retry_after` is longer. Zero remembers none.
     pub max_age: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What was denied a moment ago, so that a caller who hammers a limit is answered without the database.
+//! Recent denials. A client that keeps calling with a denied key is answered without the database.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,26 +9,29 @@ use crate::call::{Op, Resolved, ResolvedItem};
 use crate::limiter::denial_memory::DenialMemory;
 use crate::sql::Answer;
 
-/// How many parts the memory is split into, so that tasks rarely wait for each other, and the fewest keys of a part.
+/// The memory has several shards, so that tasks rarely wait for each other. The most shards, and the fewest keys in
+/// one.
 const MOST_SHARDS: usize = 16;
 const FEWEST_KEYS: usize = 64;
 
-/// The denials of one handle. Calls of one bucket only, without reserving: of a group, one refusal says little.
+/// The denials of one handle. Only of calls with one bucket and without a reservation: a denied group does not show the
+/// wait of each of its buckets.
 #[derive(Debug)]
 pub(super) struct Denials {
     max_age: Duration,
-    /// Of each shard.
+    /// In each shard.
     max_keys: usize,
-    /// Seeded by chance, so that nobody can make up names and keys that collide.
+    /// Randomly seeded, so that a client cannot construct names and keys that collide.
     hashes: RandomState,
     shards: Box<[Mutex<Shard>]>,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// By the hash of name and key: looked up without owning either. Of two with one hash, the later one stays.
+    /// Denials by the hash of name and key, so that a lookup needs no owned strings. If two hashes collide, the later
+    /// denial stays.
     by_hash: HashMap<u64, Denial>,
-    /// When something was last forgotten here.
+    /// When a denial was last forgotten here.
     forgotten_at: Option<Instant>,
 }
 
@@ -36,7 +39,7 @@ struct Denial {
     item: ResolvedItem,
     /// When the answer arrived.
     since: Instant,
-    /// From then on.
+    /// Counted from `since`.
     lifetime: Duration,
     /// In microseconds.
     wait: i64,
@@ -54,7 +57,8 @@ impl Denials {
         }
     }
 
-    /// The answer that the database gave to the same call, if it still holds. Only for the same count is the wait exact.
+    /// Returns the database's answer to the same call, if it still holds. The count must be the same too, because the
+    /// wait is exact only for that count.
     pub(super) fn recall(&self, call: &Resolved, now: Instant) -> Option<Answer> {
         let item = lone_item(call)?;
         let hash = self.hash(item);
@@ -69,14 +73,14 @@ impl Denials {
             if !denial.is_of(item) {
                 return None;
             }
-            // Rounded up, so that it is over no sooner than the database said.
+            // The wait is rounded up, so that it ends no sooner than the database's answer said.
             let gone = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX);
             (denial.wait.saturating_sub(gone).max(1), denial.balance)
         };
         Some(Answer::denied(wait, balance))
     }
 
-    /// Remembers the answer to a call that was made at the moment `asked`, if it is a denial.
+    /// Remembers the answer to a call that was made at `asked`, if it is a denial.
     pub(super) fn remember(&self, call: &Resolved, answer: &Answer, asked: Instant, now: Instant) {
         let Some(item) = lone_item(call) else { return };
         let Some((wait, balance)) = answer.lone_denial() else { return };
@@ -86,7 +90,7 @@ impl Denials {
         }
         let hash = self.hash(item);
         let mut shard = self.shard(hash);
-        // It may have been decided before a reset that is over by now.
+        // The call may have been decided before a reset that has finished since.
         if shard.forgotten_at.is_some_and(|forgotten_at| forgotten_at >= asked) {
             return;
         }
@@ -96,7 +100,7 @@ impl Denials {
         shard.by_hash.insert(hash, Denial { item: item.clone(), since: now, lifetime, wait, balance });
     }
 
-    /// Forgets the buckets of a call that has changed them, and what is on its way about them.
+    /// Forgets the denials of a call's buckets, and any denial of them that is about to arrive.
     pub(super) fn forget(&self, call: &Resolved) {
         for item in &call.items {
             let hash = self.hash(item);
@@ -106,7 +110,7 @@ impl Denials {
         }
     }
 
-    /// Forgets everything, and what is on its way.
+    /// Forgets all denials, and any denial that is about to arrive.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -125,7 +129,7 @@ impl Denials {
     }
 }
 
-/// A panic elsewhere leaves nothing half done here.
+/// A poisoned lock is safe to use: no panic leaves a shard half-updated.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -138,8 +142,8 @@ fn lone_item(call: &Resolved) -> Option<&ResolvedItem> {
 }
 
 impl Shard {
-    /// Ended ones go first, then any, down to three quarters: looking through all is paid for by the insertions that
-    /// need no room then.
+    /// Removes expired denials first, then any, until three quarters are left. The insertions that then need no room
+    /// pay for this scan.
     fn make_room(&mut self, max_keys: usize, now: Instant) {
         self.by_hash.retain(|_, denial| denial.elapsed(now) < denial.lifetime);
         let mut surplus = self.by_hash.len().saturating_sub(max_keys - max_keys.div_ceil(4));
@@ -159,13 +163,13 @@ impl Denial {
             && self.item.name == item.name
     }
 
-    /// A moment taken before the answer arrived counts as that of its arrival.
+    /// A time before the answer arrived counts as the time of its arrival.
     fn elapsed(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
 }
 
-/// No key in what is logged: it is personal data more often than not.
+/// Shows no key: keys are often personal data.
 impl std::fmt::Debug for Denial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Denial").field("name", &self.item.name).field("wait", &self.wait).finish_non_exhaustive()
@@ -269,7 +273,7 @@ mod tests {
             forget(&denials);
             for call in ["k", "l"].map(call) {
                 assert!(denials.recall(&call, now).is_none());
-                // A denial that was on its way.
+                // A denial that was about to arrive.
                 denials.remember(&call, &Answer::denied(500_000, 0.0), asked, now);
                 assert!(denials.recall(&call, now).is_none());
             }

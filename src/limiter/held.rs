@@ -1,4 +1,4 @@
-//! A pool's connection that comes back only if nothing is left running on it.
+//! A pooled connection that returns to the pool only if no statement still runs on it.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use sqlx::{PgConnection, PgPool, Postgres};
 
 use crate::limiter::attempt::before;
 
-/// Unless [`release`](Self::release) was called, dropping it closes the connection: a statement may still be running,
+/// Dropping it closes the connection, unless [`release`](Self::release) was called: a statement may still be running,
 /// and the next user of the connection would have to wait for it.
 pub(crate) struct Held {
     connection: Option<PoolConnection<Postgres>>,
@@ -19,7 +19,8 @@ impl Held {
         before(deadline, pool.acquire()).await.map(|connection| Self { connection: Some(connection) })
     }
 
-    /// Back to the pool: the transaction has ended, well or in an error that the server told.
+    /// Returns the connection to the pool. The transaction must have ended, with success or with an error reported by
+    /// the server.
     pub(crate) fn release(mut self) {
         drop(self.connection.take());
     }
@@ -39,7 +40,7 @@ impl Deref for Held {
     fn deref(&self) -> &PgConnection {
         match &self.connection {
             Some(connection) => connection,
-            None => unreachable!("taken by release and drop only, which end it"),
+            None => unreachable!("only release and drop take the connection, and both end its use"),
         }
     }
 }
@@ -48,7 +49,7 @@ impl DerefMut for Held {
     fn deref_mut(&mut self) -> &mut PgConnection {
         match &mut self.connection {
             Some(connection) => connection,
-            None => unreachable!("taken by release and drop only, which end it"),
+            None => unreachable!("only release and drop take the connection, and both end its use"),
         }
     }
 }

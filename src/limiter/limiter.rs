@@ -15,16 +15,18 @@ use crate::limiter::lines::Lines;
 use crate::observability::Seen;
 use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 
-/// The rate limiter: limits and a pool. Cheap to clone, `Send` and `Sync`.
+/// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
-/// Its methods decide in a transaction of the limiter's own, SERIALIZABLE unless [`LimiterConfig`] says otherwise,
-/// retried on a conflict, and charged even if the caller's later work fails. Callers who wait at the same time are decided
-/// together, in one statement and in the order in which they came; so make one handle for each process, and clone it.
-/// [`within`](Self::within) decides in the caller's transaction, and [`transaction`](Self::transaction) runs a whole unit
-/// of work.
+/// Each decision runs in a transaction of the limiter's own. It is SERIALIZABLE unless [`LimiterConfig`] sets another
+/// isolation level, and it is retried after a conflict. The tokens stay taken even if the caller's later work fails. To
+/// charge limits in your own transaction, use [`within`](Self::within). To run a whole unit of work with retries, use
+/// [`transaction`](Self::transaction).
 ///
-/// The calls run on the Tokio runtime that they are made on. Handles that several runtimes share work as long as each
-/// runtime runs.
+/// Calls that wait at the same time form a batch: one statement decides them, in order of arrival. So create one handle
+/// for each process, and clone it.
+///
+/// Calls run on the Tokio runtime that they are made on. Several runtimes can share a handle as long as all of them
+/// keep running: a task on one of them may send the calls of another.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -41,30 +43,33 @@ use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 /// ```
 ///
 /// # Errors
-/// All methods: [`Error::Invalid`] before anything is sent; [`Error::RetriesExhausted`], [`Error::Unavailable`],
-/// [`Error::SchemaMissing`], [`Error::Database`], [`Error::Overloaded`] and [`Error::Closed`] if nothing was decided;
-/// [`Error::OutcomeUnknown`] if it may have been. All of them come by the deadline of the
-/// [`RetryPolicy`](crate::RetryPolicy). A bad call never fails those that are decided with it.
+/// All methods can return:
+/// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
+/// - [`Error::RetriesExhausted`], [`Error::Unavailable`], [`Error::SchemaMissing`], [`Error::Database`],
+///   [`Error::Overloaded`] or [`Error::Closed`]: nothing was decided.
+/// - [`Error::OutcomeUnknown`]: the call may have been decided.
+///
+/// Every error is returned by the deadline of the [`RetryPolicy`](crate::RetryPolicy). A call that fails because of its
+/// own data does not fail the other calls in its batch.
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe. While the call waits for its batch, nothing is charged; once the batch is on its
-/// way, the tokens are taken or they are not, never in part: count them as spent. The others of the batch get their
-/// answers.
+/// Dropping the future of a call is safe. Until its batch is sent, nothing is charged. After that, all of the tokens
+/// may have been taken, never only some of them: count them as spent. The other calls in the batch get their answers.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,
     denials: Option<Arc<Denials>>,
-    /// Of those who wait and cannot reserve.
+    /// The callers of `until_ready` that wait and cannot reserve.
     pub(super) lines: Arc<Lines>,
 }
 
 impl Limiter {
-    /// With these limits, and the defaults for everything else.
+    /// Creates a limiter with these limits and the default configuration.
     pub fn new(pool: PgPool, limits: Limits) -> Self {
         Self::with_config(pool, limits, LimiterConfig::default())
     }
 
-    /// With these limits and this configuration.
+    /// Creates a limiter with these limits and this configuration. Logs each limit's warnings.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
         for (name, limit) in limits.iter() {
             limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
@@ -80,22 +85,22 @@ impl Limiter {
         Self { combiner, denials, lines: Arc::default() }
     }
 
-    /// The limits known by name.
+    /// Returns the limits that are defined by name.
     pub fn limits(&self) -> &Limits {
         self.combiner.rate_limits.limits()
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &PgPool {
         &self.combiner.pool
     }
 
-    /// Whether the server keeps its statements under names.
+    /// Whether statements are prepared under names on the server.
     pub(crate) fn names(&self) -> &Names {
         &self.combiner.rate_limits.statements().names
     }
 
-    /// The schema.
+    /// Returns the schema that holds the limiter's tables and functions.
     pub fn schema(&self) -> &Schema {
         self.combiner.rate_limits.schema()
     }
@@ -108,51 +113,53 @@ impl Limiter {
         &self.combiner.rate_limits
     }
 
-    /// How often a transaction was tried again, since this handle or the one it was cloned from was made. Each retry is
-    /// traced too, as a debug event of `tracing`.
+    /// Returns how many times a transaction was retried, over this handle and all its clones. Each retry is also
+    /// logged, as a debug event of `tracing`.
     pub fn retries(&self) -> u64 {
         self.combiner.retries.load(Ordering::Relaxed)
     }
 
-    /// How many statements have decided calls of this handle and its clones: less than the calls, where callers wait at the
-    /// same time.
+    /// Returns how many statements have decided calls, over this handle and all its clones. This is less than the
+    /// number of calls if calls wait at the same time.
     pub fn batches(&self) -> u64 {
         self.combiner.batches.load(Ordering::Relaxed)
     }
 
-    /// Lets no more calls in, waits until those that are in have their answers, and closes the limiter's own connections.
-    /// Calls after that, also on clones of this handle, are refused with [`Error::Closed`]; [`within`](Self::within) goes
-    /// on working. The pool stays open. To close the pool does the same: the limiter's own connections are closed with it.
+    /// Stops accepting calls, waits until all accepted calls have their answers, and closes the limiter's own
+    /// connections. Later calls, on any clone of this handle, return [`Error::Closed`]; [`within`](Self::within) keeps
+    /// working. The pool stays open. Closing the pool also closes the limiter's own connections, and later calls return
+    /// [`Error::Closed`].
     ///
     /// # Cancel safety
-    /// A dropped future lets no more calls in all the same; call it again to wait.
+    /// If the future is dropped, the limiter still accepts no more calls. Call `close` again to wait.
     pub async fn close(&self) {
         self.combiner.close().await;
     }
 
-    /// Calls on this connection, within the caller's transaction: see [`Within`].
+    /// Makes calls on this connection, as part of the caller's transaction: see [`Within`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
         self.combiner.rate_limits.within(connection)
     }
 
-    /// Takes the tokens, or says when they could be had. A denial changes nothing.
+    /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
+    /// allowed, and changes nothing.
     ///
     /// # Errors
     /// See [`Limiter`].
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Until the batch is sent, nothing is taken; after that, count the tokens as spent.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::own("limit", &call);
         seen.watch(self.decide(call)).await
     }
 
-    /// Decides like [`limit`](Self::limit) and takes nothing.
+    /// Decides like [`limit`](Self::limit), but takes nothing.
     ///
     /// # Errors
     /// See [`Limiter`].
@@ -161,7 +168,8 @@ impl Limiter {
     /// Safe: nothing is taken.
     ///
     /// # In a transaction
-    /// In one of the limiter's own, which does not see what an open one has taken. [`within`](Self::within) does.
+    /// Runs in the limiter's own transaction, which does not see what an open transaction has taken.
+    /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::own("check", &call);
@@ -173,7 +181,7 @@ impl Limiter {
         seen.watch(running).await
     }
 
-    /// The balances now; counts do not matter.
+    /// Returns the current balances. The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Limiter`].
@@ -182,7 +190,8 @@ impl Limiter {
     /// Safe: nothing is taken.
     ///
     /// # In a transaction
-    /// In one of the limiter's own, which does not see what an open one has taken. [`within`](Self::within) does.
+    /// Runs in the limiter's own transaction, which does not see what an open transaction has taken.
+    /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("peek", &call);
@@ -194,17 +203,17 @@ impl Limiter {
         seen.watch(running).await
     }
 
-    /// Forgets these keys: their buckets are full again.
+    /// Resets these keys: their buckets are full again.
     ///
     /// # Errors
     /// See [`Limiter`].
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Until the batch is sent, nothing happens; after that, the keys may have been reset.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let seen = Seen::own("reset", &call);
@@ -215,18 +224,18 @@ impl Limiter {
         seen.watch(running).await
     }
 
-    /// Forgets every key of the limit of this name, and says how many rows that were. Its rows stay locked while it
-    /// runs.
+    /// Resets every key of the limit with this name, and returns the number of rows deleted. The rows stay locked while
+    /// it runs.
     ///
     /// # Errors
     /// See [`Limiter`].
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Either all keys are reset, or none.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
         let seen = Seen::whole("reset_all_keys", false, name);
         let running = async {
@@ -242,7 +251,7 @@ impl Limiter {
 
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
         let call = self.combiner.rate_limits.resolve(Op::Limit, call)?;
-        // What was answered to an idempotency key is not forgotten because of a denial since.
+        // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
             return Ok(answer.decision(&call));
@@ -256,16 +265,16 @@ impl Limiter {
         Ok(answer.decision(&call))
     }
 
-    /// Together with others, or, with an idempotency key, on its own.
+    /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
     async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
         let once = DecideOnce { call: &call, key, keep: self.combiner.rate_limits.keep_answers() };
-        let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`: most calls have no such key.
+        let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`. Most calls have no such key.
         Ok((call, once.answer()?))
     }
 
-    /// For what gives tokens back: denials from before it do not hold any more, whether it is known to have happened or
-    /// not.
+    /// For calls that give tokens back. Forgets the denials remembered for these keys, even if the outcome of the call
+    /// is unknown.
     async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(denials) = &self.denials else { return self.ask(call).await };
         let kept = call.clone();
@@ -274,18 +283,18 @@ impl Limiter {
         result
     }
 
-    /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
-    /// returns the balances after. A bucket without a row is full and stays without one.
+    /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
+    /// its newest counts, down to 0. A bucket without a row is full and stays without one.
     ///
     /// # Errors
     /// See [`Limiter`].
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Until the batch is sent, nothing happens; after that, the tokens may have been given back.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("credit", &call);
@@ -297,17 +306,18 @@ impl Limiter {
         seen.watch(running).await
     }
 
-    /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
+    /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
+    /// only afterwards.
     ///
     /// # Errors
     /// See [`Limiter`].
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Until the batch is sent, nothing is taken; after that, count the tokens as spent.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::own("charge", &call);
@@ -319,14 +329,15 @@ impl Limiter {
         seen.watch(running).await
     }
 
-    /// Corrects an estimate: `estimate` is the item as [`limit`](Self::limit) took it, `used` the number of tokens that were
-    /// really used. If that is less, the difference is given back, as by [`credit`](Self::credit); if it is more, it is taken
-    /// whatever the balance, as by [`charge`](Self::charge). Returns the balance after. One call, one round trip.
+    /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
+    /// actually used. If fewer were used, the difference is given back, as by [`credit`](Self::credit). If more were
+    /// used, the difference is taken whatever the balance, as by [`charge`](Self::charge). Returns the balance after
+    /// that. One call, one round trip.
     ///
-    /// Each call corrects once more, as each credit and each charge does: nothing remembers what was settled. To correct once,
-    /// settle [within](crate::Within::settle) the transaction that writes down the use, or make the credit or the charge
-    /// yourself, with an [idempotency key](Call::idempotency_key). Jobs of a queue remember it:
-    /// [`Queue::settle`](crate::queue::Queue::settle).
+    /// Every call makes a correction, as every credit and every charge does: the limiter does not remember what was
+    /// settled. To correct exactly once, settle [within](crate::Within::settle) the transaction that records the usage,
+    /// or make the credit or charge yourself with an [idempotency key](Call::idempotency_key). The jobs of a queue
+    /// remember it: see [`Queue::settle`](crate::queue::Queue::settle).
     ///
     /// ```no_run
     /// # async fn call_the_model(prompt: &str) -> u64 { 0 }
@@ -341,14 +352,14 @@ impl Limiter {
     /// ```
     ///
     /// # Errors
-    /// See [`Limiter`]. [`Error::Invalid`] also if `used` is negative or not finite.
+    /// See [`Limiter`]. Also returns [`Error::Invalid`] if `used` is negative or not finite.
     ///
     /// # Cancel safety
-    /// Safe. While the call waits for its batch nothing happens; once that is on its way, it may: count tokens as spent.
+    /// Safe. Until the batch is sent, nothing happens; after that, the estimate may have been corrected.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`within`](Self::within) has the same for the
-    /// caller's.
+    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
+    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn settle(
         &self,
         estimate: impl Into<Item> + Send,

@@ -1,5 +1,4 @@
-//! Those of this process who wait for the same buckets, and cannot reserve, stand in line: only the first one asks the
-//! database.
+//! Waiters of this process for the same buckets that cannot reserve form a line. Only the first one asks the database.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::call::Resolved;
 
-/// Names and keys, in the order of the call.
+/// The limit names and keys, in the order of the call.
 type Buckets = Vec<(Arc<str>, Arc<str>)>;
 
 #[derive(Default)]
@@ -20,13 +19,13 @@ pub(super) struct Lines {
 
 #[derive(Default)]
 struct Line {
-    /// Of the first one. Fair: the next is who has waited longest.
+    /// Locked by the first waiter. The lock is fair: the next holder is the waiter that has waited longest.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// The moment before which the first one does not ask.
+    /// The time before which the first waiter does not ask.
     not_before: Mutex<Option<Instant>>,
 }
 
-/// No key in what is logged.
+/// Shows no key: keys may be personal data.
 impl std::fmt::Debug for Lines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lines").finish_non_exhaustive()
@@ -38,7 +37,7 @@ impl Lines {
         self.by_buckets.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
     }
 
-    /// A place in the line for these buckets, if somebody stands in it.
+    /// Returns a place in the line for these buckets, if there is such a line.
     pub(super) fn join_if_any(self: &Arc<Self>, call: &Resolved) -> Option<Place> {
         let by_buckets = self.by_buckets();
         if by_buckets.is_empty() {
@@ -49,7 +48,7 @@ impl Lines {
         Some(Place { lines: Arc::clone(self), buckets, line, turn: None })
     }
 
-    /// A place at the end of the line.
+    /// Returns a place at the end of the line, and creates the line if needed.
     pub(super) fn join(self: &Arc<Self>, call: &Resolved) -> Place {
         let buckets = call.buckets();
         let line = Arc::clone(self.by_buckets().entry(buckets.clone()).or_default());
@@ -57,7 +56,7 @@ impl Lines {
     }
 }
 
-/// A place in a line, left when it is dropped.
+/// A place in a line. Dropping it leaves the line.
 pub(super) struct Place {
     lines: Arc<Lines>,
     buckets: Buckets,
@@ -70,7 +69,7 @@ impl Place {
         self.line.not_before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is the first one's at once.
+    /// Tries to become the first of the line without waiting. Returns whether this place is first.
     pub(super) fn is_first(&mut self) -> bool {
         if self.turn.is_none() {
             self.turn = Arc::clone(&self.line.turn).try_lock_owned().ok();
@@ -78,8 +77,8 @@ impl Place {
         self.turn.is_some()
     }
 
-    /// Waits until it is the first one's, and says whether that was before the deadline. Without waiting, if nobody asks before
-    /// that.
+    /// Waits until this place is first, and returns whether that was before the deadline. Returns `false` at once if
+    /// the first waiter asks only after the deadline.
     pub(super) async fn until_first(&mut self, deadline: Instant) -> bool {
         if self.turn.is_some() {
             return true;
@@ -92,7 +91,7 @@ impl Place {
         self.turn.is_some()
     }
 
-    /// The first one says that it does not ask before this moment.
+    /// Records that the first waiter does not ask before this moment.
     pub(super) fn sleeps_until(&self, moment: Instant) {
         *self.not_before() = Some(moment);
     }
@@ -105,7 +104,7 @@ impl Drop for Place {
         }
         let mut by_buckets = self.lines.by_buckets();
         if let Entry::Occupied(entry) = by_buckets.entry(std::mem::take(&mut self.buckets))
-            // The map's and this one: places are made under its lock only.
+            // Two references: the map's and this one. Places are only created while the map is locked.
             && Arc::strong_count(entry.get()) == 2
         {
             entry.remove();
@@ -166,7 +165,7 @@ mod tests {
         assert!(!second.until_first(Instant::now() + Duration::from_millis(5)).await, "at the deadline");
         drop(first);
         assert!(second.until_first(soon()).await);
-        // Who goes while others wait, first or not, keeps nobody.
+        // A waiter that leaves, first or not, does not hold up the others.
         let (mut third, fourth) = (lines.join(&call("k")), lines.join(&call("k")));
         drop(fourth);
         drop(second);

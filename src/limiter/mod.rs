@@ -1,4 +1,5 @@
-//! The handle that owns a pool: its own transactions, with retry, and callers who wait together decided together.
+//! The handle that owns a pool. It runs transactions of its own, retries them, and decides calls that wait at the same
+//! time together.
 
 mod attempt;
 mod combine;

@@ -6,7 +6,7 @@ use crate::limiter::{Isolation, Limiter};
 use crate::observability::{self, Seen};
 use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
 
-/// Rows looked at in one transaction: some milliseconds of work.
+/// The number of rows examined in one transaction: some milliseconds of work.
 const STEP: i32 = 1000;
 
 struct Step {
@@ -16,7 +16,7 @@ struct Step {
 impl Statement for Step {
     type Output = PruneStep;
 
-    /// Each row is locked before it is removed; a SERIALIZABLE scan would make the callers' transactions fail.
+    /// Each row is locked before it is deleted. A SERIALIZABLE scan would make callers' transactions fail.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PruneStep, sqlx::Error> {
@@ -37,25 +37,27 @@ impl Statement for Answers {
 }
 
 impl Limiter {
-    /// Removes the rows that equal no row, of all limits in the schema, and says how many that were: buckets that are
-    /// full again and owe nothing, or windows whose counts have all left. No decision changes by it, as long as the
-    /// limit is the one that the row was last used with; under a changed limit, its bucket is full. Expired answers to calls
-    /// with an [idempotency key](crate::Call::idempotency_key) go with them, uncounted.
+    /// Deletes rows of full buckets, of all limits in the schema, and returns how many it deleted. Such a row means the
+    /// same as no row: its bucket is full again and owes nothing, or all counts have left its window. Deleting it
+    /// changes no decision, as long as the limit is the one that the row was last used with. Under a changed limit, its
+    /// bucket becomes full. Expired answers to calls with an [idempotency key](crate::Call::idempotency_key) are
+    /// deleted too, but not counted.
     ///
-    /// There is a row for each key that was ever used, so run this from time to time, every few minutes or every hour,
-    /// in one process or in several at once. It goes through the whole table in steps of 1,000 rows, each in a
-    /// transaction of its own. It waits for nobody: a row that somebody has locked stays until the next run. A caller who
-    /// wants a row just when it is removed waits for the end of the step, some milliseconds.
+    /// Every key that was used has a row, so run this regularly: every few minutes or every hour, in one process or in
+    /// several at once. It scans the whole table in steps of 1,000 rows, each in a transaction of its own. It waits for
+    /// no lock: a locked row stays until the next run. A caller that needs a row while it is being deleted waits for
+    /// the end of the step, some milliseconds.
     ///
     /// # Errors
-    /// See [`Limiter`]; the deadline of the [`RetryPolicy`](crate::RetryPolicy) is for each step anew. What was removed
-    /// before an error stays removed.
+    /// See [`Limiter`]. The deadline of the [`RetryPolicy`](crate::RetryPolicy) applies to each step. Rows deleted
+    /// before an error stay deleted.
     ///
     /// # Cancel safety
-    /// Dropping the future is safe: what was removed stays removed, and the next run goes on with the rest.
+    /// Dropping the future is safe: deleted rows stay deleted, and the next run deletes the rest.
     ///
     /// # In a transaction
-    /// In short ones of its own, at READ COMMITTED; there is no form for the caller's, which would keep the rows locked.
+    /// Runs in short transactions of its own, at READ COMMITTED. There is no form for the caller's transaction, which
+    /// would keep the rows locked.
     pub async fn prune(&self) -> Result<u64, Error> {
         let seen = Seen::whole("prune", false, "");
         seen.watch(self.prune_all()).await

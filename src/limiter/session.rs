@@ -1,4 +1,4 @@
-//! Sessions with settings of their own.
+//! Opens sessions with settings of their own.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,15 @@ use sqlx::{Connection, PgConnection, Row};
 
 use crate::error::SettingsIgnored;
 
-/// Connects, and makes sure that the settings hold, as the server writes them (times are in milliseconds): a pooler may drop
-/// them without a word, and then hand each transaction to another session.
+/// Connects, and checks that the settings are in effect, in the form in which the server shows them (times are in
+/// milliseconds). A pooler may drop them silently and then run each transaction in a different session.
 ///
 /// # Errors
-/// One that [`refuses_settings`](crate::error::refuses_settings) knows, if there is no session of one's own.
+/// An error that [`refuses_settings`](crate::error::refuses_settings) recognises, if the connection has no session of
+/// its own.
 pub(crate) async fn open(options: &PgConnectOptions, settings: &[(&str, &str)]) -> Result<PgConnection, sqlx::Error> {
     let mut connection = PgConnection::connect_with(&options.clone().options(settings.iter().copied())).await?;
-    // In one message: a prepared statement might be looked for elsewhere.
+    // Sent in one message: a pooler may send the parts of a prepared statement to different sessions.
     let sql = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ('default_transaction_isolation', \
                'statement_timeout', 'synchronous_commit', 'lock_timeout')";
     let mut kept = HashMap::new();

@@ -1,4 +1,4 @@
-//! Waiting for a permit: by a reservation where the kind has them, in line where it has not.
+//! Waiting for a permit: by a reservation if the kind supports it, in a line if not.
 
 use std::time::{Duration, Instant};
 
@@ -10,54 +10,62 @@ use crate::observability::Seen;
 use crate::retry::{longest, part_of, share};
 
 impl Limiter {
-    /// Waits until the call may go ahead, and takes its tokens: allowed, or denied if that would be after
-    /// [`max_wait`](WaitConfig::max_wait). An allowed call has waited, and goes ahead at once. A denial takes nothing, and
-    /// comes as soon as it is known, not at the end of the wait.
+    /// Waits until the call is allowed, and takes its tokens. The call is denied if that would take longer than
+    /// [`max_wait`](WaitConfig::max_wait).
+    ///
+    /// When it returns an allowed decision, the wait is over and the caller can go ahead at once. A denial takes
+    /// nothing. It is returned as soon as it is certain, not at the end of the wait.
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use pg_limiter::{Error, Limiter, WaitConfig};
     /// # async fn f(limiter: Limiter) -> Result<(), Error> {
-    /// // For 2 seconds at most; or WaitConfig::default(), for 30.
+    /// // Waits for up to 2 seconds; WaitConfig::default() waits for up to 30.
     /// limiter.until_ready(("mails", "u1"), Duration::from_secs(2)).await?.enforce()?;
     /// # Ok(()) }
     /// ```
     ///
     /// # How it waits
-    /// - **Token buckets and fixed windows** are asked once. The tokens are reserved if they arrive in time, and the call
-    ///   sleeps until they are there: nobody asks again and again, and the database says who is first. (As the `reserve` and
-    ///   `wait` of Symfony's RateLimiter.) Nothing is owed beyond what arrives within the time, nor beyond the limit's own
+    /// - **Token buckets and fixed windows** ask the database once. It reserves the tokens if they arrive in time, and
+    ///   the call sleeps until then. No waiter polls, and the database sets the order. (As `reserve` and `wait` of
+    ///   Symfony's RateLimiter.) A call owes at most what arrives within its wait, and at most the limit's own
     ///   `max_reserved`.
-    /// - **What cannot be reserved**, in sliding windows, beyond `max_reserved`, or where less than a fixed window's period is
-    ///   left, is asked for again at the moment that the database has told, later by a [`jitter`](WaitConfig::jitter). Those
-    ///   who wait for the same buckets on one handle and its clones stand in line, and only the first of them asks; the
-    ///   jitter is for those of different processes. (As governor's `until_ready_with_jitter`.)
-    /// - **Several limits** wait for the last of them, and all are charged or none. With a sliding window among them, none is
-    ///   reserved.
+    /// - **Calls that cannot reserve** are retried after the `retry_after` of their denial plus a
+    ///   [`jitter`](WaitConfig::jitter). These are calls of sliding windows, calls beyond `max_reserved`, and calls
+    ///   with less time left than a fixed window's period. Waiters for the same buckets on one handle and its clones
+    ///   form a line, and only the first one asks the database. The jitter is for waiters in different processes. (As
+    ///   governor's `until_ready_with_jitter`.)
+    /// - **Several limits** wait for the slowest of them. All of them are charged or none. If one of them is a sliding
+    ///   window, none of them reserves.
     ///
-    /// Reservations are served in the order in which they were decided, over all processes; a line in the order of coming,
-    /// but between processes, and between different sets of limits, whoever asks first is first. In a limit's bucket, those
-    /// who wait and those who call [`limit`](Self::limit) meet: as tokens are owed, the latter are denied.
+    /// Reservations are served in the order of the database's decisions, across all processes. A line is served in
+    /// order of arrival. Lines in different processes, or for different sets of limits, have no common order: the first
+    /// to ask is served first. Waiting calls and calls of [`limit`](Self::limit) share a limit's buckets: a bucket that
+    /// owes tokens denies calls of `limit`.
     ///
     /// # Answers
-    /// After a wait, too, the decision is [`Outcome::Allowed`], with the balances as of the moment at which the tokens were
-    /// taken. The `retry_after` of a denial is when the tokens would be there: later than `max_wait`, unless others were
-    /// quicker.
+    /// The decision after a wait is also [`Outcome::Allowed`], with the balances from the moment when the tokens were
+    /// taken. The `retry_after` of a denial is the time until the tokens would be available. It is longer than
+    /// `max_wait`, unless other callers took the tokens during the wait.
     ///
     /// # Errors
-    /// See [`Limiter`]. Besides, [`InvalidCall::WaitTooShort`] if the count is above the capacity and the rest cannot arrive
-    /// in the time (in a fixed window, whole periods count), and [`InvalidCall::IdempotencyKeyUnsupported`]: the moment that a
-    /// repeated call would be given may be long past, or beyond its time. An error is never a permit. The deadline of the
-    /// [`RetryPolicy`](crate::RetryPolicy) is for each question to the database.
+    /// See [`Limiter`]. In addition:
+    /// - [`InvalidCall::WaitTooShort`] if the count exceeds the capacity and the rest cannot arrive within the wait. A
+    ///   fixed window counts whole periods only.
+    /// - [`InvalidCall::IdempotencyKeyUnsupported`] if the call has an idempotency key: the stored answer could name a
+    ///   time that is long past, or that is later than the repeated call may wait.
+    ///
+    /// An error is never a permit. The deadline of the [`RetryPolicy`](crate::RetryPolicy) applies to each request to
+    /// the database, not to the whole wait.
     ///
     /// # Cancel safety
-    /// Dropping the future is safe. As with a reservation that nobody comes for, **what was reserved stays spent**: others have
-    /// been given moments behind it, and if those tokens came back, somebody else would be given one of theirs. In a line,
-    /// nothing was taken, and the others move up.
+    /// Dropping the future is safe. **Reserved tokens stay spent**, as with any unused reservation: later reservations
+    /// were timed after this one, and returned tokens would let another call go ahead in their place. A call that waits
+    /// in a line has taken nothing, and the others move up.
     ///
     /// # In a transaction
-    /// There is no such call within a caller's transaction: it would hold its locks, and a connection, while it sleeps. There,
-    /// [`reserve`](crate::Call::reserve) tells how long to wait after the commit.
+    /// There is no such call for the caller's transaction, which would keep its locks and its connection while it
+    /// sleeps. There, use [`reserve`](crate::Call::reserve): it returns how long to wait after the commit.
     pub async fn until_ready(
         &self,
         call: impl Into<Call> + Send,
@@ -75,7 +83,7 @@ impl Limiter {
         waiter.check_possible(max_wait)?;
         let mut place = if waiter.may_meet_a_line() { self.lines.join_if_any(&waiter.call) } else { None };
         let mut is_last = false;
-        // The same for all that begin to wait, so that the database sees one limit and not many.
+        // Starts at the same value for every new waiter, so that the database sees one limit and not many.
         let mut left = max_wait;
         if let Some(place) = &mut place {
             is_last = !place.until_first(deadline).await;
@@ -86,11 +94,11 @@ impl Limiter {
             attempts += 1;
             seen.attempts(attempts);
             if waiter.check_possible(left).is_err() {
-                return waiter.ask_when(left).await; // Less would arrive now than when it began to wait.
+                return waiter.ask_when(left).await; // Fewer tokens arrive in the time left than when it began to wait.
             }
             let again = match waiter.ask(left).await? {
                 Asked::Ready { decision, wait } => {
-                    drop(place); // Who has reserved keeps nobody from asking.
+                    drop(place); // A call that has reserved must not hold up the line.
                     sleep(wait + waiter.jitter_of_reserved(wait, until(deadline))).await;
                     return Ok(decision);
                 }
@@ -116,33 +124,33 @@ impl Limiter {
     }
 }
 
-/// One that waits, and what it waits for.
+/// A waiting call.
 struct Waiter<'l> {
     limiter: &'l Limiter,
     call: Resolved,
     config: WaitConfig,
 }
 
-/// What an attempt came to.
+/// The result of one attempt.
 enum Asked {
-    /// The tokens are taken, and there after this time.
+    /// The tokens are taken, and available after this time.
     Ready { decision: Decision, wait: Duration },
-    /// Not in time.
+    /// The tokens are not available in time.
     Denied(Decision),
-    /// Perhaps in time.
+    /// The tokens may be available in time: to be retried.
     Again(Again),
 }
 
-/// A denial that may not be the last word.
+/// A denial that may be retried within the wait.
 struct Again {
     decision: Decision,
-    /// When it was told.
+    /// When the denial arrived.
     told: Instant,
-    /// From then on, before that it is no use to ask.
+    /// The time from `told` until a retry can succeed.
     after: Duration,
-    /// What would still have to be waited then, at least.
+    /// The shortest wait for the reservation after such a retry.
     reserved: Duration,
-    /// When the tokens are there.
+    /// The time from `told` until the tokens are available.
     ready: Duration,
 }
 
@@ -169,7 +177,7 @@ impl<'l> Waiter<'l> {
         Ok(Self { limiter, call: call?, config })
     }
 
-    /// The call as it is made with so much time left: what is reserved is there by then.
+    /// Returns the call with this much time left: it reserves only tokens that arrive by then.
     fn within(&self, left: Duration) -> Resolved {
         let mut call = self.call.clone();
         if call.reserve {
@@ -180,7 +188,7 @@ impl<'l> Waiter<'l> {
         call
     }
 
-    /// Whether the tokens can be there by then, if all buckets are full.
+    /// Checks whether the tokens can be available by then, if all buckets are full.
     fn check_possible(&self, left: Duration) -> Result<(), InvalidCall> {
         let call = self.within(left);
         let checked = call.items.iter().try_for_each(|item| item.check_possible(call.reserve));
@@ -192,12 +200,14 @@ impl<'l> Waiter<'l> {
         })
     }
 
-    /// Whether others may wait in line for what it could have at once: where there is less than all can reserve.
+    /// Whether this call could overtake a line: others may wait for tokens that it could get at once. That happens only
+    /// if some waiters cannot reserve.
     fn may_meet_a_line(&self) -> bool {
         !self.call.reserve || self.call.items.iter().any(|item| item.limit.max_reserved().is_some())
     }
 
-    /// A denial by the limits that cannot serve it by then, with the time at which the tokens would be there.
+    /// Returns a denial by the limits that cannot serve the call by then, with the time until the tokens would be
+    /// available.
     async fn ask_when(&self, left: Duration) -> Result<Decision, Error> {
         let late = self.within(left);
         let call = Resolved { op: Op::Check, ..self.call.clone() };
@@ -220,7 +230,8 @@ impl<'l> Waiter<'l> {
             }
             Outcome::Denied { retry_after } => retry_after,
         };
-        // What was told is when the debt would be within its bound; the tokens are there when that is paid, too.
+        // `retry_after` is the time until the debt is within its bound. The tokens are available once that debt is
+        // paid, too.
         let (mut reserved, mut longest, mut in_time) = (None::<Duration>, Duration::ZERO, true);
         for (place, _) in call.places.iter().zip(&decision.limits).filter(|(_, state)| state.refused) {
             let (own, limit) = (&self.call.items[*place].limit, &call.items[*place].limit);
@@ -228,7 +239,8 @@ impl<'l> Waiter<'l> {
             let (least, most) = limit.time_to_arrive(owed);
             reserved = Some(reserved.map_or(least, |other| other.min(least)));
             longest = longest.max(most);
-            // Its bound is the time itself, to the microsecond: there is more than that to wait, now and later.
+            // If the bound is the remaining time itself, to the microsecond, the wait is longer than that, now and
+            // later.
             in_time &= limit.kind() != Kind::TokenBucket || own.max_reserved().is_some_and(|own| own <= owed);
         }
         let ready = after.saturating_add(longest);
@@ -238,12 +250,12 @@ impl<'l> Waiter<'l> {
         Ok(Asked::Again(Again { decision, told: Instant::now(), after, reserved: reserved.unwrap_or_default(), ready }))
     }
 
-    /// How much later than it could the first of a line asks again.
+    /// Returns a random delay for the retry of the first waiter in a line.
     fn jitter(&self, wait: Duration, room: Duration) -> Duration {
         self.spread(self.call.items.iter(), wait, room)
     }
 
-    /// How much later than it could one begins that has reserved: those of a fixed window all could when it opens.
+    /// Returns a random delay after a reservation: all waiters of a fixed window could go ahead when it opens.
     fn jitter_of_reserved(&self, wait: Duration, left: Duration) -> Duration {
         let windows = self.call.items.iter().filter(|item| item.limit.kind() == Kind::FixedWindow);
         self.spread(windows, wait, left.saturating_sub(wait))
@@ -260,7 +272,7 @@ fn until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Never for less: the timer's steps are rounded up.
+/// Never sleeps for less than `time`: the timer's steps are rounded up.
 async fn sleep(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;

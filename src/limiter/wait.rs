@@ -15,18 +15,19 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WaitConfig {
-    /// The longest time to wait for the tokens. Zero: they are there, or the call is denied. What the database takes to answer
-    /// comes on top, and has the deadline of the [`RetryPolicy`](crate::RetryPolicy). A year stands for ever.
+    /// The longest time to wait for the tokens. If it is zero, the tokens are available now or the call is denied. The
+    /// time that the database takes to answer is not included; the deadline of the [`RetryPolicy`](crate::RetryPolicy)
+    /// limits it. Values above 365 days mean 365 days.
     pub max_wait: Duration,
-    /// By how much a waiter may come later than it could, so that those who wait for the same moment do not all come at
-    /// once: a part of the time in which its tokens arrive (or of the wait, if that is shorter), from 0 to 1; how much
-    /// of it is chance. It never makes anybody come early, or later than `max_wait`. Not used where each has a moment of its
-    /// own, as in a token bucket that can reserve.
+    /// The random delay of a waiter, so that waiters for the same moment do not all come at once. It is at most this
+    /// fraction, from 0 to 1, of the time in which the call's tokens arrive (or of the wait, if that is shorter). No
+    /// waiter goes ahead before its tokens are available, or after `max_wait`. Not used where each waiter has its own
+    /// moment, as in a token bucket that can reserve.
     pub jitter: f64,
 }
 
 impl WaitConfig {
-    /// Waits for so long at most; the defaults for everything else.
+    /// Waits for at most this long; the defaults for everything else.
     #[must_use]
     pub fn up_to(max_wait: Duration) -> Self {
         Self { max_wait, ..Self::default() }

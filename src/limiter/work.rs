@@ -15,11 +15,12 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 const TO_ROLL_BACK: Duration = Duration::from_secs(1);
 
 impl Limiter {
-    /// Runs a unit of work in a SERIALIZABLE transaction, and runs it again as a whole after a serialization failure
-    /// or a deadlock: limits and the caller's own statements commit or roll back together.
+    /// Runs a unit of work in a SERIALIZABLE transaction: limits and the caller's own statements commit or roll back
+    /// together. After a conflict (a serialization failure or a deadlock), or if the connection is lost before COMMIT,
+    /// the whole work runs again.
     ///
-    /// The work is given the transaction's connection; it must not commit, and has to bear being run several times.
-    /// If it returns an error, everything is rolled back.
+    /// The work gets the transaction's connection. It must not commit, and it may run several times, so it must have no
+    /// effects outside the database. If it returns an error, everything is rolled back.
     ///
     /// ```no_run
     /// # use pg_limiter::Limiter;
@@ -43,27 +44,30 @@ impl Limiter {
     /// # Ok(()) }
     /// ```
     ///
-    /// Where the future has to be `Send` (in `tokio::spawn`, in a handler of a web framework), let the closure own what
-    /// it uses, with `async move` and clones as above: the compiler cannot yet prove `Send` for one that borrows.
+    /// If the future must be `Send` (in `tokio::spawn`, in a handler of a web framework), let the closure own what it
+    /// uses, with `async move` and clones as above. The compiler cannot yet prove `Send` for a closure that borrows.
     ///
-    /// **The error type has to show its [source](std::error::Error::source)**, as `thiserror` and `#[from]` do: that is
-    /// how a conflict is recognised. One without sources is returned at the first conflict.
+    /// **The error type must expose its [source](std::error::Error::source)**, as `thiserror` and `#[from]` do: the
+    /// limiter finds conflicts among the sources. An error without sources is returned at the first conflict.
     ///
     /// # Errors
-    /// What the work returned, unless a conflict stands in its chain of [sources](std::error::Error::source) and there
-    /// is another attempt. Otherwise, as `E`: [`Error::RetriesExhausted`], [`Error::Unavailable`],
-    /// [`Error::OutcomeUnknown`] if the connection was lost while committing, and [`Error::Aborted`] if the work
-    /// returned `Ok` although one of its statements had failed.
+    /// Returns the work's error, unless one of its [sources](std::error::Error::source) is a conflict or a lost
+    /// connection and another attempt is left. Also returns, converted to `E`:
+    /// - [`Error::RetriesExhausted`] or [`Error::Unavailable`] if the transaction could not begin or commit.
+    /// - [`Error::OutcomeUnknown`] if the connection was lost during the commit.
+    /// - [`Error::Aborted`] if the work returned `Ok` although one of its statements had failed.
     ///
-    /// The deadline of the [`RetryPolicy`](crate::RetryPolicy) rules whether there is another attempt; it does not cut
-    /// the work short. Errors that are no `std::error::Error`, like those of `anyhow`, need a wrapper that is one.
+    /// The deadline of the [`RetryPolicy`](crate::RetryPolicy) decides whether there is another attempt; it does not
+    /// interrupt the work. An error type that does not implement `std::error::Error`, such as `anyhow::Error`, needs a
+    /// wrapper that does.
     ///
     /// # Cancel safety
-    /// Dropping the future rolls back, unless COMMIT was already sent. The connection is closed, not returned.
+    /// Dropping the future rolls back, unless COMMIT was already sent. The connection is closed and not returned to the
+    /// pool.
     ///
     /// # In a transaction
-    /// It is one. Calls on the limiter in it are made with [`within`](Self::within) on the connection that the work is given;
-    /// those on the handle itself are not part of it.
+    /// The work runs in one. Inside it, call [`within`](Self::within) on the connection that the work gets. Calls on
+    /// the handle itself are not part of the transaction.
     pub async fn transaction<T, E>(&self, mut work: impl AsyncFnMut(&mut PgConnection) -> Result<T, E>) -> Result<T, E>
     where
         E: std::error::Error + From<Error> + 'static,
@@ -123,7 +127,7 @@ impl Limiter {
                 let asked = async { Ok(is_read_only_by_default(&mut connection).await) };
                 read_only = before(Instant::now() + TO_ROLL_BACK, asked).await.unwrap_or(false);
             } else {
-                connection.release(); // Otherwise it is closed: another one may lead to another server, or have other settings.
+                connection.release(); // If read-only, it is closed: a new one may reach another server or have other settings.
             }
             return Err(if read_only { Stop::Final(error) } else { Stop::Refused(error) });
         }
@@ -140,19 +144,20 @@ impl Limiter {
 
 /// Why an attempt did not commit.
 enum Stop<E> {
-    /// The work said so.
+    /// The work returned an error.
     Refused(E),
-    /// The work said so, and running it again does not help: transactions are read-only by a setting.
+    /// The work returned an error that another run would not avoid: transactions are read-only by a setting.
     Final(E),
-    /// The work said so, and something of it is still running: the connection cannot be rolled back.
+    /// The work returned an error, and one of its statements is still running: the connection cannot be rolled back.
     Stuck(E),
-    /// The work said otherwise, but one of its statements had failed.
+    /// The work returned `Ok`, but one of its statements had failed.
     Aborted,
     /// BEGIN or COMMIT failed.
     Failed(Failure),
 }
 
-/// `deadline` is for beginning; what ends the transaction has a time of its own, however long the work took.
+/// Runs one attempt. `deadline` limits BEGIN. COMMIT and ROLLBACK have time limits of their own, however long the work
+/// took.
 async fn run<T, E>(
     connection: &mut PgConnection,
     deadline: Instant,
@@ -165,7 +170,8 @@ async fn run<T, E>(
     let deadline = Instant::now() + to_end.min(Duration::from_secs(86_400));
     match result {
         Ok(value) => {
-            // COMMIT of a failed transaction is answered with ROLLBACK and no error; any other statement tells.
+            // PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error. Any other statement returns
+            // an error.
             if let Err(error) = before(deadline, sqlx::raw_sql("SELECT").execute(&mut *tx)).await {
                 return Err(if is_in_failed_transaction(&error) {
                     Stop::Aborted
@@ -178,8 +184,8 @@ async fn run<T, E>(
             Ok(value)
         }
         Err(error) => {
-            // Waits for a statement that the work dropped; a transaction that is not rolled back here ends with its
-            // connection.
+            // Waits for a statement that the work dropped. A transaction that is not rolled back here ends when its
+            // connection closes.
             match before(Instant::now() + TO_ROLL_BACK, tx.rollback()).await {
                 Ok(()) => Err(Stop::Refused(error)),
                 Err(_) => Err(Stop::Stuck(error)),

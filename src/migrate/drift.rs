@@ -1,4 +1,4 @@
-//! How what is installed differs from what this release ships.
+//! Compares the installed objects with those of this release.
 
 use std::fmt;
 
@@ -8,58 +8,58 @@ use crate::migrate::installed::{HISTORY, Installed, OBJECTS, Record};
 use crate::migrate::migrations::{Migration, migrations};
 use crate::sql::{SCHEMA_VERSION, Schema};
 
-/// The tables, columns and indexes that the migrations make, one a line.
+/// The tables, columns and indexes that the migrations create, one per line.
 const TABLES: &str = include_str!("../../migrations/tables.txt");
 
-/// Its body is another one on YugabyteDB, which has no system columns to look at.
+/// This function has a different body on YugabyteDB, which lacks the system columns that it reads.
 const ROWS: &str = "rate_limit_rows(text, text)";
 
-/// How a database differs from what this release of the crate ships, from [`Migrator::check`](super::Migrator::check).
+/// A difference between a database and this release, from [`Migrator::check`](super::Migrator::check).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Drift {
-    /// A migration was not applied. `migrate` applies it.
+    /// A migration is not applied. `migrate` applies it.
     NotApplied {
-        /// Its version.
+        /// The version.
         version: i32,
-        /// Its subject.
+        /// The name.
         name: &'static str,
     },
-    /// A migration was applied with another text than this release has.
+    /// A migration was applied with SQL that differs from this release's.
     OtherText {
-        /// Its version.
+        /// The version.
         version: i32,
     },
-    /// A function is not there. `migrate` creates it.
+    /// A function is missing. `migrate` creates it.
     FunctionMissing {
-        /// The name and the types of the arguments.
+        /// The name and the argument types.
         signature: &'static str,
     },
-    /// A function is that of another release. `migrate` replaces it.
+    /// A function is from another release. `migrate` replaces it.
     FunctionOutdated {
-        /// The name and the types of the arguments.
+        /// The name and the argument types.
         signature: &'static str,
     },
-    /// A function was changed by hand since a release has put it there. `migrate` replaces it, unless a newer release did.
+    /// A function was changed by hand after a release created it. `migrate` replaces it, unless that release is newer.
     FunctionChanged {
-        /// The name and the types of the arguments.
+        /// The name and the argument types.
         signature: &'static str,
     },
-    /// A table, a column or an index is not there.
+    /// A table, a column or an index is missing.
     Missing {
-        /// Its type and its name: `column rate_limits.value`.
+        /// The type and the name: `column rate_limits.value`.
         object: String,
     },
-    /// A table, a column or an index is not as the migrations make it: a type, a default, the persistence (UNLOGGED).
+    /// The definition of a table, column or index differs from the migrations: a type, a default, the persistence (UNLOGGED).
     Definition {
-        /// Its type and its name: `column rate_limits.value`.
+        /// The type and the name: `column rate_limits.value`.
         object: String,
-        /// How the migrations make it.
+        /// The definition in the migrations.
         expected: String,
-        /// How it is.
+        /// The definition in the database.
         found: String,
     },
-    /// A privilege that no application needs: on a function, of PUBLIC; on a table, of a role that may write to it by hand.
+    /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly.
     Grant {
         /// The object.
         object: String,
@@ -68,12 +68,12 @@ pub enum Drift {
         /// The privilege: `EXECUTE`, `INSERT`, ..
         privilege: String,
     },
-    /// The schema, or what is in it, is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
+    /// The schema or an object in it is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
     Untrusted(String),
 }
 
 impl Drift {
-    /// Whether `migrate` brings it up to date.
+    /// Returns whether `migrate` repairs this difference.
     pub const fn is_mended_by_migrate(&self) -> bool {
         matches!(
             self,
@@ -89,9 +89,9 @@ impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotApplied { version, name } => write!(f, "migration {version} ({name}) is not applied"),
-            Self::OtherText { version } => write!(f, "migration {version} was applied with another text"),
+            Self::OtherText { version } => write!(f, "migration {version} was applied with different SQL"),
             Self::FunctionMissing { signature } => write!(f, "the function {signature} is missing"),
-            Self::FunctionOutdated { signature } => write!(f, "the function {signature} is that of another release"),
+            Self::FunctionOutdated { signature } => write!(f, "the function {signature} is from another release"),
             Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
             Self::Missing { object } => write!(f, "the {object} is missing"),
             Self::Definition { object, expected, found } => write!(f, "the {object} is {found}; expected: {expected}"),
@@ -104,13 +104,13 @@ impl fmt::Display for Drift {
     }
 }
 
-/// The work of a run.
+/// The work of one run.
 pub(super) struct Plan {
     pub(super) migrations: Vec<Migration>,
     pub(super) functions: Vec<Function>,
-    /// The functions among them that were changed by hand.
+    /// The functions to replace that were changed by hand.
     pub(super) changed: Vec<&'static str>,
-    /// Those, and the ones that are as they should be.
+    /// The functions to record: those to create or replace, and those that are up to date.
     pub(super) recorded: Vec<Function>,
 }
 
@@ -172,7 +172,7 @@ impl State {
     }
 }
 
-/// How what is installed differs from what this release ships; nothing that a newer release has put there counts.
+/// Compares the installed objects with this release. Objects of a newer release do not count as differences.
 pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> Vec<Drift> {
     let mut found = Vec::new();
     let is_newer = installed.version() > SCHEMA_VERSION;
@@ -195,7 +195,7 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
         let signature = function.signature;
         match State::of(&function, installed, engine) {
             State::Current | State::Newer => {}
-            // Where nothing was migrated, the migrations that are not applied say enough.
+            // If nothing is migrated, the missing migrations are reported instead.
             State::Missing if a_newer_release || installed.applied.is_empty() => {}
             State::Missing => found.push(Drift::FunctionMissing { signature }),
             State::Outdated => found.push(Drift::FunctionOutdated { signature }),
@@ -222,7 +222,7 @@ fn tables(installed: &Installed, is_older: bool) -> Vec<Drift> {
                 expected: expected.to_owned(),
                 found: definition.to_owned(),
             }),
-            // The migrations that are not applied make it.
+            // A migration that is not applied yet creates it.
             None if is_older => {}
             None => found.push(Drift::Missing { object: object.to_owned() }),
         }
@@ -252,8 +252,8 @@ fn grants(installed: &Installed) -> Vec<Drift> {
     found
 }
 
-/// The name of a relation that takes the place of one of the limiter's tables. A table of the limiter may exist without a record, if
-/// another tool has run printed SQL: it is taken over, and later migrations may still have to add columns.
+/// The name of a foreign relation that has the name of one of the limiter's tables. A table of the limiter can exist without
+/// a record if another tool has run the printed SQL. Such a table is adopted, and may lack columns that later migrations add.
 pub(super) fn occupied(installed: &Installed) -> Option<String> {
     let definitions = TABLES.lines().filter_map(|line| line.split_once(": "));
     for (object, expected) in definitions {

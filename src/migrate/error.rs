@@ -1,11 +1,11 @@
 use crate::error::told;
 use crate::migrate::script::WAYS_OUT;
 
-/// Why the schema could not be brought up to date. Whatever was begun is rolled back and no lock stays behind.
+/// The reason why a migration failed. Its transaction is rolled back, and all locks are released.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// The database was migrated by a newer release of this crate, in a way that this release cannot work with.
+    /// A newer release has migrated the schema, and this release cannot work with the result.
     #[error(
         "the schema \"{schema}\" is at version {found}, which this release cannot work with: it knows versions up to {known}; \
          update pg-limiter"
@@ -18,35 +18,37 @@ pub enum MigrateError {
         /// The newest version that this release knows.
         known: i32,
     },
-    /// Another process migrates, and did not finish in time.
-    #[error("another process is migrating the schema \"{schema}\": {}; try again when it is done", told(.source))]
+    /// Another process is migrating, and did not finish in time.
+    #[error("another process is migrating the schema \"{schema}\": {}; retry when it is done", told(.source))]
     Busy {
         /// The schema.
         schema: String,
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// A privilege is missing: CREATE on the schema, and on the database if the schema is not there yet.
+    /// A privilege is missing: CREATE on the schema, or on the database if the schema does not exist yet.
     #[error(
-        "migrating the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema is not there",
+        "cannot migrate the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema does not exist",
         told(.source)
     )]
     Privilege {
         /// The schema.
         schema: String,
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// The schema already has a table of that name, which is somebody else's.
-    #[error("the schema \"{schema}\" already has a \"{table}\" that is not the rate limiter's; choose another schema")]
+    /// The schema already has a relation with the name of one of the limiter's tables.
+    #[error(
+        "the schema \"{schema}\" already has a relation \"{table}\" that is not the rate limiter's; choose another schema"
+    )]
     Occupied {
         /// The schema.
         schema: String,
-        /// The name that is taken.
+        /// The name of the relation.
         table: String,
     },
-    /// The schema is not safe: another role can create objects in it, or owns or has changed what has one of the limiter's names. Its
-    /// code could run as the role that migrates.
+    /// The schema is not safe: another role can create objects in it, or owns or has changed an object with one of the limiter's
+    /// names. Code of that role could run as the role that migrates.
     #[error("the schema \"{schema}\" is not safe: {}; {WAYS_OUT}", few(.problems))]
     Untrusted {
         /// The schema.
@@ -54,28 +56,28 @@ pub enum MigrateError {
         /// The problems, one sentence each.
         problems: Vec<String>,
     },
-    /// The database refused: transactions are read-only, because the server is a standby or by its settings.
+    /// Transactions are read-only, because the server is a standby or because of its settings.
     #[error(
-        "migrating the schema \"{schema}\": {}; connect to the primary, with default_transaction_read_only = off",
+        "cannot migrate the schema \"{schema}\": {}; connect to the primary, with default_transaction_read_only = off",
         told(.source)
     )]
     ReadOnly {
         /// The schema.
         schema: String,
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
-    /// The database refused.
-    #[error("migrating the schema \"{schema}\": {}", told(.source))]
+    /// The database reported any other error.
+    #[error("cannot migrate the schema \"{schema}\": {}", told(.source))]
     Database {
         /// The schema.
         schema: String,
-        /// What the driver says.
+        /// The driver's error.
         source: sqlx::Error,
     },
 }
 
-/// The first of these, and how many there are besides.
+/// The first few problems, and the number of the others.
 fn few(problems: &[String]) -> String {
     const FEW: usize = 4;
     let listed = problems.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join("; ");

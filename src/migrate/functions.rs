@@ -4,12 +4,12 @@ use crate::sql::Schema;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// The name and the types of the arguments, as `rate_limit_reset(text, text)`. It never changes: a function with other
-    /// arguments has another name.
+    /// The name and the argument types, such as `rate_limit_reset(text, text)`. It never changes: a function with different
+    /// arguments gets a new name.
     pub signature: &'static str,
-    /// The SHA-256 of the definition, in hexadecimal digits: the same in every schema and on every version of PostgreSQL.
+    /// The SHA-256 of the definition, in hexadecimal. It is the same in every schema and on every version of PostgreSQL.
     pub sha256: &'static str,
-    /// The SQL that creates or replaces it in the schema asked for.
+    /// The SQL that creates or replaces the function in the requested schema.
     pub sql: String,
 }
 
@@ -19,7 +19,7 @@ macro_rules! sources {
     };
 }
 
-/// A test holds this list equal to the folder.
+/// A test checks that this list equals the contents of the folder.
 const ALL: &[&str] = sources![
     "rate_limit"
     "rate_limit_adopt"
@@ -125,8 +125,8 @@ const ALL: &[&str] = sources![
     "rate_limit_write_jobs"
 ];
 
-/// The functions of this release, for this schema, each to be created or replaced after the tables. Their order does not matter
-/// with `check_function_bodies = off`.
+/// Returns the functions of this release for this schema. Create or replace them after the tables. With
+/// `check_function_bodies = off`, their order does not matter.
 ///
 /// ```
 /// for function in pg_limiter::migrate::functions(&pg_limiter::Schema::default()) {

@@ -1,4 +1,4 @@
-//! The objects that are installed in a schema.
+//! Reads the objects that are installed in a schema.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::sql::Schema;
 
 const INSTALLED: &str = include_str!("../../sql/install/installed.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
-/// In the place of `current_user`, for a look that migrates nothing.
+/// Replaces `current_user` in a check that migrates nothing: the owner of the table.
 const OWNER: &str = "coalesce((SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class AS c \
                      WHERE c.oid = pg_catalog.to_regclass($name$public.rate_limits$name$)), current_user)";
 pub(super) const HISTORY: &str = "rate_limits_migrations";
@@ -21,7 +21,7 @@ pub(super) struct Applied {
     pub(super) version: i32,
     #[serde(default)]
     pub(super) breaking: bool,
-    /// `None`: by a release that did not record it.
+    /// `None` if the release that applied it did not record the hash.
     #[serde(default)]
     pub(super) sha256: Option<String>,
 }
@@ -30,40 +30,40 @@ pub(super) struct Applied {
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Record {
     object: String,
-    /// The hash of a function; `None` if it is older than the records.
+    /// The hash of a function; `None` if the function was created before hashes were recorded.
     pub(super) sha256: Option<String>,
     crate_version: Option<String>,
 }
 
 impl Record {
-    /// Whether a newer release has put it there.
+    /// Whether a newer release created the object.
     pub(super) fn is_newer(&self) -> bool {
         self.crate_version.as_deref().is_some_and(|theirs| parts(theirs) > parts(env!("CARGO_PKG_VERSION")))
     }
 }
 
-/// The numbers of a version; what is no number counts as 0.
+/// The numbers of a version. A part that is not a number counts as 0.
 fn parts(version: &str) -> Vec<u64> {
     let release = version.split(['-', '+']).next().unwrap_or_default();
     release.split('.').map(|part| part.parse().unwrap_or_default()).collect()
 }
 
-/// The objects of a schema, from the catalogs, and the two tables of records, where they are plain tables.
+/// The objects of a schema, read from the catalogs, and the contents of the two tables of records if they are plain tables.
 #[derive(Debug, Default)]
 pub(super) struct Installed {
     pub(super) has_schema: bool,
-    /// By what it is (`table`, `column`, `index`, `function`, `owner`) and its name.
+    /// Definitions by type (`table`, `column`, `index`, `function`, `owner`) and name.
     pub(super) definitions: BTreeMap<(String, String), String>,
-    /// Objects with `role: PRIVILEGE`.
+    /// Pairs of an object and `role: PRIVILEGE`.
     pub(super) grants: Vec<(String, String)>,
-    /// Why the schema is not safe: as the owner of the table sees it, or the current role if there is no table yet.
+    /// Why the schema is not safe for the owner of the table, or for the current role if there is no table yet.
     pub(super) untrusted: Vec<String>,
     pub(super) applied: Vec<Applied>,
     pub(super) records: BTreeMap<String, Record>,
 }
 
 impl Installed {
-    /// In simple queries: poolers may share out the two halves of a prepared one.
+    /// Reads with simple queries: a pooler may send the two halves of a prepared one to different connections.
     pub(super) async fn read(conn: &mut PgConnection, schema: &Schema) -> Result<Self, sqlx::Error> {
         let untrusted = problems(conn, schema.render(&UNTRUSTED.replace("current_user", OWNER))).await?;
         let mut installed = Self { untrusted, ..Self::default() };
@@ -78,7 +78,7 @@ impl Installed {
         }
         if installed.is_plain_table(HISTORY) {
             installed.applied = rows(conn, schema, HISTORY).await?;
-            installed.applied.retain(|applied| applied.version > 0); // Row 0 is a lock: see `stepwise`.
+            installed.applied.retain(|applied| applied.version > 0); // Row 0 serves as a lock: see `stepwise`.
         }
         if installed.is_plain_table(OBJECTS) {
             let records: Vec<Record> = rows(conn, schema, OBJECTS).await?;
@@ -91,7 +91,7 @@ impl Installed {
         self.definitions.get(&(what.to_owned(), which.to_owned())).map(String::as_str)
     }
 
-    /// Reading a plain table runs no code of its owner's.
+    /// Whether the relation is a plain table, so that reading it runs no code of its owner.
     fn is_plain_table(&self, name: &str) -> bool {
         self.definition("table", name)
             .is_some_and(|definition| definition.split(' ').all(|word| word != "ROW" && word != "not"))
@@ -117,7 +117,7 @@ async fn problems(conn: &mut PgConnection, sql: String) -> Result<Vec<String>, s
     rows.iter().map(|row| row.try_get(0)).collect()
 }
 
-/// The rows of a table, as JSON: an older release's has fewer columns.
+/// The rows of a table, read as JSON, because the table of an older release has fewer columns.
 async fn rows<T: for<'de> Deserialize<'de>>(
     conn: &mut PgConnection,
     schema: &Schema,

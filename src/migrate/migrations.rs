@@ -4,19 +4,19 @@ use sha2::{Digest, Sha256};
 
 use crate::sql::Schema;
 
-/// One step of the tables' history, as SQL.
+/// A migration of the tables, as SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Migration {
-    /// 1, 2, 3, ..
+    /// The version: 1, 2, 3, ..
     pub version: i32,
-    /// What it is about.
+    /// The name.
     pub name: &'static str,
-    /// Releases that do not know this version cannot use the schema.
+    /// Whether releases that do not know this version cannot use the schema.
     pub breaking: bool,
-    /// The SHA-256 of the SQL for the schema `public`, in hexadecimal digits.
+    /// The SHA-256 of the SQL for the schema `public`, in hexadecimal.
     pub sha256: String,
-    /// The SQL for the schema asked for: several statements, to be run in one transaction where the engine can.
+    /// The SQL for the requested schema. It has several statements. Run them in one transaction if the engine supports it.
     pub sql: String,
 }
 
@@ -26,7 +26,7 @@ struct Source {
     sql: &'static str,
 }
 
-/// In their order, from version 1 on. The files never change: a test holds them to their SHA-256.
+/// In order, from version 1. The files never change: a test checks their SHA-256.
 const ALL: [Source; 4] = [
     Source { name: "rate_limits", breaking: false, sql: include_str!("../../migrations/0001_rate_limits.sql") },
     Source { name: "queue", breaking: false, sql: include_str!("../../migrations/0002_queue.sql") },
@@ -34,8 +34,8 @@ const ALL: [Source; 4] = [
     Source { name: "queue_columns", breaking: false, sql: include_str!("../../migrations/0004_queue_columns.sql") },
 ];
 
-/// The migrations of the tables, oldest first, for this schema. They create tables in it, and do not create the schema itself.
-/// The functions are apart ([`functions`](super::functions)), and [`script`](super::script) is all of it to print.
+/// Returns the migrations of the tables for this schema, oldest first. They do not create the schema itself. The functions are
+/// separate ([`functions`](super::functions)). [`script`](super::script) returns everything as one script.
 ///
 /// ```
 /// for migration in pg_limiter::migrate::migrations(&pg_limiter::Schema::default()) {
@@ -56,12 +56,12 @@ pub fn migrations(schema: &Schema) -> Vec<Migration> {
 fn sha256(text: &str) -> String {
     let mut digits = String::new();
     for byte in Sha256::digest(text.as_bytes()) {
-        let _ = write!(digits, "{byte:02x}"); // A String takes everything.
+        let _ = write!(digits, "{byte:02x}"); // Writing to a String cannot fail.
     }
     digits
 }
 
-/// The SQL that removes everything again, with all balances.
+/// Returns the SQL that removes all objects of the limiter, with all balances.
 pub fn uninstall(schema: &Schema) -> String {
     schema.render(include_str!("uninstall.sql"))
 }

@@ -6,17 +6,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! It may be repeated, and many processes may start at once on an empty database. The application's own migrations,
-//! its `_sqlx_migrations` and its search_path are never touched. The table `rate_limits_migrations` records the migrations of tables,
-//! which are numbered and never change. The table `rate_limits_objects` records every object, functions with a hash: a run creates or
-//! replaces the functions that differ from those of this release. [`Migrator::check`] reports how a database differs.
+//! It is safe to repeat, and many processes can start at once on an empty database. It never touches the application's own
+//! migrations, `_sqlx_migrations` or `search_path`. The table `rate_limits_migrations` records the migrations of tables, which
+//! are numbered and never change. The table `rate_limits_objects` records every object, and a hash for each function. A run
+//! creates or replaces the functions that differ from those of this release. [`Migrator::check`] reports how a database
+//! differs from this release.
 //!
 //! To keep the SQL in your own migration tool, print it with [`script`] or `pg-limiter migrate --print`; the files are in
 //! `migrations/` of the crate's repository.
 //!
-//! Privileges: CREATE on the schema, and CREATE on the database if the schema is not there yet. The role that migrates owns
-//! the tables and the functions; other roles need USAGE on the schema and EXECUTE on the functions. A schema in which other roles
-//! can create objects is refused.
+//! Privileges: CREATE on the schema, and CREATE on the database if the schema does not exist yet. The role that migrates owns
+//! the tables and the functions. Other roles need USAGE on the schema and EXECUTE on the functions. Migrating fails in a schema
+//! in which other roles can create objects.
 
 mod drift;
 mod error;

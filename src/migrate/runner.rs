@@ -15,8 +15,8 @@ use crate::sql::{Names, SCHEMA_VERSION, Schema, Sql, detect};
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 
-/// Whatever the default: each statement has to see what the one before us has committed. Nor do the time limits count that are
-/// meant for the application's statements; not all of them are known to every release.
+/// Sets READ COMMITTED, whatever the default: each statement must see what earlier migrators have committed. Turns off the
+/// timeouts, which are meant for the application's statements. Not every PostgreSQL version has all of them.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
@@ -24,32 +24,32 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
 /// invalid_function_definition: CREATE OR REPLACE cannot change what a function returns.
 const OTHER_RESULT: &str = "42P13";
 
-/// The settings of every migration. A statement that waits for a lock makes others wait behind it, so it gives up soon and is retried.
-/// The bodies of functions are not checked when they are created: that would lock the tables that they name.
+/// The settings of every migration. A statement that waits for a lock blocks other statements behind it, so it times out soon
+/// and is retried. Function bodies are not checked on creation, because this would lock the tables that they name.
 const SETTINGS: [(&str, &str); 3] =
     [("lock_timeout", "1s"), ("check_function_bodies", "off"), ("search_path", "pg_catalog, pg_temp")];
 
 /// Brings the schema `public` up to date. See [`Migrator`] for another one.
 ///
 /// # Errors
-/// [`MigrateError`]; nothing stays half-done where the engine has transactional DDL.
+/// [`MigrateError`]. If the engine has transactional DDL, a failed run changes nothing.
 ///
 /// # Cancel safety
 /// Dropping the future rolls back.
 ///
 /// # In a transaction
-/// In one of its own; [`migrate_on`] is for the caller's.
+/// It uses its own transaction. Use [`migrate_on`] in the caller's.
 pub async fn migrate(pool: &PgPool) -> Result<MigrateReport, MigrateError> {
     Migrator::default().run(pool).await
 }
 
-/// The same on this connection, within the caller's transaction if there is one.
+/// Brings the schema `public` up to date on this connection, within the caller's transaction if there is one.
 ///
 /// # Errors
 /// [`MigrateError`].
 ///
 /// # In a transaction
-/// What was migrated is there when the caller commits. An advisory lock is held until then.
+/// The migration takes effect when the caller commits. An advisory lock is held until then.
 ///
 /// # Cancel safety
 /// Roll the transaction back: a statement may still run on the server.
@@ -57,18 +57,18 @@ pub async fn migrate_on(connection: &mut PgConnection) -> Result<MigrateReport, 
     Migrator::default().run_on(connection).await
 }
 
-/// What [`Migrator::run`] did.
+/// The result of [`Migrator::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MigrateReport {
-    /// The schema's version now.
+    /// The schema's version after the run.
     pub version: i32,
-    /// The versions that were applied just now.
+    /// The versions that the run applied.
     pub applied: Vec<i32>,
-    /// The signatures of the functions that were created or replaced just now.
+    /// The signatures of the functions that the run created or replaced.
     pub functions: Vec<&'static str>,
-    /// The functions among them that were changed by hand since a release had created them. Each is logged as a warning before
-    /// it is replaced.
+    /// Those of the functions that were changed by hand after a release created them. Each is logged as a warning before it is
+    /// replaced.
     pub changed_by_hand: Vec<&'static str>,
 }
 
@@ -88,22 +88,22 @@ pub struct Migrator {
 }
 
 impl Migrator {
-    /// For this schema, which is created if it is not there.
+    /// Creates a migrator for this schema. A run creates the schema if it does not exist.
     pub const fn new(schema: Schema) -> Self {
         Self { schema, engine: None }
     }
 
-    /// On this engine; it is asked of the database otherwise. On [`Engine::Yugabyte`], whose schema changes are not
-    /// transactional, [`run`](Self::run) goes statement by statement, each of which may be run again.
+    /// Sets the engine. By default, it is read from the database. On [`Engine::Yugabyte`], schema changes are not
+    /// transactional, so [`run`](Self::run) runs statement by statement. Each statement can be repeated.
     #[must_use]
     pub const fn on(mut self, engine: Engine) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// Brings the schema up to date in a transaction of its own, and waits for other migrators. On YugabyteDB, where that
-    /// is not to be had, over two connections of its own, one of which holds a row locked for as long as the other one works:
-    /// what fails half-way is finished by the next run.
+    /// Brings the schema up to date in its own transaction, and waits for other migrators. YugabyteDB has no transactional
+    /// schema changes. There it opens two connections, and one keeps a row locked while the other migrates. If a run fails
+    /// half-way, the next run finishes the work.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -112,7 +112,7 @@ impl Migrator {
     /// Dropping the future rolls back.
     ///
     /// # In a transaction
-    /// In one of its own; [`run_on`](Self::run_on) is for the caller's.
+    /// It uses its own transaction. Use [`run_on`](Self::run_on) in the caller's.
     pub async fn run(&self, pool: &PgPool) -> Result<MigrateReport, MigrateError> {
         let mut policy = RetryPolicy {
             max_attempts: 100,
@@ -154,12 +154,12 @@ impl Migrator {
     /// Brings the schema up to date on this connection, within the caller's transaction if there is one.
     ///
     /// # Errors
-    /// [`MigrateError`]. Two of these at once may make one of them fail with [`MigrateError::Busy`] on an engine without
-    /// advisory locks (YugabyteDB up to 2024.2), and above READ COMMITTED: run it again then. [`run`](Self::run) does
-    /// that automatically. [`MigrateError::Busy`] also if a lock on a table is not free within a second.
+    /// [`MigrateError`]. If two calls run at once, one can fail with [`MigrateError::Busy`] on an engine without advisory locks
+    /// (YugabyteDB up to 2024.2), and at an isolation level above READ COMMITTED. Then run it again; [`run`](Self::run) does so
+    /// automatically. [`MigrateError::Busy`] is also returned if a lock on a table is not free within a second.
     ///
     /// # In a transaction
-    /// What was migrated is there when the caller commits. An advisory lock is held until then.
+    /// The migration takes effect when the caller commits. An advisory lock is held until then.
     ///
     /// # Cancel safety
     /// Roll the transaction back: a statement may still run on the server.
@@ -167,8 +167,8 @@ impl Migrator {
         self.nested(connection).await.map_err(|failure| self.told(failure))
     }
 
-    /// Returns how the database differs from this release: empty if there is nothing to do and nothing to look at. Objects of a
-    /// newer release do not count. It writes nothing, and needs no privileges.
+    /// Returns the differences between the database and this release, empty if there are none. Objects of a newer release do not
+    /// count. It writes nothing and needs no privileges.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -177,16 +177,16 @@ impl Migrator {
     /// Safe.
     ///
     /// # In a transaction
-    /// In one of its own, which is rolled back; [`check_on`](Self::check_on) is for the caller's.
+    /// It uses its own transaction, and rolls it back. Use [`check_on`](Self::check_on) in the caller's.
     pub async fn check(&self, pool: &PgPool) -> Result<Vec<Drift>, MigrateError> {
         let begun = pool.begin_with(BEGIN).await;
         let mut tx = begun.map_err(|error| self.told(error.into()))?;
         let found = self.check_on(&mut tx).await;
-        let _ = tx.rollback().await; // Nothing was written in it.
+        let _ = tx.rollback().await; // The transaction wrote nothing.
         found
     }
 
-    /// The same on this connection.
+    /// Like [`check`](Self::check), on this connection.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -195,7 +195,7 @@ impl Migrator {
     /// Roll the transaction back: a statement may still run on the server.
     ///
     /// # In a transaction
-    /// It sees what this one has done, and keeps nothing locked.
+    /// It sees the transaction's own changes, and locks no rows.
     pub async fn check_on(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, MigrateError> {
         self.compare(connection).await.map_err(|error| self.told(error.into()))
     }
@@ -217,10 +217,10 @@ impl Migrator {
     }
 
     async fn nested(&self, connection: &mut PgConnection) -> Result<MigrateReport, Failure> {
-        // Asked, not tried: a failed statement would spoil the caller's transaction.
+        // Check first instead of trying: a failed statement would abort the caller's transaction.
         let locking = has_advisory_locks(connection).await?;
         if !connection.is_in_transaction() && in_raw_transaction(connection).await? {
-            // The driver does not know of a BEGIN that was sent as a statement, and would commit what it began.
+            // The driver does not know of a BEGIN that was sent as a statement, and its commit would end that transaction.
             sqlx::raw_sql("SAVEPOINT rate_limits_migration").execute(&mut *connection).await?;
             let report = self.apply(connection, locking).await?;
             sqlx::raw_sql("RELEASE SAVEPOINT rate_limits_migration").execute(connection).await?;
@@ -237,15 +237,15 @@ impl Migrator {
         match self.apply(&mut tx, locking).await {
             Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
             Err(failure) => {
-                // What failed first is what the caller has to know.
+                // Return the first failure, not that of the rollback.
                 let _ = tx.rollback().await;
                 Err(failure)
             }
         }
     }
 
-    /// In a transaction: the lock goes with it, whatever happens. The row of a version is written first, so that
-    /// without advisory locks a second migrator waits for it.
+    /// Migrates within a transaction, whose end always releases the lock. The row of a version is written first, so that a
+    /// second migrator waits for it on an engine without advisory locks.
     async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
         let before = exchange(conn, SETTINGS.map(|(_, value)| value)).await?;
         if locking {
@@ -278,12 +278,12 @@ impl Migrator {
         for sql in self.claims(&plan) {
             execute(conn, sql).await?;
         }
-        // Another role may have created an object since the first look: then its privileges are not ours.
+        // Check again: another role may have created an object since the first check.
         self.trust(untrusted(conn, &self.schema).await?)?;
         Ok(report(&installed, &plan, applied))
     }
 
-    /// Reads what is installed, and plans the work.
+    /// Reads the installed objects, and plans the work.
     pub(super) async fn plan(&self, conn: &mut PgConnection) -> Result<(Installed, Plan), Failure> {
         let installed = Installed::read(conn, &self.schema).await?;
         let newest = installed.applied.iter().filter(|applied| applied.breaking).map(|applied| applied.version).max();
@@ -304,8 +304,8 @@ impl Migrator {
         Ok((installed, plan))
     }
 
-    /// Creates or replaces a function. One of a release that did not record its functions may return something else: it is
-    /// dropped, and its privileges are granted again.
+    /// Creates or replaces a function. A function of a release that did not record its functions may have another result type:
+    /// it is dropped and created, and its privileges are granted again.
     async fn put(
         &self,
         conn: &mut PgConnection,
@@ -314,7 +314,7 @@ impl Migrator {
     ) -> Result<(), sqlx::Error> {
         let signature = function.signature;
         let is_recorded = installed.records.get(signature).is_some_and(|record| record.sha256.is_some());
-        // A function of this name where nothing was migrated is the application's.
+        // If nothing was migrated, a function with this name belongs to the application.
         let is_ours = !is_recorded && !installed.applied.is_empty();
         if !is_ours || installed.definition("function", signature).is_none() {
             return execute(conn, function.sql.clone()).await.map(|_| ());
@@ -343,10 +343,10 @@ impl Migrator {
         if problems.is_empty() { Ok(()) } else { Err(Failure::Untrusted(problems)) }
     }
 
-    /// Creates the schema, and the tables of what was applied.
+    /// The SQL that creates the schema and the tables of records.
     pub(super) fn preparations(&self, installed: &Installed) -> Vec<String> {
         let history = self.schema.render(CREATE_RECORDS);
-        // CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
+        // CREATE SCHEMA IF NOT EXISTS requires the privilege even if the schema exists.
         if installed.has_schema {
             vec![history]
         } else {
@@ -354,7 +354,7 @@ impl Migrator {
         }
     }
 
-    /// Takes new objects away from everyone but their owner, and records what was created or replaced.
+    /// The SQL that revokes all privileges on new objects from other roles, and records the functions.
     pub(super) fn claims(&self, plan: &Plan) -> Vec<String> {
         let mut claims = vec![self.schema.render(CLAIM)];
         if !plan.recorded.is_empty() {
@@ -366,7 +366,7 @@ impl Migrator {
     fn told(&self, failure: Failure) -> MigrateError {
         let schema = self.schema.to_string();
         let cause = failure.cause();
-        // A statement that cannot change a table may tell of a row of it.
+        // The error of a statement that cannot change a table may contain one of its rows.
         let failure = match failure {
             Failure::Driver(source) => Failure::Driver(without_keys(source)),
             other => other,
@@ -413,12 +413,12 @@ pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<i32>) -> M
     MigrateReport { version, applied, functions, changed_by_hand: plan.changed.clone() }
 }
 
-/// Returns how many rows were inserted.
+/// Runs the statement and returns the number of affected rows.
 pub(super) async fn execute(conn: &mut PgConnection, sql: String) -> Result<u64, sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|done| done.rows_affected())
 }
 
-/// Sets the parameters of [`SETTINGS`] to these values, up to the end of the transaction, and returns what they were.
+/// Sets the parameters of [`SETTINGS`] to these values until the end of the transaction. Returns the previous values.
 async fn exchange(conn: &mut PgConnection, values: [&str; 3]) -> Result<[String; 3], sqlx::Error> {
     let [first, second, third] = SETTINGS.map(|(name, _)| name);
     let current =
@@ -431,15 +431,15 @@ async fn exchange(conn: &mut PgConnection, values: [&str; 3]) -> Result<[String;
     Ok(before)
 }
 
-/// In a simple query outside of a block, the transaction begins with the statement.
+/// Whether a transaction was begun as a statement. Outside of one, a simple query starts at the time of its transaction.
 async fn in_raw_transaction(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     let sql = "SELECT pg_catalog.now() <> pg_catalog.statement_timestamp()";
     sqlx::raw_sql(sql).fetch_one(conn).await?.try_get(0)
 }
 
-/// YugabyteDB has the function from the start, and the locks since 2025.1.
+/// All YugabyteDB releases have the function, but advisory locks only since 2025.1.
 async fn has_advisory_locks(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    // There may be no transaction yet: in one message, then.
+    // There may be no transaction, so this is one message.
     sqlx::raw_sql(
         "SELECT pg_catalog.to_regprocedure('pg_catalog.pg_advisory_xact_lock(bigint)') IS NOT NULL \
          AND pg_catalog.version() !~ '-YB-(2024|2\\.)'",
@@ -449,7 +449,7 @@ async fn has_advisory_locks(conn: &mut PgConnection) -> Result<bool, sqlx::Error
     .try_get(0)
 }
 
-/// Sent once: a name for it would only be left behind, and be in the way of others where sessions are shared.
+/// An unnamed statement, which is sent once. A named one would stay in the session and could collide in shared sessions.
 pub(super) fn once(text: impl Into<Arc<str>>) -> Sql {
     Sql::new(text, &Names::new(false))
 }

@@ -1,4 +1,4 @@
-//! The SQL for a team's own migration tool.
+//! The SQL for your own migration tool.
 
 use crate::migrate::functions::{Function, functions};
 use crate::migrate::migrations::{Migration, migrations};
@@ -8,24 +8,25 @@ pub(super) const CREATE_RECORDS: &str = include_str!("../../sql/install/history.
 pub(super) const CLAIM: &str = include_str!("../../sql/install/claim.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
 
-/// The two ways out of a schema that is not safe.
-pub(super) const WAYS_OUT: &str = "remove what other roles made and revoke CREATE on the schema from them, or migrate into a \
-                                   schema of its own, in which no other role can create objects";
+/// The two remedies for a schema that is not safe.
+pub(super) const WAYS_OUT: &str = "remove the objects of other roles and revoke CREATE on the schema from them, or migrate into \
+                                   a schema of its own, in which no other role can create objects";
 
-/// Which part of the SQL [`script`] returns.
+/// The part of the SQL that [`script`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
     /// The tables and the functions.
     All,
-    /// The tables from this version on, and the functions: for a schema that has the versions before.
+    /// The tables from this version on, and the functions. For a schema that already has the earlier versions.
     From(i32),
     /// The functions only.
     Functions,
 }
 
-/// The SQL that [`migrate`](super::migrate) would run, for your own migration tool: complete, with the rows of the records, so that
-/// a later [`migrate`](super::migrate) finds nothing to do. It may be run again. Run it in one transaction where the engine can.
+/// Returns the SQL that [`migrate`](super::migrate) would run, for your own migration tool. It includes the records of what
+/// was applied, so that a later [`migrate`](super::migrate) finds nothing to do. It is safe to repeat. Run it in one
+/// transaction if the engine supports it.
 ///
 /// ```
 /// use pg_limiter::{Schema, migrate};
@@ -38,14 +39,14 @@ pub fn script(schema: &Schema, part: Part) -> String {
         Part::Functions => i32::MAX,
     };
     let mut blocks = vec![
-        "-- A statement that waits longer for a lock fails: run the script again then.\nSET lock_timeout = '1s';\n\
-         -- Functions call each other: they are not looked at before all of them are there.\n\
+        "-- A statement that waits longer for a lock fails. Then run the script again.\nSET lock_timeout = '1s';\n\
+         -- Functions call each other, so their bodies are not checked before all of them exist.\n\
          SET check_function_bodies = off;"
             .to_owned(),
     ];
     if part == Part::All && schema.name() != "public" {
         let quoted = schema.quoted();
-        // CREATE SCHEMA IF NOT EXISTS wants a privilege even where there is nothing to create.
+        // CREATE SCHEMA IF NOT EXISTS requires the privilege even if the schema exists.
         blocks.push(format!(
             "DO $schema$\nBEGIN\n  IF pg_catalog.to_regnamespace($name${quoted}$name$) IS NULL THEN\n    CREATE SCHEMA {quoted};\n  \
              END IF;\nEND\n$schema$;"
@@ -65,7 +66,7 @@ pub fn script(schema: &Schema, part: Part) -> String {
     blocks.iter().map(|block| format!("{}\n", block.trim_end())).collect::<Vec<_>>().join("\n")
 }
 
-/// Raises an error if the schema is not safe.
+/// SQL that raises an error if the schema is not safe.
 fn refuse(schema: &Schema) -> String {
     format!(
         "DO $trust$\nDECLARE\n  problems text;\nBEGIN\n  SELECT pg_catalog.string_agg(u.problem, '; ' ORDER BY u.problem)\n  \
@@ -79,7 +80,7 @@ fn indented(sql: &str) -> String {
     sql.lines().map(|line| format!("    {line}\n")).collect()
 }
 
-/// Inserts the row of a migration, if it is not there.
+/// SQL that inserts the row of a migration unless it exists.
 pub(super) fn record_migration(schema: &Schema, migration: &Migration) -> String {
     let Migration { version, name, breaking, sha256, .. } = migration;
     format!(
@@ -90,7 +91,7 @@ pub(super) fn record_migration(schema: &Schema, migration: &Migration) -> String
     )
 }
 
-/// Records the hashes of functions that were just created or replaced.
+/// SQL that records the hashes of functions that were just created or replaced.
 pub(super) fn record_functions(schema: &Schema, functions: &[Function]) -> String {
     let row = |function: &Function| {
         format!("  ('{}', '{}', '{}')", function.signature, function.sha256, env!("CARGO_PKG_VERSION"))

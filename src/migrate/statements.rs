@@ -1,7 +1,7 @@
-/// The statements of a migration, for engines whose schema changes are not transactional: each is then run on its own.
+/// Splits a migration into statements, for engines whose schema changes are not transactional: they run each one separately.
 ///
-/// A statement ends with a semicolon at the end of a line, outside of dollar quotes, as all of [`migrations`](super::migrations)
-/// are written.
+/// A statement ends with a semicolon at the end of a line, outside of dollar quotes. All [`migrations`](super::migrations) are
+/// written this way.
 pub(super) fn statements(sql: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let (mut start, mut at) = (0, 0);

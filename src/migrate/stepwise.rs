@@ -1,4 +1,4 @@
-//! Migrating an engine whose schema changes are not transactional.
+//! Migrations on an engine whose schema changes are not transactional.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::migrate::{MigrateReport, Migrator};
 use crate::retry::{Attempts, RetryPolicy};
 
 impl Migrator {
-    /// Statement by statement, each of which may be run again, and the row of a version last: whatever fails, the next run
-    /// goes on. A second connection holds the row of version 0 locked meanwhile, in a transaction that ends with it: that
-    /// is what other migrators wait for, on any engine.
+    /// Runs statement by statement, and writes the row of a version last. Each statement can be repeated, so the next run
+    /// continues after any failure. Meanwhile a second connection keeps the row of version 0 locked, in a transaction that ends
+    /// with the connection. Other migrators wait for this lock, on any engine.
     pub(super) async fn stepwise(&self, pool: &PgPool) -> Result<MigrateReport, Failure> {
         let options = pool.connect_options();
         let mut conn = PgConnection::connect_with(&options).await?;
         let mut holder = PgConnection::connect_with(&options).await?;
         let result = self.step_by_step(&mut conn, &mut holder).await;
         for connection in [conn, holder] {
-            let _ = connection.close().await; // It is gone in any case.
+            let _ = connection.close().await; // The result does not matter.
         }
         result
     }
@@ -42,7 +42,7 @@ impl Migrator {
         let mut lock = holder.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let row = format!("SELECT version FROM {history} WHERE version = 0 FOR UPDATE");
         once(row).query().execute(&mut *lock).await?;
-        // The one before us may have done it all.
+        // The previous migrator may have finished the work.
         let (installed, plan) = self.plan(conn).await?;
         let mut applied = Vec::new();
         for migration in &plan.migrations {
@@ -61,13 +61,13 @@ impl Migrator {
             persistently(conn, &sql).await?;
         }
         self.trust(untrusted(conn, &self.schema).await?)?;
-        // Nothing was written in it, and a changed catalog may have ended it.
+        // The transaction wrote nothing, and the changed catalog may already have aborted it.
         let _ = lock.rollback().await;
         Ok(report(&installed, &plan, applied))
     }
 }
 
-/// Each statement is tried again by itself: other changes of the schema, by whomever, are conflicts there.
+/// Runs a statement and retries it after conflicts: on such an engine, any concurrent schema change conflicts.
 async fn persistently(conn: &mut PgConnection, statement: &str) -> Result<(), sqlx::Error> {
     let mut attempts = Attempts::new(&RetryPolicy {
         max_attempts: 20,

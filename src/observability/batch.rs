@@ -1,15 +1,15 @@
-//! A statement that decides calls together.
+//! The span of a batch: a statement that decides calls together.
 
 use tracing::{Level, Span, debug_span, field, span_enabled};
 
 use crate::observability::TARGET;
 
-/// The span of the call that is being made, for the batch that it will be in.
+/// Returns the span of the current call, to be linked to the span of its batch.
 pub(crate) fn asking() -> Span {
     if span_enabled!(target: TARGET, Level::DEBUG) { Span::current() } else { Span::none() }
 }
 
-/// A batch of these calls, in its nth attempt.
+/// Creates the span of one attempt at a batch of calls.
 pub(crate) fn deciding<'a>(
     what: &'static str,
     calls: usize,

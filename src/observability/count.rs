@@ -1,4 +1,4 @@
-//! What is counted. Without the feature `metrics`, nothing.
+//! Metrics. Without the feature `metrics`, these functions record nothing.
 #![cfg_attr(not(feature = "metrics"), allow(unused_variables))]
 
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use crate::call::{Decision, LimitState};
 #[cfg(feature = "metrics")]
 use crate::observability::{TARGET, metric};
 
-/// Counts a denial that was let through, because the limit is only being tried out: for each limit that refused, in
-/// `pg_limiter_shadow_denials_total`. The decision itself was counted as denied. Without the feature `metrics`, and for a
-/// decision that is no denial, it does nothing.
+/// Counts a denial that the caller did not enforce, because a limit is only being tried out. It counts once for each
+/// limit that denied, in `pg_limiter_shadow_denials_total`. The decision itself is already counted as denied. Does
+/// nothing without the feature `metrics`, or if the decision is not a denial.
 ///
 /// ```no_run
 /// # use pg_limiter::{Error, Limiter, observability};
 /// # async fn f(limiter: Limiter) -> Result<(), Error> {
 /// let decision = limiter.limit(("new_limit", "u1")).await?;
-/// observability::count_shadow_denial(&decision); // and go ahead, whatever it is
+/// observability::count_shadow_denial(&decision); // and go ahead in any case
 /// # Ok(()) }
 /// ```
 pub fn count_shadow_denial(decision: &Decision) {
@@ -27,7 +27,7 @@ pub fn count_shadow_denial(decision: &Decision) {
     }
 }
 
-/// When a call was asked.
+/// The time when a call was made.
 pub(crate) struct Clock {
     #[cfg(feature = "metrics")]
     began: std::time::Instant,
@@ -42,12 +42,12 @@ impl Clock {
     }
 }
 
-/// A decision about tokens: each limit of it.
+/// Counts a decision for each of its limits.
 pub(super) fn decided(decision: &Decision) {
     for LimitState { limit, refused, .. } in decision.limits() {
         let outcome = match decision.is_denied() {
             true if *refused => "denied",
-            // It is not to blame, and nothing was taken from it either.
+            // This limit did not deny, and nothing was taken from it either.
             true => "unused",
             false => decision.outcome().as_str(),
         };
@@ -60,7 +60,7 @@ fn limited(limit: &Arc<str>, outcome: &'static str) {
     metrics::counter!(target: TARGET, metric::DECISIONS, "limit" => limit.clone(), "outcome" => outcome).increment(1);
 }
 
-/// A call has its answer.
+/// Records the duration of a call that has its answer.
 pub(super) fn answered(op: &'static str, transaction: &'static str, outcome: &'static str, clock: &Clock) {
     #[cfg(feature = "metrics")]
     metrics::histogram!(
@@ -69,31 +69,31 @@ pub(super) fn answered(op: &'static str, transaction: &'static str, outcome: &'s
     .record(clock.began.elapsed());
 }
 
-/// A call ended in an error.
+/// Counts a call that returned an error.
 pub(super) fn failed(op: &'static str, kind: &'static str) {
     #[cfg(feature = "metrics")]
     metrics::counter!(target: TARGET, metric::ERRORS, "op" => op, "kind" => kind).increment(1);
 }
 
-/// A statement has decided so many calls.
+/// Records how many calls a statement decided.
 pub(crate) fn batch(op: &'static str, calls: usize) {
     #[cfg(feature = "metrics")]
     metrics::histogram!(target: TARGET, metric::BATCH_CALLS, "op" => op).record(calls as f64);
 }
 
-/// A transaction is tried again.
+/// Counts a retry of a transaction.
 pub(crate) fn retried(cause: &'static str) {
     #[cfg(feature = "metrics")]
     metrics::counter!(target: TARGET, metric::RETRIES, "cause" => cause).increment(1);
 }
 
-/// So many rows were removed.
+/// Counts deleted rows.
 pub(crate) fn pruned(rows: u64) {
     #[cfg(feature = "metrics")]
     metrics::counter!(target: TARGET, metric::PRUNED_ROWS).increment(rows);
 }
 
-/// A job was put into the queue, or refused by some of these limits. (A duplicate asked none of them.)
+/// Counts a job that was enqueued, or denied by some of these limits. (A duplicate charges none of them.)
 pub(crate) fn enqueued<'a>(
     queue: &Arc<str>,
     outcome: &'static str,
@@ -110,20 +110,20 @@ pub(crate) fn enqueued<'a>(
     metrics::counter!(target: TARGET, metric::ENQUEUED, "queue" => queue.clone(), "outcome" => outcome).increment(1);
 }
 
-/// The handler of a job begins, so long after the job's time.
+/// Records how long after its reserved time a job's handler begins.
 pub(super) fn job_started(queue: &Arc<str>, lag: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!(target: TARGET, metric::QUEUE_LAG, "queue" => queue.clone()).record(lag);
 }
 
-/// A start of a job has ended, after this time.
+/// Records how long a start of a job took.
 pub(super) fn job_ended(queue: &Arc<str>, outcome: &'static str, took: Duration) {
     #[cfg(feature = "metrics")]
     metrics::histogram!(target: TARGET, metric::JOB_DURATION, "queue" => queue.clone(), "outcome" => outcome)
         .record(took);
 }
 
-/// A queue has so many jobs in these states, and its first job was due so many seconds ago.
+/// Sets the gauges of a queue: its jobs in each of these states, and for how many seconds its first job has been due.
 #[cfg(feature = "metrics")]
 pub(crate) fn queue_is(queue: &Arc<str>, jobs: [(&'static str, f64); 4], overdue: f64) {
     for (state, jobs) in jobs {

@@ -1,4 +1,4 @@
-//! A job that is run.
+//! The span and metrics of a running job.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,12 +30,12 @@ impl SeenJob {
         Self { queue, span, began: Instant::now(), outcome: "lost" }
     }
 
-    /// The handler runs in it.
+    /// Returns the span in which the handler runs.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }
 
-    /// If nobody says so, because the task was ended, the job was lost.
+    /// Sets the outcome. Without a call, because the task was aborted, the outcome is `lost`.
     pub(crate) const fn ended(&mut self, outcome: &'static str) {
         self.outcome = outcome;
     }
@@ -48,7 +48,7 @@ impl Drop for SeenJob {
     }
 }
 
-/// The handler begins, in its span, so long after the job's time.
+/// Records in the job's span, and as a metric, how long after its reserved time the handler begins.
 pub(crate) fn handler_begins(queue: &Arc<str>, lag: Duration, span: &Span) {
     span.record("lag_ms", lag.as_secs_f64() * 1e3);
     count::job_started(queue, lag);

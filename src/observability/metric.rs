@@ -1,50 +1,50 @@
-//! The names of all metrics, and what they are. Their labels stand in the [tables](super#metrics).
+//! The names and meanings of all metrics. The [tables](super#metrics) list their labels.
 
 use metrics::Unit;
 
-/// Counter: what was decided about tokens, for each limit of a call.
+/// Counter: decisions about tokens, for each limit of a call.
 pub const DECISIONS: &str = "pg_limiter_decisions_total";
-/// Histogram, in seconds: from the asking of a call to its answer.
+/// Histogram, in seconds: the time from making a call to its answer.
 pub const CALL_DURATION: &str = "pg_limiter_call_duration_seconds";
-/// Counter: calls that ended in an error.
+/// Counter: calls that returned an error.
 pub const ERRORS: &str = "pg_limiter_errors_total";
 /// Histogram: how many calls one statement decided.
 pub const BATCH_CALLS: &str = "pg_limiter_batch_calls";
-/// Counter: transactions that were tried again.
+/// Counter: retries of transactions.
 pub const RETRIES: &str = "pg_limiter_retries_total";
-/// Counter: denials that were let through.
+/// Counter: denials that were not enforced.
 pub const SHADOW_DENIALS: &str = "pg_limiter_shadow_denials_total";
-/// Counter: rows that `prune` removed.
+/// Counter: rows that `prune` deleted.
 pub const PRUNED_ROWS: &str = "pg_limiter_pruned_rows_total";
-/// Counter: jobs that were enqueued, or refused.
+/// Counter: jobs that were enqueued or denied.
 pub const ENQUEUED: &str = "pg_limiter_enqueued_total";
-/// Histogram, in seconds: from the reserved time of a job to the start of its handler.
+/// Histogram, in seconds: the time from a job's reserved time to the start of its handler.
 pub const QUEUE_LAG: &str = "pg_limiter_queue_lag_seconds";
 /// Histogram, in seconds: how long jobs ran.
 pub const JOB_DURATION: &str = "pg_limiter_job_duration_seconds";
-/// Gauge: how many jobs a queue has in each state that it has still to do with.
+/// Gauge: how many jobs of a queue are scheduled, available, running or dead.
 pub const QUEUE_JOBS: &str = "pg_limiter_queue_jobs";
-/// Gauge, in seconds: how long ago the first job that waits was due.
+/// Gauge, in seconds: for how long the first waiting job has been due.
 pub const QUEUE_OVERDUE: &str = "pg_limiter_queue_overdue_seconds";
 
-/// Tells the recorder that is installed what each metric is. Without that they are recorded all the same, without a description
-/// and a unit. To be called once, after the recorder was installed.
+/// Describes each metric to the installed recorder: its unit and meaning. Without this call, metrics are recorded
+/// without them. Call it once, after installing the recorder.
 pub fn describe() {
     let counters = [
-        (DECISIONS, "What was decided about tokens, for each limit of a call."),
-        (ERRORS, "Calls that ended in an error."),
-        (RETRIES, "Transactions that were tried again."),
-        (SHADOW_DENIALS, "Denials that were let through, for each limit that refused."),
-        (PRUNED_ROWS, "Rows that prune removed."),
-        (ENQUEUED, "Jobs that were enqueued, or refused."),
+        (DECISIONS, "Decisions about tokens, for each limit of a call."),
+        (ERRORS, "Calls that returned an error."),
+        (RETRIES, "Retries of transactions."),
+        (SHADOW_DENIALS, "Denials that were not enforced, for each limit that denied."),
+        (PRUNED_ROWS, "Rows that prune deleted."),
+        (ENQUEUED, "Jobs that were enqueued or denied."),
     ];
     for (name, text) in counters {
         metrics::describe_counter!(name, Unit::Count, text);
     }
     let histograms = [
-        (CALL_DURATION, Unit::Seconds, "From the asking of a call to its answer."),
+        (CALL_DURATION, Unit::Seconds, "Time from making a call to its answer."),
         (BATCH_CALLS, Unit::Count, "How many calls one statement decided."),
-        (QUEUE_LAG, Unit::Seconds, "From the reserved time of a job to the start of its handler."),
+        (QUEUE_LAG, Unit::Seconds, "Time from a job's reserved time to the start of its handler."),
         (JOB_DURATION, Unit::Seconds, "How long jobs ran."),
     ];
     for (name, unit, text) in histograms {
@@ -55,5 +55,5 @@ pub fn describe() {
         Unit::Count,
         "Jobs of a queue that are scheduled, available, running or dead."
     );
-    metrics::describe_gauge!(QUEUE_OVERDUE, Unit::Seconds, "How long ago the first job that waits was due.");
+    metrics::describe_gauge!(QUEUE_OVERDUE, Unit::Seconds, "For how long the first waiting job has been due.");
 }

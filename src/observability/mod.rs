@@ -17,5 +17,5 @@ pub(crate) use count::{batch, enqueued, pruned, retried};
 pub(crate) use job::{SeenJob, handler_begins};
 pub(crate) use seen::{Answered, Seen};
 
-/// That of all spans.
+/// The target of all spans.
 const TARGET: &str = "pg_limiter";

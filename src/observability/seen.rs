@@ -1,4 +1,4 @@
-//! A call as others see it: a span, and what is counted when it has its answer.
+//! The span and the metrics of a call.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::call::{Balances, Call, Decision};
 use crate::error::Error;
 use crate::observability::{TARGET, count};
 
-/// Whose transaction a call runs in.
+/// The transaction that a call runs in: the limiter's own, or the caller's.
 const OWN: &str = "own";
 const CALLERS: &str = "caller";
 
-/// A call, from its asking to its answer.
+/// A call, from its start to its answer.
 pub(crate) struct Seen {
     op: &'static str,
     transaction: &'static str,
@@ -21,24 +21,24 @@ pub(crate) struct Seen {
     clock: count::Clock,
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) trait Answered {
-    /// In a word.
+    /// The outcome, as one word.
     fn outcome(&self) -> &'static str {
         "done"
     }
 
-    /// How long there is to wait.
+    /// How long to wait.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Which limits refused.
+    /// The limits that denied the call.
     fn denied_by(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    /// Counts what was decided about tokens.
+    /// Counts the decisions about tokens.
     fn count(&self) {}
 }
 
@@ -64,7 +64,7 @@ impl Answered for Balances {}
 impl Answered for () {}
 impl Answered for u64 {}
 
-/// The names of limits, with commas.
+/// The names of the limits, separated by commas.
 struct Names<'a>(&'a Call);
 
 impl fmt::Display for Names<'_> {
@@ -77,7 +77,7 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// Nothing is formatted unless somebody wants to see it.
+/// Formats nothing unless the span is enabled.
 macro_rules! call_span {
     ($op:expr, $transaction:expr, $limits:expr) => {
         debug_span!(
@@ -96,23 +96,23 @@ macro_rules! call_span {
 }
 
 impl Seen {
-    /// A call in a transaction of its own.
+    /// Starts a call in the limiter's own transaction.
     pub(crate) fn own(op: &'static str, call: &Call) -> Self {
         Self::new(op, OWN, call_span!(op, OWN, Names(call)))
     }
 
-    /// One in the caller's.
+    /// Starts a call in the caller's transaction.
     pub(crate) fn callers(op: &'static str, call: &Call) -> Self {
         Self::new(op, CALLERS, call_span!(op, CALLERS, Names(call)))
     }
 
-    /// What is done to all keys of a limit, or, without a name, to all limits.
+    /// Starts an operation on all keys of a limit or, without a name, of all limits.
     pub(crate) fn whole(op: &'static str, is_callers: bool, name: &str) -> Self {
         let transaction = if is_callers { CALLERS } else { OWN };
         Self::new(op, transaction, call_span!(op, transaction, name))
     }
 
-    /// A unit of work.
+    /// Starts a unit of work.
     pub(crate) fn work() -> Self {
         let span = debug_span!(
             target: TARGET,
@@ -123,7 +123,7 @@ impl Seen {
         Self::new("transaction", OWN, span)
     }
 
-    /// So many jobs that are enqueued together.
+    /// Starts an enqueue of this many jobs.
     pub(crate) fn enqueue(is_callers: bool, queue: &str, jobs: usize) -> Self {
         let transaction = if is_callers { CALLERS } else { OWN };
         let span = debug_span!(
@@ -144,12 +144,13 @@ impl Seen {
         Self { op, transaction, span, clock: count::Clock::start() }
     }
 
-    /// How often it was asked, or tried.
+    /// Records the number of attempts.
     pub(crate) fn attempts(&self, attempts: u32) {
         self.span.record("attempts", attempts);
     }
 
-    /// Runs it, and tells what it came to. One that is dropped before has no outcome, and is not counted.
+    /// Runs the call, and records its result. A call that is dropped before its answer has no outcome and is not
+    /// counted.
     pub(crate) async fn watch<T: Answered + Send>(
         &self,
         running: impl Future<Output = Result<T, Error>> + Send,
@@ -177,7 +178,7 @@ impl Seen {
         result
     }
 
-    /// The span, for what is not watched.
+    /// Returns the span, for operations that do not use `watch`.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }

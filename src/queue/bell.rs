@@ -1,4 +1,4 @@
-//! Hears that there are new jobs.
+//! LISTENs for notifications of new jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::limiter::open_session;
 
 const CHANNEL: &str = "rate_limit_jobs";
 
-/// Between two attempts to listen.
+/// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// A setting that no other session has: one that keeps it is our own. Through a pooler in transaction mode LISTEN would seem to
-/// work, hear nothing, and stay behind in a session that others share.
+/// A setting that no other session has. A session that keeps it is not shared through a pooler. Behind a pooler in transaction
+/// mode, LISTEN would seem to work, receive nothing, and stay active in a session that other clients use.
 const OWN: (&str, &str) = ("lock_timeout", "86399999");
 
-/// Rings for jobs of one queue, until it is dropped.
+/// Receives the notifications of one queue, until it is dropped.
 pub(super) struct Bell {
     rung: Arc<Notify>,
     listening: Option<AbortHandle>,
@@ -48,14 +48,14 @@ impl Drop for Bell {
     }
 }
 
-/// What is missed while there is no connection is found by looking.
+/// Listens until the pool is closed. If notifications are missed meanwhile, the worker's regular polls find the jobs.
 async fn hear(pool: PgPool, queue: String, rung: Arc<Notify>) {
-    // A connection of its own: listening takes it for good.
+    // Not a connection of the caller's pool: LISTEN keeps it for good.
     let options = (*pool.connect_options()).clone();
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
     while !pool.is_closed() {
         if let Err(error) = listen(&own, &queue, &rung).await {
-            debug!(%error, queue, "cannot listen for jobs; looking for them instead");
+            debug!(%error, queue, "cannot listen for jobs; polling for them instead");
             if refuses_settings(&error) {
                 return;
             }
@@ -65,14 +65,15 @@ async fn hear(pool: PgPool, queue: String, rung: Arc<Notify>) {
 }
 
 async fn listen(pool: &PgPool, queue: &str, rung: &Notify) -> Result<(), sqlx::Error> {
-    let _ = open_session(&pool.connect_options(), &[OWN]).await?.close().await; // It has shown what it was for.
+    // It only shows that a session keeps its settings.
+    let _ = open_session(&pool.connect_options(), &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     rung.notify_one();
     loop {
         match listener.try_recv().await? {
             Some(notification) if notification.payload() != queue => {}
-            // One for this queue, or the connection was lost and some may have been missed.
+            // A notification for this queue, or the connection was lost and notifications may have been missed.
             _ => rung.notify_one(),
         }
     }

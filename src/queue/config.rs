@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What a queue takes.
+/// The configuration of a queue.
 ///
 /// # Default
 /// - `max_payload`: 256 KiB
@@ -8,9 +8,10 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// The largest payload, in bytes of JSON.
+    /// The maximum size of a payload, in bytes of JSON.
     pub max_payload: usize,
-    /// How often a job is tried before it is dead, unless it says otherwise. 0 is taken as 1.
+    /// The number of failures after which a job is dead, unless [`Job::max_attempts`](crate::queue::Job::max_attempts) sets
+    /// another one. 0 is taken as 1.
     pub max_attempts: u32,
 }
 
@@ -20,7 +21,7 @@ impl Default for QueueConfig {
     }
 }
 
-/// How a worker works.
+/// The configuration of a worker.
 ///
 /// # Default
 /// - `concurrency`: 8
@@ -35,30 +36,33 @@ impl Default for QueueConfig {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// The most jobs that run at once. Each has a connection of the pool while it runs; the pool needs two more.
+    /// The most jobs that run at once, at least 1. Each running job uses one connection of the pool. The pool's
+    /// `max_connections` must be at least two more than this.
     pub concurrency: usize,
-    /// How long a job belongs to this worker without a sign of life. While the worker lives it is extended, so this is not
-    /// the longest time that a job may take, but the time after which that of a dead worker comes back. At least 1 s.
+    /// The time after which the jobs of a dead worker are run by another one. At least 1 s. A live worker extends its leases
+    /// three times in this time, so a job may run for longer.
     pub lease: Duration,
-    /// The longest time between two looks at the queue. A worker that knows of nothing to come looks so often; it is woken
-    /// for jobs that are due before. At least 1 ms.
+    /// The longest time for which an idle worker sleeps before it looks for jobs again. At least 1 ms. With
+    /// [`listen`](Self::listen), new jobs that are due earlier wake it.
     pub poll: Duration,
-    /// Whether to LISTEN for jobs, over a connection of its own. Where that does not work (YugabyteDB, a pooler in
-    /// transaction mode), the worker notices and does without: jobs that are due at once then wait for up to `poll`.
+    /// Whether to LISTEN for new jobs, on one more connection, outside the pool. If LISTEN does not work (YugabyteDB, a pooler
+    /// in transaction mode), the worker detects that and goes without it: new jobs that are due at once then wait for up to
+    /// `poll`.
     pub listen: bool,
-    /// The pause before a job that failed is tried again. It doubles with each failure, and is varied by up to a half of
-    /// itself.
+    /// The pause before a failed job is retried. It doubles with each failure, up to [`max_backoff`](Self::max_backoff), and
+    /// is then varied at random by up to half of itself.
     pub backoff: Duration,
-    /// The longest such pause.
+    /// The longest pause before a retry, before it is varied.
     pub max_backoff: Duration,
-    /// How often a job may end in [`Finish::Wait`](crate::queue::Finish::Wait). From then on each `Wait` counts as a failure,
-    /// so that the job is dead after `max_attempts` more; the group waits all the same. `None`: any number.
+    /// How many times a job may end in [`Finish::Wait`](crate::queue::Finish::Wait) without a failure. Each further `Wait`
+    /// counts as a failure, until the job is dead; the group still waits. `None`: any number of times.
     pub max_waits: Option<u32>,
-    /// When the worker is to stop, how long it waits for jobs that run. The others it gives back.
+    /// How long a worker that is asked to stop waits for its running jobs. It then stops the rest and gives them back to the
+    /// queue.
     pub patience: Duration,
-    /// How long jobs that are done or cancelled are kept, for [`Queue::job`](crate::queue::Queue::job), for settling, and
-    /// for their unique ids. Dead ones are kept until they are requeued or removed: [`Queue::discard`](crate::queue::Queue::discard),
-    /// [`Queue::prune_dead`](crate::queue::Queue::prune_dead).
+    /// How long jobs that are done or cancelled are kept: for [`Queue::job`](crate::queue::Queue::job), for settling, and to
+    /// keep their unique ids taken. Dead jobs are kept until they are requeued or deleted, with
+    /// [`Queue::discard`](crate::queue::Queue::discard) or [`Queue::prune_dead`](crate::queue::Queue::prune_dead).
     pub keep_ended: Duration,
 }
 

@@ -5,31 +5,33 @@ use crate::call::Hidden;
 use crate::queue::time;
 use crate::sql::queue::GroupRow;
 
-/// The jobs of one group of a queue.
+/// The number of jobs of one group of a queue, by state. Its `{:?}` output leaves out the group, which may be personal data.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupCounts {
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
-    /// The group, as it is stored: see [`KeySecret`](crate::KeySecret).
+    /// The group, as stored: hashed if there is a [`KeySecret`](crate::KeySecret).
     pub group: String,
-    /// Jobs that wait for their time.
+    /// Jobs that wait until their time.
     pub scheduled: u64,
-    /// Jobs that are due and stand in line.
+    /// Jobs that are due and wait their turn: see [`JobState::Available`](crate::queue::JobState::Available).
     pub available: u64,
     /// Jobs that a worker has.
     pub running: u64,
-    /// Jobs that are done, and were not pruned.
+    /// Jobs that are done and not pruned yet.
     pub done: u64,
-    /// Jobs that failed too often.
+    /// Jobs that are dead: they failed too many times, or their handler gave up.
     pub dead: u64,
-    /// Jobs that were cancelled, and were not pruned.
+    /// Jobs that were cancelled and not pruned yet.
     pub cancelled: u64,
-    /// How long ago the oldest job that waits was enqueued.
+    /// The time since the oldest waiting job was enqueued; `None` if no job waits.
     pub oldest: Option<Duration>,
-    /// For how long the first job that waits is due: more than moments if there are too few workers, or none.
+    /// The time since the first waiting job was due; `None` if no job is due. If it is more than a moment, there are too few
+    /// workers, or none, or the group waits for its limits or for a third party.
     pub overdue: Option<Duration>,
-    /// Until when no job of the group starts, because a handler returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// The time before which no job of the group starts, because a handler returned
+    /// [`Finish::Wait`](crate::queue::Finish::Wait).
     pub waiting_until: Option<SystemTime>,
 }
 

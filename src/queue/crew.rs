@@ -1,4 +1,4 @@
-//! The jobs that a worker runs, and when it looks for more.
+//! The jobs that a worker has claimed or runs, and the times at which it claims more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
 use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again};
 
-/// The shortest pause after a look that found only what somebody else has in hand.
+/// The shortest pause after a claim that found only jobs that other workers have locked.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// The most jobs that are claimed in one statement.
+/// The most jobs that one statement claims.
 const MOST: usize = 500;
 
-/// A job waits no longer than this in the hands of a worker, as far as it can tell.
+/// A worker claims so few jobs that, by its estimate, none waits longer than this between its time and its start.
 const AT_HAND: Duration = Duration::from_millis(20);
 
-/// One that has waited for so long goes back to the others.
+/// If the first claimed job is late by more than this, all claimed jobs are given back to the queue.
 const TOO_LATE: Duration = Duration::from_secs(1);
 
-/// What jobs are thought to take, until it is known better.
+/// The assumed duration of a job, until durations are measured.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How much earlier than jobs start they are claimed: as long as that takes, with room to spare, within these bounds.
+/// Bounds of how long before their start jobs are claimed: the duration of a claim, with room to spare.
 const LEAST_AHEAD: Duration = Duration::from_millis(5);
 const MOST_AHEAD: Duration = Duration::from_millis(50);
 
@@ -40,17 +40,17 @@ pub(super) struct Crew<'w, H> {
     worker: &'w Worker<H>,
     limits: KnownLimits,
     leases: Arc<Leases>,
-    /// Claimed, and to be started at these times, in this order.
+    /// Claimed jobs and the times at which they start, in order.
     at_hand: VecDeque<(Instant, ClaimedJob)>,
-    /// Each returns the group, too, if that is held now.
+    /// Each task also returns the job's group, if that is now held by a `Finish::Wait`.
     running: JoinSet<(Ended, Option<String>)>,
-    /// Those of them that have ended, and are not counted yet.
+    /// Tasks that have ended and are not counted yet.
     ended: Vec<(Ended, Option<String>)>,
     taking_over: JoinSet<()>,
-    /// When to claim.
+    /// When to claim next.
     look_at: Instant,
     pause: Duration,
-    /// Means that forget slowly.
+    /// Moving averages of the durations of claims and of jobs.
     to_claim: Mean,
     to_run: Mean,
     report: WorkerReport,
@@ -93,13 +93,13 @@ impl<'w, H: Handler> Crew<'w, H> {
         }
     }
 
-    /// Does what there is to do: counts what has ended, claims if it is time to, starts what is due. An error is one that
-    /// does not pass by itself.
+    /// Counts the jobs that have ended, claims more if it is time to, and starts those that are due. Returns only errors that
+    /// a retry does not cure.
     pub(super) async fn move_on(&mut self) -> Result<(), Error> {
         self.count_ended().await;
-        // Before any is started: of those at hand when the worker was stopped, or while it was short of hands.
+        // Before any job starts: the process may have been paused, or all its tasks busy, while these jobs became late.
         if self.at_hand.front().is_some_and(|(at, _)| at.elapsed() > TOO_LATE) {
-            self.give_back(|_| true).await; // Jobs take longer than they did: others may have time.
+            self.give_back(|_| true).await; // Jobs take longer than before: other workers may be free.
         }
         self.start_due();
         if self.may_look() && Instant::now() >= self.look_at {
@@ -109,14 +109,14 @@ impl<'w, H: Handler> Crew<'w, H> {
         Ok(())
     }
 
-    /// Whether there is use for more jobs: hands are free, or will soon be so that a claim, which is dear, is for many.
+    /// Whether to claim more jobs: the worker is idle, or there is room for so many that an expensive claim pays off.
     fn may_look(&self) -> bool {
         let is_free = self.at_hand.is_empty() && self.running.len() < self.worker.config.concurrency;
         let room = self.room();
         room > 0 && (is_free || room * 2 >= self.capacity())
     }
 
-    /// How many jobs this worker may have: what runs at once, and what short jobs leave time for meanwhile.
+    /// How many jobs this worker may have: those that run at once, and more if jobs are so short that these start soon.
     fn capacity(&self) -> usize {
         let concurrency = self.worker.config.concurrency;
         let rounds = AT_HAND.as_secs_f64() / self.to_run.get().as_secs_f64().max(1e-4);
@@ -127,7 +127,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         self.capacity().saturating_sub(self.running.len() + self.at_hand.len())
     }
 
-    /// When there is something to do, if no job ends before.
+    /// The next time at which there is something to do, if no job ends earlier.
     pub(super) fn next_move(&self) -> Instant {
         let never = Instant::now() + self.worker.config.poll;
         let is_full = self.running.len() >= self.worker.config.concurrency;
@@ -158,7 +158,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         for (ended, held_group) in std::mem::take(&mut self.ended) {
             self.report.count(ended);
             if ended != Ended::Done {
-                self.look_now(); // It may be due again before anything else.
+                self.look_now(); // It may be due again before any other job.
             }
             if let Some(group) = held_group {
                 self.give_back(|job| job.key == group).await;
@@ -179,12 +179,12 @@ impl<'w, H: Handler> Crew<'w, H> {
                     self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits.clone()));
                 }
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
-                // What comes from the server now was true a little before: nothing is early.
+                // The times in the answer count from before `now`, so no job starts early.
                 for job in claimed.jobs {
                     self.leases.add(job.id, job.starts, asked + self.worker.config.lease);
                     self.at_hand.push_back((now + time::wait(Some(job.start_in)), job));
                 }
-                self.at_hand.make_contiguous().sort_by_key(|(at, _)| *at); // Stable.
+                self.at_hand.make_contiguous().sort_by_key(|(at, _)| *at); // The sort is stable.
             }
             Err(
                 error @ (Error::Unavailable { .. }
@@ -201,7 +201,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         Ok(())
     }
 
-    /// Not dropped half-way: what was claimed would be nobody's until its lease runs out.
+    /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
     async fn claim(&self, room: usize) -> Result<Claimed, Error> {
         let Worker { queue, config, name, .. } = self.worker;
         let request = Claim {
@@ -220,14 +220,14 @@ impl<'w, H: Handler> Crew<'w, H> {
         (self.to_claim.get() * 3).clamp(LEAST_AHEAD, MOST_AHEAD)
     }
 
-    /// When to look again.
+    /// Sets when to claim next.
     fn plan(&mut self, claimed: &Claimed, now: Instant, is_full: bool) {
         let poll = self.worker.config.poll;
         self.look_at = match claimed.next_in.map(|micros| time::wait(Some(micros)).saturating_sub(self.ahead())) {
-            // As soon as there is room: there may be more of it.
+            // As soon as there is room, because more jobs may be due.
             _ if claimed.look_again || is_full => now,
             Some(Duration::ZERO) if claimed.jobs.is_empty() => {
-                // What is due is in the hands of somebody else.
+                // Another worker has locked the jobs that are due.
                 let pause = self.pause.min(poll);
                 self.pause = (self.pause * 2).min(poll);
                 now + pause
@@ -258,7 +258,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
         if !self.leases.holds(id, starts, now) {
-            return; // It is somebody else's by now.
+            return; // Another worker may have it by now.
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
         let (name, site, kept) = (Arc::clone(&queue.name), queue.site.clone(), Arc::clone(&leases));
@@ -273,7 +273,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         self.leases.runs(id, starts, handle);
     }
 
-    /// Puts jobs back that were claimed and not started.
+    /// Gives claimed jobs that have not started back to the queue.
     async fn give_back(&mut self, which: impl Fn(&ClaimedJob) -> bool) {
         let (back, kept): (VecDeque<_>, _) =
             std::mem::take(&mut self.at_hand).into_iter().partition(|(_, job)| which(job));
@@ -285,7 +285,7 @@ impl<'w, H: Handler> Crew<'w, H> {
         self.again(back, Again::Unstarted).await;
     }
 
-    /// One by one: two jobs would be rows of two limits, in no order.
+    /// One transaction each: two jobs would lock the rows of two limits, in no fixed order.
     async fn again(&self, jobs: Vec<(i64, i32)>, reason: Again) {
         for (id, starts) in jobs {
             let arguments = ([id], [starts], reason, self.limits.clone());
@@ -293,12 +293,12 @@ impl<'w, H: Handler> Crew<'w, H> {
                 Box::pin(again(conn, sql, (ids, starts), (*reason, 0, ""), limits))
             });
             if let Err(error) = given_back.await {
-                warn!(job = id, %error, "cannot give a job back; it comes back when its lease runs out");
+                warn!(job = id, %error, "cannot give a job back; it runs again when its lease expires");
             }
         }
     }
 
-    /// Waits for what runs, as long as the patience, and gives the rest back.
+    /// Waits for the running jobs, up to the worker's patience, and gives the rest back to the queue.
     pub(super) async fn wind_up(mut self) -> WorkerReport {
         self.give_back(|_| true).await;
         let patience = self.worker.config.patience.min(Duration::from_secs(365 * 86_400));
@@ -312,13 +312,13 @@ impl<'w, H: Handler> Crew<'w, H> {
         self.again(abandoned, Again::Released).await;
         for helper in &mut self.helpers {
             helper.abort();
-            let _ = helper.await; // It has let go of what it had: gauges show no old figure.
+            let _ = helper.await; // Wait until it is dropped, so that no gauge keeps an old value.
         }
         self.report
     }
 }
 
-/// One that was aborted was lost.
+/// A task that was aborted counts as lost.
 fn of_task(ended: Result<(Ended, Option<String>), JoinError>) -> (Ended, Option<String>) {
     ended.unwrap_or((Ended::Lost, None))
 }

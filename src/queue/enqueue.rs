@@ -1,4 +1,4 @@
-//! Jobs as one statement.
+//! The statement that enqueues jobs.
 
 use sqlx::PgConnection;
 
@@ -6,7 +6,7 @@ use crate::queue::job::ReadyJob;
 use crate::sql::Batch;
 use crate::sql::queue::{EnqueueAnswer, JobArrays, QueueStatements, enqueue};
 
-/// Jobs that are enqueued together, in this order.
+/// Jobs that one statement enqueues, in this order.
 #[derive(Debug)]
 pub(super) struct Enqueueing<'a> {
     queue: &'a str,

@@ -7,37 +7,37 @@ use crate::observability::Answered;
 use crate::queue::time;
 use crate::sql::queue::EnqueueAnswer;
 
-/// A job that is in the queue, and when it will run.
+/// The id of a job in the queue, and the time at which it will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ticket {
     /// The job's id.
     pub id: i64,
-    /// When it will run, on the database's clock: when its reserved tokens are there, and later by as much as its group is
-    /// behind.
+    /// When it will run, on the database's clock: when its reserved tokens are available, and later if its group is late.
     pub run_at: SystemTime,
-    /// How long that is from now; zero if it is due.
+    /// The time from now until `run_at`; zero if the job is due.
     pub wait: Duration,
 }
 
-/// What became of a job.
+/// The outcome of enqueueing a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnqueueOutcome {
-    /// It was written, and its tokens are reserved.
+    /// The job was written, and its tokens are reserved.
     Scheduled(Ticket),
-    /// A job of this unique id is in the queue already. Nothing was taken.
+    /// The queue already has a job of this [unique id](crate::queue::Job::unique_id), which this ticket describes. No tokens
+    /// were taken.
     Duplicate(Ticket),
-    /// As much is reserved as may be. Nothing was written or taken.
+    /// A limit allows no further reservation: its `max_reserved` would be exceeded. Nothing was written or taken.
     Denied {
-        /// If nobody else reserves, the same job is let in after this time and not before.
+        /// The time until the same job would be scheduled, if there are no other reservations meanwhile.
         retry_after: Duration,
     },
 }
 
-/// The answer to an enqueued job.
+/// The answer to an enqueue of one job.
 #[derive(Clone, Debug, PartialEq)]
-#[must_use = "a job may have been refused: match the outcome, or enforce() it"]
+#[must_use = "a job may have been denied: match the outcome(), or call enforce()"]
 pub struct Enqueued {
     outcome: EnqueueOutcome,
     refused_by: Vec<Arc<str>>,
@@ -65,7 +65,7 @@ impl Enqueued {
         Ok(Self { outcome, refused_by, remaining })
     }
 
-    /// In a word.
+    /// The outcome as one word, for metrics and traces.
     pub(super) const fn word(&self) -> &'static str {
         match self.outcome {
             EnqueueOutcome::Scheduled(_) => "scheduled",
@@ -74,25 +74,25 @@ impl Enqueued {
         }
     }
 
-    /// Scheduled, a duplicate, or denied.
+    /// The outcome: scheduled, a duplicate, or denied.
     pub const fn outcome(&self) -> EnqueueOutcome {
         self.outcome
     }
 
-    /// Whether it was refused.
+    /// Whether the job was denied.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, EnqueueOutcome::Denied { .. })
     }
 
-    /// The limits that refused, each once, in alphabetical order.
+    /// The names of the limits that denied the job, each once, in alphabetical order.
     pub fn denied_by(&self) -> Vec<&str> {
         self.refused_by.iter().map(|name| &**name).collect()
     }
 
-    /// The job in the queue, this one or the first of its unique id.
+    /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id.
     ///
     /// # Errors
-    /// [`Error::Denied`], so that `?` leaves your transaction and rolls it back.
+    /// [`Error::Denied`] if the job was denied, so that `?` leaves your transaction and rolls it back.
     pub fn enforce(self) -> Result<Ticket, Error> {
         match self.outcome {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Ok(ticket),
@@ -107,11 +107,11 @@ impl Enqueued {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// When it would run; `None` if it would be refused.
+    /// When the job would run; `None` if it would be denied.
     pub run_at: Option<SystemTime>,
-    /// How long that is from now; if it would be refused, after which time it would not.
+    /// The time from now until `run_at`. If the job would be denied, the time until it would be scheduled.
     pub wait: Duration,
-    /// How many jobs of its group wait already.
+    /// How many jobs of its group already wait.
     pub ahead: u64,
 }
 

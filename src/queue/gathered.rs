@@ -1,4 +1,4 @@
-//! Those who enqueue at the same time do so in one statement and one commit: while one is on its way, the next gathers.
+//! Concurrent enqueues share a statement and a commit: while one batch is under way, the next one collects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::queue::own::Site;
 use crate::sql::queue::{EnqueueAnswer, QueueStatements};
 use crate::sql::{Bucket, Statements};
 
-/// The most jobs of one statement.
+/// The most jobs in one statement.
 const MOST: usize = 256;
 
-/// The most that wait.
+/// The most jobs that may wait.
 const MOST_WAITING: usize = 65_536;
 
 type Enqueuer = Waiting<ReadyJob, EnqueueAnswer>;
@@ -45,7 +45,7 @@ impl Gathered {
         Self { site, queue, lanes: Lanes::new(1) }
     }
 
-    /// Waits for its answer together with others.
+    /// Enqueues a job in a batch with others, and waits for its answer.
     pub(super) async fn enqueue(self: &Arc<Self>, job: ReadyJob) -> Result<(ReadyJob, EnqueueAnswer), Error> {
         let Ok(runtime) = Handle::try_current() else {
             let source = std::io::Error::other("there is no Tokio runtime to run the call on");
@@ -67,7 +67,7 @@ impl Gathered {
     }
 }
 
-/// Jobs as a statement in a transaction of the queue's own.
+/// A batch of jobs as a statement in a transaction of the queue's own.
 struct Enqueues<'a> {
     statements: &'a QueueStatements,
     enqueueing: Enqueueing<'a>,
@@ -108,13 +108,15 @@ impl Batched for Gathered {
         0
     }
 
-    /// A job of a unique id waits for another transaction that enqueues that one, too. No limit has an empty name.
+    /// A job with a unique id also waits for any other transaction that enqueues the same id. The bucket that stands for the
+    /// id has an empty name, which no limit has.
     fn buckets(job: &ReadyJob) -> Vec<Bucket> {
         let unique_id = job.unique_id.iter().map(|id| (Arc::from(""), Arc::from(&**id)));
         job.call.buckets().into_iter().chain(unique_id).collect()
     }
 
-    /// Jobs of one unique id are not decided together: if the first is refused, the next one may not be.
+    /// Jobs of one unique id are not decided in one statement: if the first one is denied, the next one may still be
+    /// scheduled.
     fn apart(&self, jobs: Vec<Enqueuer>) -> [Vec<Enqueuer>; 2] {
         let mut ids = HashSet::new();
         let (now, later) = jobs.into_iter().partition(|waiting| match &waiting.call.unique_id {

@@ -1,4 +1,4 @@
-//! How many jobs there are in which state, and how late the queue is, for the recorder of metrics.
+//! Sets the gauges of a queue: the number of jobs by state, and how late the queue is.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,17 +10,17 @@ use crate::observability;
 use crate::queue::Queue;
 use crate::sql::queue::gauges;
 
-/// Between two readings. It is part of the interface of the metrics.
+/// The interval between two readings. It is part of the documented interface of the metrics.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// The queues that are read in this process: one worker reads each, however many there are.
+/// The queues that this process sets gauges for. One worker reads each queue, even if several workers run it.
 static READ: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn read_queues() -> MutexGuard<'static, BTreeSet<String>> {
-    READ.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+    READ.lock().unwrap_or_else(PoisonError::into_inner) // No panic leaves it half-changed.
 }
 
-/// The right to set the gauges of a queue. When it is dropped, they become NaN.
+/// The exclusive right in this process to set the gauges of a queue. Dropping it sets them to NaN.
 struct Reader<'q> {
     queue: &'q Queue,
     place: String,
@@ -80,7 +80,7 @@ impl Drop for Reader<'_> {
     }
 }
 
-/// Sets the gauges from time to time, unless another worker of this process does.
+/// Sets the gauges at regular intervals, unless another worker of this process does.
 pub(super) async fn watch(queue: Queue) {
     loop {
         if let Some(reader) = Reader::take(&queue) {

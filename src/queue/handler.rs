@@ -10,50 +10,54 @@ use crate::call::Hidden;
 use crate::queue::{JobItem, time};
 use crate::sql::queue::ClaimedJob;
 
-/// Any error.
+/// Any error that a handler returns.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How a job ended.
+/// How a handler ended a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
-    /// It is done: the transaction commits.
+    /// The job is done. The transaction commits together with the job's completion.
     Done,
-    /// The third party said to wait (429 with Retry-After). The transaction is rolled back, nothing of the group starts before
-    /// that time has passed, and this job is the first one then. It does not count as a failure, so that
-    /// [`RunningJob::attempt`] stays as it is; [`RunningJob::waits`] counts it. After
-    /// [`WorkerConfig::max_waits`](crate::queue::WorkerConfig::max_waits) of them each one counts as a failure, too. Jobs that
-    /// have started already are not stopped, nor those that other workers hold ready for the next milliseconds.
+    /// The job must wait for this duration, because the third party said so (429 with Retry-After). The transaction is rolled
+    /// back, and no job of the group starts until the time has passed. Then this job is the first of its group.
+    ///
+    /// A wait is not a failure: [`RunningJob::attempt`] stays the same, and [`RunningJob::waits`] counts it. After
+    /// [`WorkerConfig::max_waits`](crate::queue::WorkerConfig::max_waits) waits, each further one counts as a failure, too.
+    ///
+    /// Jobs of the group that have already started keep running. Jobs that other workers have already claimed, for the next
+    /// milliseconds, still start.
     Wait(Duration),
-    /// It cannot be done, now or later: the transaction is rolled back and the job is dead, for this reason.
+    /// The job cannot be done, now or later. The transaction is rolled back and the job is dead, with this reason as its
+    /// error.
     GiveUp(String),
 }
 
-/// A job that a worker has started. `{:?}` leaves out what may tell who somebody is, as for
-/// [`JobInfo`](crate::queue::JobInfo).
+/// A job that a worker has started. Like that of [`JobInfo`](crate::queue::JobInfo), its `{:?}` output leaves out what may
+/// be personal data.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RunningJob {
     /// The job's id.
     pub id: i64,
-    /// Its group, as it is stored: see [`KeySecret`](crate::KeySecret).
+    /// Its group, as stored: hashed if there is a [`KeySecret`](crate::KeySecret).
     pub group: String,
     /// Its unique id.
     pub unique_id: Option<String>,
     /// Its priority.
     pub priority: i32,
-    /// The time that it was reserved for.
+    /// The time that it was scheduled for.
     pub run_at: SystemTime,
     /// When it was enqueued.
     pub enqueued_at: SystemTime,
-    /// Which attempt this is, from 1 on: the number of failures, and 1. An attempt that ended in [`Finish::Wait`] is made
-    /// again under the same number.
+    /// The number of this attempt, starting at 1: the number of failures so far, plus 1. An attempt that ended in
+    /// [`Finish::Wait`] is repeated under the same number.
     pub attempt: u32,
-    /// How often its handler has returned [`Finish::Wait`].
+    /// How many times its handler has returned [`Finish::Wait`].
     pub waits: u32,
-    /// At how many failures it is dead.
+    /// The number of failures after which it is dead.
     pub max_attempts: u32,
-    /// What it reserved, and what was settled of it.
+    /// Its reservations. [`JobItem::used`] is always `None` here.
     pub items: Vec<JobItem>,
     payload: String,
 }
@@ -89,15 +93,15 @@ impl RunningJob {
         }
     }
 
-    /// The payload.
+    /// Deserializes the payload.
     ///
     /// # Errors
-    /// The payload is of another type: returned with `?`, that is a failure of the job.
+    /// The payload is not of type `T`. If the handler returns this error with `?`, the job has failed.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_str(&self.payload)
     }
 
-    /// The payload as it stands, in JSON.
+    /// The payload as stored, in JSON.
     pub fn payload_json(&self) -> &str {
         &self.payload
     }
@@ -105,22 +109,25 @@ impl RunningJob {
 
 /// Runs jobs.
 ///
-/// The connection is in a READ COMMITTED transaction that commits together with the job's completion, if the worker still
-/// has the job by then; write through it what is to happen exactly once. Do not commit it yourself. An error, or a panic,
-/// rolls it back and counts as a failure: the job is tried again after a pause, under a new reservation, or is dead.
+/// The connection is in a READ COMMITTED transaction. It commits together with the job's completion, if the worker still has
+/// the job by then. Write through it what must happen exactly once, and do not commit it yourself.
 ///
-/// If the job is lost to another worker (this one has not reached the database for longer than its lease), the future is
+/// If the handler returns an error or panics, the transaction is rolled back and the job has failed. It is retried after a
+/// pause, with a new reservation, or is dead after too many failures.
+///
+/// If the worker cannot reach the database for longer than its lease, the job is lost to another worker, and the future is
 /// dropped.
 pub trait Handler: Send + Sync + 'static {
     /// Runs one job.
     fn run(&self, job: &RunningJob, tx: &mut PgConnection) -> impl Future<Output = Result<Finish, BoxError>> + Send;
 }
 
-/// A handler made of a closure, from [`handler_fn`].
+/// A [`Handler`] that calls a closure. Created by [`handler_fn`].
 #[derive(Clone, Copy, Debug)]
 pub struct HandlerFn<F>(F);
 
-/// Makes a handler of a closure that returns a boxed future: `handler_fn(|job, tx| Box::pin(async move { .. }))`.
+/// Returns a handler that calls a closure. The closure returns a boxed future:
+/// `handler_fn(|job, tx| Box::pin(async move { .. }))`.
 pub const fn handler_fn<F>(run: F) -> HandlerFn<F>
 where
     F: for<'a> Fn(

@@ -5,21 +5,22 @@ use crate::call::Hidden;
 use crate::queue::time;
 use crate::sql::queue::JobRow;
 
-/// Where a job is on its way.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobState {
-    /// It waits for its time.
+    /// The job waits until its time.
     Scheduled,
-    /// It is due, and stands in the line of its group: its limits let no more start yet.
+    /// The job is due and waits its turn in its group: the limits allow no further start yet, or a handler has returned
+    /// [`Finish::Wait`](crate::queue::Finish::Wait).
     Available,
-    /// A worker has it.
+    /// A worker has the job.
     Running,
-    /// It is done.
+    /// The job is done.
     Done,
-    /// It failed as often as it may: look at its error, and requeue it.
+    /// The job has failed too many times, or its handler gave up. Look at its error, then requeue or delete it.
     Dead,
-    /// It was cancelled before it started.
+    /// The job was cancelled before it started.
     Cancelled,
 }
 
@@ -28,7 +29,7 @@ impl JobState {
     pub const ALL: &[Self] =
         &[Self::Scheduled, Self::Available, Self::Running, Self::Done, Self::Dead, Self::Cancelled];
 
-    /// The name used in SQL and by the tool.
+    /// The name of the state in SQL and in the `pg-limiter` tool.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -40,7 +41,7 @@ impl JobState {
         }
     }
 
-    /// The reverse; a newer release may know others, which are taken for scheduled.
+    /// The state of this name. A name that only a newer release knows is taken for `Scheduled`.
     pub(super) fn of(name: &str) -> Self {
         Self::ALL.iter().copied().find(|state| state.as_str() == name).unwrap_or(Self::Scheduled)
     }
@@ -58,22 +59,23 @@ impl std::str::FromStr for JobState {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.iter().copied().find(|state| state.as_str() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|state| state.as_str()).collect();
-            format!("there is no state \"{name}\", but {}", names.join(", "))
+            format!("unknown job state \"{name}\"; use one of {}", names.join(", "))
         })
     }
 }
 
-/// What a job reserved from one limit.
+/// The reservation of a job from one limit and key.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct JobItem {
     /// The limit's name.
     pub limit: String,
-    /// The key, as it is stored: see [`KeySecret`](crate::KeySecret).
+    /// The key, as stored: hashed if there is a [`KeySecret`](crate::KeySecret).
     pub key: String,
-    /// The tokens reserved.
+    /// The number of tokens reserved.
     pub count: f64,
-    /// The tokens really used, once that was settled; `None` in a handler.
+    /// The number of tokens really used, once that is settled: see [`Queue::settle`](crate::queue::Queue::settle). `None` in a
+    /// handler.
     pub used: Option<f64>,
 }
 
@@ -102,8 +104,8 @@ impl JobItem {
     }
 }
 
-/// A job as it is in the database. `{:?}` leaves out what may tell who somebody is: its group and keys, its payload, its
-/// unique id and what its failure said.
+/// A job as stored in the database. Its `{:?}` output leaves out what may be personal data: group, keys, payload, unique id
+/// and last error.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct JobInfo {
@@ -111,38 +113,38 @@ pub struct JobInfo {
     pub id: i64,
     /// Its queue.
     pub queue: String,
-    /// Its group, as it is stored: see [`KeySecret`](crate::KeySecret).
+    /// Its group, as stored: hashed if there is a [`KeySecret`](crate::KeySecret).
     pub group: String,
-    /// Where it is on its way.
+    /// Its state.
     pub state: JobState,
     /// Its priority.
     pub priority: i32,
-    /// The time that it was reserved for.
+    /// The time that it is scheduled for.
     pub run_at: SystemTime,
     /// Its payload, as JSON.
     pub payload: String,
     /// Its unique id.
     pub unique_id: Option<String>,
-    /// What it reserved.
+    /// Its reservations.
     pub items: Vec<JobItem>,
-    /// How often it failed, or was left by a worker that died.
+    /// The number of failures. A worker that dies while it runs the job counts as a failure.
     pub failures: u32,
-    /// At how many failures it is dead.
+    /// The number of failures after which it is dead.
     pub max_attempts: u32,
-    /// What its last failure said.
+    /// The message of its last failure.
     pub last_error: Option<String>,
-    /// The worker that has it.
+    /// The name of the worker that has it.
     pub worker: Option<String>,
     /// When it was enqueued.
     pub enqueued_at: SystemTime,
     /// When it was last started.
     pub started_at: Option<SystemTime>,
-    /// When it was done, cancelled, or dead.
+    /// When it ended as done, cancelled or dead.
     pub finished_at: Option<SystemTime>,
-    /// How often its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// How many times its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
     pub waits: u32,
-    /// Until when no job of its group starts, because a handler returned [`Finish::Wait`](crate::queue::Finish::Wait). `None`
-    /// for a job that has started, and for a job with a later time of its own.
+    /// The time before which no job of its group starts, because a handler returned
+    /// [`Finish::Wait`](crate::queue::Finish::Wait). `None` for a job that has started, and if `run_at` is not earlier.
     pub waiting_until: Option<SystemTime>,
 }
 

@@ -8,20 +8,21 @@ use crate::error::{Error, InvalidCall, InvalidJob};
 use crate::queue::{QueueConfig, time};
 use crate::sql::RateLimits;
 
-/// The suffix of the second bucket has to fit.
+/// The suffix of the second bucket must fit, too.
 const LONGEST_LIMIT_NAME: usize = 255 - "/started".len();
 const LONGEST_UNIQUE_ID: usize = 255;
 
-/// What is to be enqueued: limits and keys to reserve from, and a payload.
+/// A job to enqueue: a payload, and the limits and keys to reserve tokens from.
 ///
-/// The first key is the group: jobs of a group start in the order of their reservations.
+/// The first key is the job's group, unless [`group`](Self::group) sets another one. Jobs of a group start in the order of
+/// their reservations. The limits must be defined by name, and must not be sliding windows.
 ///
 /// ```
 /// use pg_limiter::Item;
 /// use pg_limiter::queue::Job;
 ///
 /// let job = Job::new(("roles", "guild-1"), &"member-7")?;
-/// // 1,200 tokens of the organisation and one request of everybody's; ready when both are there.
+/// // 1,200 tokens of the organisation, and one of a global limit on requests. It runs when both are available.
 /// let job = Job::new([Item::new("llm_tokens", "org-7").count(1200), Item::global("llm_requests")], &42)?
 ///     .unique_id("answer-42")
 ///     .priority(10);
@@ -40,7 +41,7 @@ pub struct Job {
     max_attempts: Option<u32>,
 }
 
-/// A job with everything checked.
+/// A checked job.
 #[derive(Clone, Debug)]
 pub(super) struct ReadyJob {
     pub(super) call: Resolved,
@@ -65,15 +66,15 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// A job with these limits, by name, and this payload.
+    /// Creates a job with these limits and keys, and this payload, which is stored as JSON.
     ///
     /// # Errors
-    /// [`InvalidJob::Payload`] if it cannot be written as JSON, or holds a NUL, which PostgreSQL does not store.
+    /// [`InvalidJob::Payload`] if the payload cannot be written as JSON, or contains a NUL, which PostgreSQL cannot store.
     pub fn new(call: impl Into<Call>, payload: &impl Serialize) -> Result<Self, InvalidJob> {
         let payload =
             serde_json::to_string(payload).map_err(|error| InvalidJob::Payload { reason: error.to_string() })?;
         if has_nul(&payload) {
-            return Err(InvalidJob::Payload { reason: "there is a NUL (\\u0000) in it".to_owned() });
+            return Err(InvalidJob::Payload { reason: "it contains a NUL (\\u0000)".to_owned() });
         }
         Ok(Self {
             call: call.into(),
@@ -87,47 +88,51 @@ impl Job {
         })
     }
 
-    /// Another group than that of its first key.
+    /// Sets the job's group (default: its first key).
     pub fn group(mut self, key: impl Into<Key>) -> Self {
         self.group = Some(key.into());
         self
     }
 
-    /// Of the jobs that are due, those of a higher priority start first (default: 0). It changes no reservation: a job does
-    /// not run before its own time. Use few different ones.
+    /// Sets the priority (default: 0). Among jobs that are due, those of a higher priority start first. The priority does not
+    /// change the reservation: no job runs before its time. Use only a few different priorities.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// A second job of this id in the queue is not enqueued, and takes no tokens: it is the first one, until that is pruned
-    /// a while after its end.
+    /// Sets an id of 1 to 255 bytes that is unique in the queue (default: none). If the queue already has a job of this id,
+    /// enqueueing writes no job, takes no tokens, and returns the existing job as
+    /// [`EnqueueOutcome::Duplicate`](crate::queue::EnqueueOutcome::Duplicate). The id is free again once that job is pruned,
+    /// [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended) after its end.
     pub fn unique_id(mut self, id: impl Into<String>) -> Self {
         self.unique_id = Some(id.into());
         self
     }
 
-    /// Run it somewhen in this span after its tokens are there, so that jobs that become ready together do not start
-    /// together (default: none).
+    /// Delays the job by a random time of up to `span` after its tokens are available (default: no delay). This keeps
+    /// jobs from starting at the same moment if their tokens become available together.
     pub const fn jitter(mut self, span: Duration) -> Self {
         self.jitter = span;
         self
     }
 
-    /// Run it not before this time (default: as soon as the tokens are there). The tokens are reserved now all the same. The
-    /// database's clock counts, and a time that has gone by for more than a second is an error.
+    /// Does not run the job before this time (default: it runs as soon as its tokens are available). The tokens are reserved
+    /// when the job is enqueued, not at this time. The database's clock applies. A time that has passed by more than 1 s is
+    /// an error when the job is enqueued: [`InvalidJob::RunAtPast`].
     pub const fn run_at(mut self, time: SystemTime) -> Self {
         self.run_at = Some(time);
         self
     }
 
-    /// How often it is tried before it is dead (default: that of the queue). 0 is taken as 1.
+    /// Sets the number of failures after which the job is dead (default:
+    /// [`QueueConfig::max_attempts`](crate::queue::QueueConfig::max_attempts)). 0 is taken as 1.
     pub const fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Checks everything that can be checked before it is sent.
+    /// Checks everything that can be checked before the job is sent.
     pub(super) fn check(self, limits: &RateLimits, config: &QueueConfig) -> Result<ReadyJob, Error> {
         if self.payload.len() > config.max_payload {
             return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), most: config.max_payload }.into());
@@ -143,7 +148,7 @@ impl Job {
         if self.call.idempotency_key.is_some() {
             return Err(InvalidCall::IdempotencyKeyUnsupported.into());
         }
-        // Its first key as it was given: groups are hashed by themselves.
+        // The first key as it was given, not hashed yet: groups are hashed in their own way below.
         let group =
             self.group.or_else(|| self.call.items.first().map(|item| item.key.clone())).unwrap_or_else(|| "".into());
         let call = limits.resolve(Op::Limit, self.call.reserve())?;
@@ -169,7 +174,7 @@ impl Job {
     }
 }
 
-/// Whether a NUL is written in the JSON, which is `\u0000` after an even number of backslashes.
+/// Whether the JSON contains a NUL: `\u0000` after an even number of backslashes.
 fn has_nul(json: &str) -> bool {
     let escaped = |at: usize| json[..at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
     json.match_indices("\\u0000").any(|(at, _)| !escaped(at))

@@ -1,4 +1,4 @@
-//! The jobs that this worker has, and until when.
+//! The leases of a worker: the jobs that it has, and the times at which they expire.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ pub(super) struct Leases {
 struct Lease {
     starts: i32,
     until: Instant,
-    /// Nothing while the job waits for its moment.
+    /// `None` until the job starts.
     running: Option<AbortHandle>,
-    /// Its completion is written, and only to be committed: until then nobody else can have it.
+    /// Its completion is written but not committed yet. Until then, its row is locked and no other worker can take it.
     ends: bool,
 }
 
@@ -36,17 +36,17 @@ impl Lease {
 
 impl Leases {
     fn held(&self) -> MutexGuard<'_, HashMap<i64, Lease>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner) // No panic leaves it half-changed.
     }
 
     pub(super) fn add(&self, id: i64, starts: i32, until: Instant) {
-        // One of an earlier start is somebody else's by now, or was: this one.
+        // An earlier start of this job was lost: abort it.
         if let Some(earlier) = self.held().insert(id, Lease { starts, until, running: None, ends: false }) {
             earlier.abort();
         }
     }
 
-    /// Whether the job is still this worker's, for that long at least.
+    /// Whether this worker has the job until after this time.
     pub(super) fn holds(&self, id: i64, starts: i32, until: Instant) -> bool {
         self.held().get(&id).is_some_and(|lease| lease.starts == starts && lease.until > until)
     }
@@ -72,7 +72,7 @@ impl Leases {
         }
     }
 
-    /// Ends what still runs, and says what that was: ids and starts.
+    /// Aborts all jobs, and returns their ids and starts.
     pub(super) fn abandon(&self) -> Vec<(i64, i32)> {
         let held = std::mem::take(&mut *self.held());
         held.into_iter()
@@ -83,7 +83,7 @@ impl Leases {
             .collect()
     }
 
-    /// Extends all leases, three times in the length of one.
+    /// Extends all leases, three times in the duration of a lease.
     pub(super) async fn keep(&self, site: &Site, lease: Duration) {
         loop {
             tokio::time::sleep(lease / 3).await;
@@ -96,7 +96,7 @@ impl Leases {
             let kept = site.own(arguments.clone(), |conn, sql, (ids, starts, lease)| {
                 Box::pin(extend(conn, sql, ids, starts, *lease))
             });
-            // Not for longer than until the next time: a lease that has run out is to be seen.
+            // No longer than until the next extension, so that a lease that expires is noticed.
             match tokio::time::timeout(lease / 3, kept).await {
                 Ok(Ok(kept)) => self.extended(arguments.0.iter().zip(&arguments.1), &kept, asked + lease),
                 Ok(Err(error)) => warn!(%error, "cannot extend the leases of jobs; trying again"),
@@ -113,21 +113,21 @@ impl Leases {
             if kept.contains(id) {
                 lease.until = until;
             } else if lease.ends {
-                // Most likely it is committed, and the answer on its way. If it was lost, it cannot be committed.
+                // It is probably committed, with the answer still on its way. If the job was lost, it cannot commit.
             } else if let Some(lease) = held.remove(id) {
-                // It was too slow once, and belongs to somebody else now.
+                // An extension came too late, and another worker has the job now.
                 lease.abort();
             }
         }
     }
 
-    /// What cannot be extended may be somebody else's by now.
+    /// Aborts the jobs with expired leases: other workers may have them by now.
     fn give_up_lapsed(&self) {
         let now = Instant::now();
         self.held().retain(|id, lease| {
             let holds = lease.until > now;
             if !holds {
-                warn!(job = id, "the lease of a job ran out; it is left to others");
+                warn!(job = id, "the lease of a job expired; another worker may run the job");
                 lease.abort();
             }
             holds

@@ -1,10 +1,10 @@
-//! A mean of lengths of time that forgets slowly.
+//! An exponential moving average of durations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Cheap to clone: all clones are one.
+/// Cheap to clone. All clones share one value.
 #[derive(Clone, Debug)]
 pub(super) struct Mean(Arc<AtomicU64>);
 
@@ -17,10 +17,10 @@ impl Mean {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
 
-    /// Counts for an eighth.
+    /// Adds a value, with a weight of one eighth.
     pub(super) fn add(&self, length: Duration) {
         let mean = self.0.load(Ordering::Relaxed);
-        self.0.store(mean - mean / 8 + micros(length) / 8, Ordering::Relaxed); // One that is lost does no harm.
+        self.0.store(mean - mean / 8 + micros(length) / 8, Ordering::Relaxed); // A race may lose a value, which does no harm.
     }
 }
 

@@ -1,8 +1,9 @@
-//! A rate-limited queue: tokens are reserved now, and the job runs when they are there.
+//! A rate-limited queue: enqueueing reserves the tokens, and the job runs when they are available.
 //!
 //! Enqueueing takes the reservation and writes the job in one transaction, yours or the queue's own: both or neither. It
-//! answers when the job will run. Workers start each job at its time and not before, in order within its group, and never
-//! more of a group than its limits allow: whatever is late, retried or taken over from a worker that died.
+//! returns the time at which the job will run. Workers start each job at its time and never earlier, in order within its
+//! group, and never faster than the group's limits allow. This also holds for jobs that are late, retried, or taken over
+//! from a worker that died.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -10,7 +11,7 @@
 //! use pg_limiter::{Limit, Limiter, Limits};
 //!
 //! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
-//! // 10 role updates in 10 seconds for each guild, evenly.
+//! // 10 role updates in 10 seconds for each guild, evenly spaced.
 //! let limits = Limits::new().define("roles", Limit::token_bucket(10, Duration::from_secs(10)).capacity(1))?;
 //! let queue = Queue::new(&Limiter::new(pool.clone(), limits), "role_updates")?;
 //!
@@ -22,7 +23,7 @@
 //!
 //! let worker = queue.worker(WorkerConfig::default(), handler_fn(|job, tx| Box::pin(async move {
 //!     let member: String = job.payload()?;
-//!     // Call the third party; then what is written here commits together with the job's completion.
+//!     // Call the third party here. Writes through `tx` commit together with the job's completion.
 //!     sqlx::query("INSERT INTO updates (member) VALUES ($1)").bind(member).execute(&mut *tx).await?;
 //!     Ok(Finish::Done)
 //! })))?;
@@ -30,20 +31,23 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # The time of a job
-//! Its reservation is taken like that of [`Call::reserve`](crate::Call::reserve), from the same buckets: calls of the limiter
-//! on the same limit and key see it. A start also takes its tokens from a second bucket of the limit, whose name ends in
-//! `/started`. So where workers were away for a while, or a job is tried again, the group starts at the rate of its limit
-//! and not all at once; jobs that wait for that stand in line. Keep in mind that only starts are held to it: what the
-//! limiter lets through directly, on the same limit and key, counts in the reservations only.
+//! # When a job starts
+//! A job belongs to a group: its first key, unless [`Job::group`] sets another one. Jobs of a group start in the order of
+//! their reservations.
 //!
-//! A token bucket of capacity 1 paces evenly, which suits a third party that counts in windows; give the network some room by
-//! a rate slightly below theirs. A sliding window cannot reserve, and is no limit for a job.
+//! Enqueueing reserves from the same buckets as [`Call::reserve`](crate::Call::reserve), so direct calls of the limiter on
+//! the same limit and key see the reservation. A start also takes its tokens from a second bucket of the limit, named
+//! with the suffix `/started`. So if workers were stopped for a while, or a job is retried, the group starts at the rate of its
+//! limit and not all at once. Jobs that wait for this second bucket are [`JobState::Available`]. It counts starts only:
+//! calls that the limiter allows directly, on the same limit and key, take nothing from it.
 //!
-//! # What runs how often
-//! What a handler writes through its transaction happens once: the transaction commits together with the job's completion,
-//! and only if the worker still has the job. What it does elsewhere happens at least once: a worker that dies, or loses the
-//! database for longer than its lease, leaves the job to another one.
+//! A token bucket of capacity 1 spaces starts evenly, which suits a third party that counts in windows. Allow for network
+//! delays with a rate slightly below theirs. A sliding window cannot reserve, so a job cannot use one.
+//!
+//! # Exactly once in the database, at least once elsewhere
+//! Writes through the handler's transaction happen exactly once: the transaction commits together with the job's
+//! completion, and only if the worker still has the job. Any other effect of a handler happens at least once: if a worker
+//! dies, or cannot reach the database for longer than its lease, another worker runs the job again.
 
 mod bell;
 mod config;

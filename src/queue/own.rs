@@ -1,4 +1,4 @@
-//! The queue's own transactions: READ COMMITTED, retried on a conflict, by the deadline of the limiter's retry policy.
+//! The queue's own transactions: READ COMMITTED, and retried on a conflict under the limiter's retry policy.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,10 +25,10 @@ struct Own<'a, A, T> {
 impl<A: Sync, T: Send> Statement for Own<'_, A, T> {
     type Output = T;
 
-    /// Rows are locked before they are decided on, and what is not there is not looked for twice.
+    /// This level is enough: each statement locks the rows that it decides on, and does not read a missing row twice.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    /// Workers and callers wait for each other's rows: not for one that is stopped.
+    /// Workers and callers wait for each other's rows, but must not wait for a process that is paused.
     const ENDS_IDLE: bool = true;
 
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<T, sqlx::Error> {
@@ -36,7 +36,8 @@ impl<A: Sync, T: Send> Statement for Own<'_, A, T> {
     }
 }
 
-/// A claim, which commits by itself where it can: no row of it stays locked while its worker is stopped or cut off.
+/// A claim of jobs. Where possible it is sent without BEGIN and COMMIT, so that it locks no row while its worker is paused or
+/// cut off.
 struct Claiming<'a> {
     site: &'a Site,
     claim: Claim<'a>,
@@ -49,7 +50,7 @@ impl Statement for Claiming<'_> {
 
     const ENDS_IDLE: bool = true;
 
-    /// A statement without a name is prepared in a round trip of its own, which a pooler may send elsewhere.
+    /// Without named statements, the driver prepares in a separate round trip, which a pooler may send to another session.
     fn is_alone(&self) -> bool {
         self.site.claims_alone.load(Ordering::Relaxed) && self.site.limiter.names().are_given()
     }
@@ -72,12 +73,12 @@ impl Statement for Claiming<'_> {
     }
 }
 
-/// All that a queue and its workers share.
+/// The state that a queue and its workers share.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) limiter: Limiter,
     pub(super) statements: Arc<QueueStatements>,
-    /// Sessions are at READ COMMITTED, as far as is known.
+    /// Whether sessions default to READ COMMITTED; `true` until a claim shows otherwise.
     claims_alone: Arc<AtomicBool>,
 }
 
@@ -103,7 +104,7 @@ impl Site {
         self.limiter.own_transaction(Claiming { site: self, claim }).await
     }
 
-    /// In a transaction of its own.
+    /// Runs a statement in a transaction of its own.
     pub(super) async fn own<A: Sync + Send, T: Send>(
         &self,
         arguments: A,

@@ -20,24 +20,27 @@ use crate::sql::queue::{
     EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
 };
 
-/// The longest name of a queue, in bytes.
+/// The maximum length of a queue's name, in bytes.
 const LONGEST_NAME: usize = 255;
 
-/// Jobs removed in one transaction.
+/// The most jobs that one transaction deletes.
 const PRUNED_AT_ONCE: i32 = 1000;
 
 /// A rate-limited queue: see the [module](crate::queue). Cheap to clone, `Send` and `Sync`.
 ///
-/// Its methods run in transactions of its own, READ COMMITTED and retried on a conflict; those of
-/// [`within`](Self::within) run in the caller's.
+/// The methods run in transactions of the queue's own. These are READ COMMITTED and are retried on a conflict, as the
+/// limiter's [`RetryPolicy`](crate::RetryPolicy) allows. Calls on [`within`](Self::within) run in your transaction.
 ///
 /// # Errors
-/// All methods: [`Error::InvalidJob`] and [`Error::Invalid`] before anything is sent; [`Error::SchemaMissing`],
-/// [`Error::Unavailable`], [`Error::RetriesExhausted`], [`Error::Database`] and [`Error::Closed`] if nothing was done;
-/// [`Error::OutcomeUnknown`] if it may have been. With a [unique id](Job::unique_id) a job can then be enqueued once more.
+/// All methods can return:
+/// - [`Error::Invalid`] and [`Error::InvalidJob`] if an argument is invalid, in most cases before anything is sent;
+/// - [`Error::SchemaMissing`], [`Error::Unavailable`], [`Error::RetriesExhausted`], [`Error::Database`] and
+///   [`Error::Closed`] if nothing was changed;
+/// - [`Error::OutcomeUnknown`] if the change may have been committed. It is then safe to enqueue a job again if it has a
+///   [unique id](Job::unique_id).
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe: it was done as a whole or not at all.
+/// Dropping the future of a call is safe: the call takes effect as a whole or not at all.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(super) site: Site,
@@ -47,18 +50,18 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The queue of this name, with the limits, the pool and the schema of the limiter.
+    /// Returns the queue of this name. It uses the limits, the pool and the schema of the limiter.
     ///
     /// # Errors
-    /// [`InvalidJob::Queue`] if the name is empty, longer than 255 bytes, or holds a NUL.
+    /// [`InvalidJob::Queue`] if the name is empty, longer than 255 bytes, or contains a NUL.
     pub fn new(limiter: &Limiter, name: &str) -> Result<Self, InvalidJob> {
         Self::with_config(limiter, name, QueueConfig::default())
     }
 
-    /// The same with this configuration.
+    /// Like [`new`](Self::new), with this configuration.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn with_config(limiter: &Limiter, name: &str, config: QueueConfig) -> Result<Self, InvalidJob> {
         if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
             return Err(InvalidJob::Queue { bytes: name.len() });
@@ -68,40 +71,41 @@ impl Queue {
         Ok(Self { site, name, config, gathered })
     }
 
-    /// Its name.
+    /// The queue's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The limiter whose limits its jobs reserve from.
+    /// The limiter that defines the limits of the queue's jobs.
     pub const fn limiter(&self) -> &Limiter {
         &self.site.limiter
     }
 
-    /// Calls on this connection, within the caller's transaction: see [`QueueWithin`].
+    /// Runs calls on this connection, in the caller's transaction: see [`QueueWithin`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> QueueWithin<'c> {
         QueueWithin { queue: self, connection }
     }
 
-    /// A worker that runs the jobs of this queue: see [`Worker::run`].
+    /// Returns a worker that runs the jobs of this queue: see [`Worker::run`].
     ///
     /// # Errors
-    /// [`InvalidJob::Config`] if the concurrency is 0 or more than the pool has connections for, or a length is too short.
+    /// [`InvalidJob::Config`] if the concurrency is 0, if the pool's `max_connections` is less than the concurrency plus two,
+    /// or if the lease or the poll interval is too short: see [`WorkerConfig`].
     pub fn worker<H: Handler>(&self, config: WorkerConfig, handler: H) -> Result<Worker<H>, InvalidJob> {
         Worker::new(self.clone(), config, handler)
     }
 
-    /// Reserves the job's tokens and writes the job, or says when that could be done. Those who enqueue at the same time,
-    /// over this handle and its clones, do so in one statement and one commit.
+    /// Enqueues a job: reserves its tokens and writes it. If a limit allows no further reservation, the job is denied and
+    /// the answer has a `retry_after`. Concurrent calls on this handle and its clones share statements and commits.
     ///
     /// # Errors
-    /// See [`Queue`]; [`Error::Overloaded`].
+    /// See [`Queue`]; [`Error::Overloaded`] if too many calls on this handle and its clones wait for the database.
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The job may still be enqueued after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own; [`within`](Self::within) has the same for the caller's.
+    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn enqueue(&self, job: Job) -> Result<Enqueued, Error> {
         let seen = Seen::enqueue(false, &self.name, 1);
         let running = async {
@@ -111,16 +115,16 @@ impl Queue {
         seen.watch(running).await
     }
 
-    /// The same with several jobs, in one transaction and in this order. Each is scheduled or refused by itself.
+    /// Enqueues several jobs in one transaction, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`Queue`].
+    /// See [`Queue`]. After [`InvalidJob::RunAtPast`], the other jobs may have been enqueued.
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The jobs may still be enqueued after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own; [`within`](Self::within) has the same for the caller's.
+    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn enqueue_all(&self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let jobs: Vec<Job> = jobs.into_iter().collect();
         if jobs.is_empty() {
@@ -135,7 +139,8 @@ impl Queue {
         seen.watch(running).await
     }
 
-    /// When the job would run if it were enqueued now, and how many of its group wait already. Takes and writes nothing.
+    /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
+    /// and writes nothing.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -144,28 +149,32 @@ impl Queue {
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own; [`within`](Self::within) has the same for the caller's.
+    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn estimate(&self, job: Job) -> Result<Estimate, Error> {
         let job = self.check(job)?;
         let answer = self.send(&[job], true).await?.pop();
         Estimate::new(&answer.ok_or_else(missing)?)
     }
 
-    /// Cancels a job that has not started, and gives its tokens back: the jobs of the group behind it that reserved the same
-    /// move up, each to the time of the one before it. Only the next 1,000 jobs of the group move up. If there are more, the time
-    /// of the last job that moved stays free, no token is given back, and the times promised to the others stay as they are.
-    /// What the job has paid ahead for its start is returned to the limit by the next worker that looks. Answers the state that it was in; it is cancelled now if that was [`JobState::Scheduled`] or
-    /// [`JobState::Available`], and nothing has changed otherwise. Of a limit that this limiter does not know, nothing is
-    /// given back.
+    /// Cancels a job that has not started, and gives its tokens back. Returns the state that the job was in. If that was
+    /// [`JobState::Scheduled`] or [`JobState::Available`], the job is cancelled now; otherwise nothing has changed.
+    ///
+    /// Jobs behind it in the group move up: each job that reserved the same tokens takes the time of the one before it. Jobs
+    /// that have failed before, or that set [`Job::run_at`], keep their times. Only the next 1,000 jobs of the group move up.
+    /// If there are more, no token is given back: the time of the last job that moved stays free, and all later jobs keep
+    /// their times.
+    ///
+    /// If the job has already paid tokens ahead for its start, the next worker that looks for jobs returns them. Tokens of a
+    /// limit that this limiter does not define are not given back.
     ///
     /// # Errors
-    /// See [`Queue`]; [`InvalidJob::UnknownJob`].
+    /// See [`Queue`]; [`InvalidJob::UnknownJob`] if the queue has no job with this id.
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The job may still be cancelled after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own; [`within`](Self::within) has the same for the caller's.
+    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn cancel(&self, id: i64) -> Result<JobState, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
         let run =
@@ -173,20 +182,25 @@ impl Queue {
         found(run.await?, id, &self.name)
     }
 
-    /// Corrects what a job reserved from a limit and key to the count that it really used, up or down: an estimate was
-    /// reserved before, and now it is known. Once for each: `false`, and nothing changes, if it was settled before. What it
-    /// used less is given back, up to the capacity; what it used more is owed. Settled in its handler, it also corrects how
-    /// soon the next jobs of the group may start; afterwards, only what can be reserved. Where keys are hashed, the key may be
-    /// given as it is, or as the handler gets it.
+    /// Replaces the count that a job reserved from a limit and key, an estimate, with the count that it really used. If the job
+    /// used less, the difference is given back, up to the capacity. If it used more, the bucket owes the
+    /// difference.
+    ///
+    /// Each limit and key of a job can be settled once. Returns `false`, and changes nothing, if it was settled before.
+    ///
+    /// Settling before the job ends, as its handler can, also corrects how soon the next jobs of the group may start. Settling
+    /// later corrects only what can be reserved. If keys are hashed, pass either the key itself or the hashed key that the
+    /// handler gets in [`RunningJob::items`](crate::queue::RunningJob::items).
     ///
     /// # Errors
-    /// See [`Queue`]; [`InvalidJob::UnknownJob`], [`InvalidJob::NotReserved`], [`InvalidJob::NotStarted`].
+    /// See [`Queue`]; [`InvalidJob::UnknownJob`] if the queue has no job with this id, [`InvalidJob::NotReserved`] if the job
+    /// reserved nothing from this limit and key, [`InvalidJob::NotStarted`] if the job has not started or was cancelled.
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The job may still be settled after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own; [`within`](Self::within) has the same for the caller's.
+    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Settled { limit, keys, count } = self.settled_item(used.into())?;
         let limits = KnownLimits::of(self.site.limits(), [&*limit]);
@@ -204,18 +218,20 @@ impl Queue {
         settled(said, id, &self.name, &limit)
     }
 
-    /// Lets a dead or cancelled job run once more, with all its attempts, under a new reservation, and answers when that will
-    /// be. `None`, and nothing changes, if it is neither. Of a limit that this limiter does not know, nothing is reserved (and
-    /// a worker that does not know it leaves the job alone).
+    /// Schedules a dead or cancelled job again, with all its attempts and a new reservation, and returns when it will run.
+    /// Returns `None`, and changes nothing, if the job is neither dead nor cancelled.
+    ///
+    /// The new reservation ignores `max_reserved`. Nothing is reserved from a limit that this limiter does not define, and a
+    /// worker that does not define it leaves the job alone.
     ///
     /// # Errors
     /// See [`Queue`].
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The job may still be scheduled after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn requeue(&self, id: i64) -> Result<Option<SystemTime>, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
         let run =
@@ -223,24 +239,25 @@ impl Queue {
         Ok(run.await?.map(time::from_micros))
     }
 
-    /// Removes those of these jobs that are dead, and returns how many it has removed. The others stay as they are: a job that
-    /// has not started can be cancelled, and one that has ended is pruned. The tokens of a dead job were spent.
+    /// Deletes the dead jobs among `ids`, and returns how many it deleted. Other jobs stay as they are: cancel a job that has
+    /// not started, and leave jobs that are done or cancelled to [`prune`](Self::prune). No tokens are given back: a dead job
+    /// has spent them.
     ///
     /// # Errors
     /// See [`Queue`].
     ///
     /// # Cancel safety
-    /// Safe; it may happen all the same.
+    /// Safe. The jobs may still be deleted after the future is dropped.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn discard(&self, ids: &[i64]) -> Result<u64, Error> {
         let arguments = (&*self.name, ids);
         let run = self.site.own(arguments, |conn, sql, (name, ids)| Box::pin(discard(conn, sql, name, ids)));
         Ok(run.await?.len() as u64)
     }
 
-    /// The job of this id, if there is one. Takes the right to SELECT from `rate_limit_jobs`.
+    /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit_jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -249,15 +266,15 @@ impl Queue {
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn job(&self, id: i64) -> Result<Option<JobInfo>, Error> {
         let filter = JobFilter { queue: Some(&self.name), id: Some(id), ..JobFilter::default() };
         let run = self.site.own(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
         Ok(run.await?.pop().map(Into::into))
     }
 
-    /// The first jobs in this state (or in any), by the time at which they run: dead ones are listed so. Takes the right to
-    /// SELECT from `rate_limit_jobs`.
+    /// Returns up to `most` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
+    /// jobs. Needs the privilege to SELECT from `rate_limit_jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -266,7 +283,7 @@ impl Queue {
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn jobs(&self, state: Option<JobState>, most: u32) -> Result<Vec<JobInfo>, Error> {
         let state = state.map(JobState::as_str);
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
@@ -276,8 +293,8 @@ impl Queue {
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
-    /// How many jobs there are in which state, for each group. Takes the right to SELECT from `rate_limit_jobs`, and goes
-    /// through all jobs of the queue.
+    /// Returns the number of jobs in each state, for each group. Reads all jobs of the queue. Needs the privilege to SELECT
+    /// from `rate_limit_jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -286,23 +303,23 @@ impl Queue {
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn counts(&self) -> Result<Vec<GroupCounts>, Error> {
         let run = self.site.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
-    /// Removes jobs that were done or cancelled so long ago, and says how many. Workers do so by themselves, after
-    /// [`WorkerConfig::keep_ended`].
+    /// Deletes jobs that were done or cancelled at least `ended_for` ago, and returns how many. Running workers do this
+    /// automatically, after [`WorkerConfig::keep_ended`].
     ///
     /// # Errors
-    /// See [`Queue`]. Jobs that were removed before an error stay removed.
+    /// See [`Queue`]. Jobs that were deleted before an error stay deleted.
     ///
     /// # Cancel safety
-    /// Safe: what was removed stays removed.
+    /// Safe. Jobs that were already deleted stay deleted.
     ///
     /// # In a transaction
-    /// In short ones of its own.
+    /// Runs in several short transactions of its own, of up to 1,000 jobs each.
     pub async fn prune(&self, ended_for: Duration) -> Result<u64, Error> {
         let arguments = (&*self.name, time::capped(ended_for));
         let mut pruned = 0;
@@ -318,16 +335,17 @@ impl Queue {
         }
     }
 
-    /// Removes jobs that have been dead for so long, and returns how many. Workers do not: a dead job waits for a decision.
+    /// Deletes jobs that have been dead for at least `dead_for`, and returns how many. Workers never delete dead jobs: you
+    /// decide whether to requeue or delete them.
     ///
     /// # Errors
-    /// See [`Queue`]. Jobs that were removed before an error stay removed.
+    /// See [`Queue`]. Jobs that were deleted before an error stay deleted.
     ///
     /// # Cancel safety
-    /// Safe: what was removed stays removed.
+    /// Safe. Jobs that were already deleted stay deleted.
     ///
     /// # In a transaction
-    /// In short ones of its own.
+    /// Runs in several short transactions of its own, of up to 1,000 jobs each.
     pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
         prune_dead_of(&self.site, Some(&self.name), dead_for).await
     }
@@ -340,7 +358,7 @@ impl Queue {
         jobs.into_iter().map(|job| self.check(job)).collect()
     }
 
-    /// What the database said of a job that was enqueued, counted.
+    /// Converts the database's answer about an enqueued job, and counts it in the metrics.
     pub(super) fn answered(&self, answer: &EnqueueAnswer, job: &ReadyJob) -> Result<Enqueued, Error> {
         let enqueued = Enqueued::new(answer, &job.call)?;
         let refused = answer.refused.iter().copied().chain(std::iter::repeat(false));
@@ -355,7 +373,7 @@ impl Queue {
     }
 }
 
-/// Removes jobs of a queue, or of all queues, that have been dead for so long.
+/// Deletes jobs that have been dead for at least `dead_for`, of one queue or of all queues.
 pub(super) async fn prune_dead_of(site: &Site, queue: Option<&str>, dead_for: Duration) -> Result<u64, Error> {
     let arguments = (queue, time::capped(dead_for));
     let mut pruned = 0;
@@ -371,7 +389,7 @@ pub(super) async fn prune_dead_of(site: &Site, queue: Option<&str>, dead_for: Du
     }
 }
 
-/// The state, or that there is no such job.
+/// Returns the job's state, or an error if there is no such job.
 pub(super) fn found(state: Option<String>, id: i64, queue: &str) -> Result<JobState, Error> {
     match state {
         Some(state) => Ok(JobState::of(&state)),

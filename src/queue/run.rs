@@ -1,4 +1,4 @@
-//! One job: its transaction, its handler, and what comes after.
+//! One start of a job: its transaction, its handler, and how it ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::queue::own::Site;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
 
-/// The longest time to wait for a connection of the pool.
+/// The longest wait for a connection of the pool.
 const TO_BEGIN: Duration = Duration::from_secs(10);
 
-/// The most of an error that is kept.
+/// The most characters of an error that are stored.
 const LONGEST_ERROR: usize = 2000;
 
 /// How a start ended.
@@ -32,7 +32,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// As a worker reports it.
+    /// The name in metrics and traces.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -44,7 +44,7 @@ impl Ended {
     }
 }
 
-/// Why it is not done.
+/// Why a start did not complete its job.
 enum Stop {
     Failed(String),
     GivenUp(String),
@@ -53,7 +53,7 @@ enum Stop {
     Lost,
 }
 
-/// Ends the task with its handle.
+/// Aborts a task when this is dropped.
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -62,7 +62,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs a job of the queue, and says so to the database. Returns whether its group is held now, too.
+/// Runs a job and records in the database how it ended. Also returns whether a `Finish::Wait` now holds its group.
 pub(super) async fn run<H: Handler>(
     queue: Arc<str>,
     site: Site,
@@ -87,7 +87,7 @@ async fn run_in<H: Handler>(
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
-    // In a task of its own, so that a panic ends nothing else.
+    // In a separate task, so that a panic ends nothing else.
     let attempt = attempt(queue, site.clone(), handler, job.clone(), limits.clone(), leases);
     let attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
@@ -95,7 +95,7 @@ async fn run_in<H: Handler>(
         Ok(Ok(())) => return (Ended::Done, false),
         Ok(Err(stop)) => stop,
         Err(error) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
-        Err(_) => Stop::NotBegun("the runtime is ending".to_owned()),
+        Err(_) => Stop::NotBegun("the Tokio runtime is shutting down".to_owned()),
     };
     let (reason, delay, error, ended) = match stop {
         Stop::Lost => {
@@ -105,13 +105,13 @@ async fn run_in<H: Handler>(
         Stop::Failed(error) => (Again::Failed, backoff(&config, job.failures), error, Ended::Failed),
         Stop::GivenUp(reason) => (Again::GivenUp, Duration::ZERO, reason, Ended::Dead),
         Stop::Waits(wait) if config.max_waits.is_some_and(|most| job.waits.unsigned_abs() >= most) => {
-            let error = format!("it waited {} times before, as often as WorkerConfig::max_waits allows", job.waits);
+            let error = format!("the job has waited {} times, and WorkerConfig::max_waits allows no more", job.waits);
             (Again::HeldTooOften, wait, error, Ended::Failed)
         }
         Stop::Waits(wait) => (Again::Held, wait, String::new(), Ended::Waits),
         Stop::NotBegun(error) => (Again::Unstarted, Duration::ZERO, error, Ended::NotBegun),
     };
-    // What the handler said stands in the job's row: these are its words, and may tell of whom it is.
+    // The handler's own message is stored in the job's row, and is not logged: it may contain personal data.
     debug!(job = job.id, ?reason, "a job was not done");
     let holds_group = matches!(reason, Again::Held | Again::HeldTooOften);
     let ended = match let_go(&site, &job, reason, delay, error, limits).await {
@@ -119,14 +119,14 @@ async fn run_in<H: Handler>(
         Ok(Some(_)) => ended,
         Ok(None) => Ended::Lost,
         Err(error) => {
-            warn!(job = job.id, %error, "cannot say that a job was not done; it comes back when its lease runs out");
+            warn!(job = job.id, %error, "cannot record that a job was not done; it runs again when its lease expires");
             Ended::Lost
         }
     };
     (ended, holds_group && ended != Ended::Lost)
 }
 
-/// The state that the job is in after it; `None` if it was lost.
+/// Ends the start, and returns the state of the job after it; `None` if the job was lost.
 async fn let_go(
     site: &Site,
     job: &ClaimedJob,
@@ -153,7 +153,7 @@ async fn attempt<H: Handler>(
     let not_begun = |error: sqlx::Error| Stop::NotBegun(told(&error));
     let failed = |error: sqlx::Error| Stop::Failed(told(&error));
     let mut connection = Held::acquire(site.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
-    // Dropped before its end, the connection is closed.
+    // If this future is dropped before it ends, the connection is closed.
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(not_begun)?;
     handler_begins(&queue, job.lag(Instant::now()), &Span::current());
     let result = handler.run(&RunningJob::new(&job), &mut tx).await;
@@ -161,7 +161,7 @@ async fn attempt<H: Handler>(
         Ok(Finish::Done) => match done(&mut tx, &site.statements, job.id, job.starts, &limits).await {
             Ok(true) => {
                 leases.ends(job.id, job.starts);
-                // A transaction in which something has failed has been found out by the statement before.
+                // If a statement of the handler had failed, `done` would have failed in the aborted transaction.
                 tx.commit().await.map_err(failed)?;
                 connection.release();
                 return Ok(());
@@ -179,13 +179,13 @@ async fn attempt<H: Handler>(
     Err(result)
 }
 
-/// It doubles with each failure.
+/// The pause before a retry. It doubles with each failure.
 fn backoff(config: &WorkerConfig, failures: i32) -> Duration {
     let doublings = failures.clamp(0, 30).unsigned_abs();
     config.backoff.saturating_mul(1 << doublings).min(config.max_backoff)
 }
 
-/// An error and what stands behind it.
+/// The text of an error and its sources.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -200,7 +200,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     short(&text)
 }
 
-/// As PostgreSQL stores it.
+/// A text that PostgreSQL can store: without NUL, and cut to the maximum length.
 fn short(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(LONGEST_ERROR).collect()
 }

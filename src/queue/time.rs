@@ -1,10 +1,10 @@
-//! Microseconds since the Unix epoch, as the database counts, and the times of the standard library.
+//! Converts between the database's microseconds since the Unix epoch and the time types of the standard library.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::InvalidJob;
 
-/// As long as the longest period of a limit.
+/// The longest duration, which is also the longest period of a limit.
 const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 
 pub(super) fn from_micros(micros: i64) -> SystemTime {
@@ -13,11 +13,11 @@ pub(super) fn from_micros(micros: i64) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// Rounded up, so that nothing is early.
+/// Rounds up, so that no job starts early.
 pub(super) fn to_micros(time: SystemTime, what: &'static str) -> Result<i64, InvalidJob> {
     match time.duration_since(UNIX_EPOCH) {
         Ok(length) => ceil_micros(length).ok_or(InvalidJob::Time { what }),
-        Err(_) => Ok(0), // Long gone.
+        Err(_) => Ok(0), // Before the epoch, and long past.
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn length(length: Duration, what: &'static str) -> Result<i64, Invali
     ceil_micros(length).ok_or(InvalidJob::Time { what })
 }
 
-/// The same for lengths that nobody minds if they are a century shorter.
+/// Like `length`, but shortens a longer duration to the maximum.
 pub(super) fn capped(length: Duration) -> i64 {
     ceil_micros(length.min(LONGEST)).unwrap_or(i64::MAX)
 }

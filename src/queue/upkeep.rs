@@ -1,4 +1,4 @@
-//! What workers do for the queue besides running jobs.
+//! Work that workers do for the queue besides running jobs.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::queue::Queue;
 use crate::sql::queue::{Again, KnownLimits, again, lapsed};
 
-/// The most jobs that are taken over in one statement.
+/// The most lapsed jobs that one statement finds.
 const MOST: i32 = 500;
 
-/// Between two rounds of pruning.
+/// The pause between two rounds of pruning.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Puts jobs of workers that have died back into the queue.
@@ -21,10 +21,11 @@ pub(super) async fn take_over(queue: Queue, limits: KnownLimits) {
         Ok(jobs) => jobs,
         Err(error) => return cannot(&queue, &error).await,
     };
-    // One by one: two jobs would be rows of two limits, in no order, and somebody may hold one of them for long.
+    // One transaction each: two jobs would lock the rows of two limits in no fixed order, and another transaction may hold
+    // one of the locks for long.
     for (id, starts) in jobs {
         let run = site.own(([id], [starts], limits.clone()), |conn, sql, (ids, starts, limits)| {
-            let error = "its worker gave no sign of life until the lease ran out";
+            let error = "its worker did not extend the lease before it expired";
             Box::pin(again(conn, sql, (ids, starts), (Again::Lapsed, 0, error), limits))
         });
         if let Err(error) = run.await {
@@ -38,7 +39,7 @@ async fn cannot(queue: &Queue, error: &Error) {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// Removes what ended long ago, from time to time.
+/// Deletes jobs that ended long ago, once a minute.
 pub(super) async fn prune(queue: Queue, keep_ended: Duration) {
     loop {
         if let Err(error) = queue.prune(keep_ended).await {

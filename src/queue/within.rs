@@ -12,19 +12,20 @@ use crate::queue::{Enqueued, Estimate, Job, JobState, Queue};
 use crate::sql::check_release;
 use crate::sql::queue::{EnqueueAnswer, KnownLimits, cancel, settle};
 
-/// Calls of a queue within the caller's transaction, from [`Queue::within`]: one statement, one round trip each, at any
-/// isolation level.
+/// Calls of a queue in the caller's transaction, created by [`Queue::within`]. Each call is one statement and one round trip,
+/// and runs at any isolation level.
 ///
 /// # In a transaction
-/// Reservations and jobs are there when the caller commits; a rollback undoes both. Rows of the limits stay locked until
-/// then, as after [`Limiter::within`](crate::Limiter::within): so enqueue late, and jobs of several groups in one call.
+/// Reservations and jobs take effect when the caller commits; a rollback undoes both. As with
+/// [`Limiter::within`](crate::Limiter::within), the rows of the limits stay locked until then. So enqueue late in the
+/// transaction, and enqueue jobs of several groups in one call.
 ///
 /// # Errors
-/// As of [`Within`](crate::Within), and [`Error::InvalidJob`] before anything is sent. After any other error return it and
-/// roll back.
+/// Those of [`Within`](crate::Within), and [`Error::InvalidJob`]. After an error other than [`Error::Invalid`] and
+/// [`Error::InvalidJob`], return it and roll back.
 ///
 /// # Cancel safety
-/// A dropped future may leave the statement running on the server. Roll the transaction back then.
+/// Not safe. A dropped future may leave its statement running on the server, so roll the transaction back.
 #[derive(Debug)]
 pub struct QueueWithin<'c> {
     pub(super) queue: &'c Queue,
@@ -32,16 +33,17 @@ pub struct QueueWithin<'c> {
 }
 
 impl QueueWithin<'_> {
-    /// Reserves the job's tokens and writes the job, or says when that could be done.
+    /// Enqueues a job: reserves its tokens and writes it. If a limit allows no further reservation, the job is denied and
+    /// the answer has a `retry_after`.
     ///
     /// # Errors
     /// See [`QueueWithin`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn enqueue(self, job: Job) -> Result<Enqueued, Error> {
         let queue = self.queue;
         let seen = Seen::enqueue(true, &queue.name, 1);
@@ -53,16 +55,16 @@ impl QueueWithin<'_> {
         seen.watch(running).await
     }
 
-    /// The same with several jobs, in this order. Each is scheduled or refused by itself.
+    /// Enqueues several jobs, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`QueueWithin`].
+    /// See [`QueueWithin`]. After [`InvalidJob::RunAtPast`], the other jobs may have been enqueued in the transaction.
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn enqueue_all(self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let (queue, jobs) = (self.queue, jobs.into_iter().collect::<Vec<Job>>());
         if jobs.is_empty() {
@@ -77,33 +79,34 @@ impl QueueWithin<'_> {
         seen.watch(running).await
     }
 
-    /// When the job would run if it were enqueued now, and how many of its group wait already. Takes and writes nothing.
+    /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
+    /// and writes nothing.
     ///
     /// # Errors
     /// See [`QueueWithin`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// It sees what this one has taken, and keeps nothing locked.
+    /// Runs in the caller's transaction, sees what that has taken, and keeps no rows locked.
     pub async fn estimate(self, job: Job) -> Result<Estimate, Error> {
         let job = self.queue.check(job)?;
         let answer = self.send(&[job], true).await?.pop();
         Estimate::new(&answer.ok_or_else(missing)?)
     }
 
-    /// Cancels a job that has not started: see [`Queue::cancel`]. The jobs that move up do not start before the caller's
-    /// transaction has ended. Jobs ahead of them do.
+    /// Cancels a job that has not started: see [`Queue::cancel`]. Jobs that move up do not start until the caller's
+    /// transaction ends. Jobs ahead of them are not held up.
     ///
     /// # Errors
     /// See [`QueueWithin`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn cancel(self, id: i64) -> Result<JobState, Error> {
         let Queue { site, name, .. } = self.queue;
         let limits = KnownLimits::all(site.limits());
@@ -111,17 +114,17 @@ impl QueueWithin<'_> {
         found(state.map_err(|error| site.told(error))?, id, name)
     }
 
-    /// Corrects what a job reserved to what it really used: see [`Queue::settle`]. Within a handler's transaction, do it
-    /// last: others wait for the limit's row.
+    /// Replaces the count that a job reserved with the count that it really used: see [`Queue::settle`]. In a handler, settle
+    /// last: other transactions wait for the row of the limit.
     ///
     /// # Errors
     /// See [`QueueWithin`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn settle(self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Queue { site, name, .. } = self.queue;
         let Settled { limit, keys, count } = self.queue.settled_item(used.into())?;
@@ -148,20 +151,20 @@ impl QueueWithin<'_> {
     }
 }
 
-/// What a job really used.
+/// The count that a job really used, with its limit and key.
 pub(super) struct Settled {
     pub(super) limit: String,
-    /// As stored, if it was given as it is; and as given, if that is how it is stored: handlers get it so.
+    /// The keys to try: the hash of the given key, then the given key itself, because handlers get keys as they are stored.
     pub(super) keys: Vec<Arc<str>>,
     pub(super) count: f64,
 }
 
-/// Whether the job reserved nothing under the key.
+/// Whether the database answered that the job reserved nothing from this limit and key.
 pub(super) fn no_such_item(said: Option<&str>) -> bool {
     said == Some("no_such_item")
 }
 
-/// Whether it was settled now.
+/// Converts the database's answer to a settle: `true` if the item was settled now, `false` if it was settled before.
 pub(super) fn settled(said: Option<String>, id: i64, queue: &str, limit: &str) -> Result<bool, Error> {
     match said.as_deref() {
         Some("settled") => Ok(true),
@@ -177,7 +180,7 @@ pub(super) fn missing() -> Error {
 }
 
 impl Queue {
-    /// The item that is settled, checked like one that is charged.
+    /// Checks the item to settle like one that is charged.
     pub(super) fn settled_item(&self, used: Item) -> Result<Settled, Error> {
         let limit = used.limit.name.to_string();
         if used.limit.inline.is_some() {

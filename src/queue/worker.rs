@@ -11,9 +11,9 @@ use crate::queue::crew::Crew;
 use crate::queue::run::Ended;
 use crate::queue::{Handler, Queue, WorkerConfig};
 
-/// Runs the jobs of a queue, from [`Queue::worker`].
+/// A worker, which runs the jobs of a queue. Created by [`Queue::worker`].
 #[derive(Debug)]
-#[must_use = "a worker does nothing until it runs"]
+#[must_use = "a worker does nothing until run() is called"]
 pub struct Worker<H> {
     pub(super) queue: Queue,
     pub(super) config: WorkerConfig,
@@ -21,20 +21,20 @@ pub struct Worker<H> {
     pub(super) name: String,
 }
 
-/// What a worker has done, counted by starts.
+/// How the starts of jobs by one worker ended, counted. A job that was started twice counts twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerReport {
-    /// Jobs that were done.
+    /// Starts after which the job was done.
     pub done: u64,
-    /// Starts that failed and are tried again.
+    /// Starts that failed. Their jobs will be retried.
     pub failed: u64,
-    /// Jobs that are dead now.
+    /// Starts after which the job was dead.
     pub dead: u64,
-    /// Starts that ended because the third party said to wait.
+    /// Starts that ended in [`Finish::Wait`](crate::queue::Finish::Wait) and did not count as a failure.
     pub waited: u64,
-    /// Jobs that were lost to other workers, that could not begin for want of a connection, or that were given back when
-    /// this one stopped.
+    /// Starts that lost their job to another worker, that got no connection, or that were still running when the worker had
+    /// waited for [`WorkerConfig::patience`].
     pub lost: u64,
 }
 
@@ -54,55 +54,52 @@ impl<H: Handler> Worker<H> {
     pub(super) fn new(queue: Queue, config: WorkerConfig, handler: H) -> Result<Self, InvalidJob> {
         let value = u64::try_from(config.concurrency).unwrap_or(u64::MAX);
         if config.concurrency == 0 {
-            return Err(InvalidJob::Config {
-                what: "the concurrency",
-                value,
-                remedy: "a worker that runs nothing at once never runs anything: make it 1 or more",
-            });
+            return Err(InvalidJob::Config { what: "the concurrency", value, remedy: "set it to 1 or more" });
         }
         let connections = u64::from(queue.limiter().pool().options().get_max_connections());
         if value.saturating_add(2) > connections {
             return Err(InvalidJob::Config {
                 what: "the concurrency",
                 value,
-                remedy: "each job has a connection while it runs: give the pool two more than that (max_connections), or \
-                         lower the concurrency",
+                remedy: "each running job uses a connection: give the pool two more than that (max_connections), or lower \
+                         the concurrency",
             });
         }
         if config.lease < Duration::from_secs(1) {
             let value = u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX);
-            return Err(InvalidJob::Config { what: "the lease in ms", value, remedy: "make it 1 s or more" });
+            return Err(InvalidJob::Config { what: "the lease in ms", value, remedy: "set it to 1000 or more" });
         }
         if config.poll < Duration::from_millis(1) {
-            return Err(InvalidJob::Config { what: "poll in ms", value: 0, remedy: "make it 1 ms or more" });
+            return Err(InvalidJob::Config { what: "poll in ms", value: 0, remedy: "set it to 1 or more" });
         }
         let name = format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(std::process::id()));
         Ok(Self { queue, config, handler: Arc::new(handler), name })
     }
 
-    /// Runs jobs until `stop` is ready; then lets those that run come to their end, for as long as its patience, and gives
-    /// the others back.
+    /// Runs jobs until `stop` completes. The worker then starts no more jobs, waits for its running jobs for up to
+    /// [`WorkerConfig::patience`], gives the rest back to the queue, and returns a report.
     ///
-    /// A worker starts what is due, in order, as many at once as its concurrency. It sleeps until the next job is due, is
-    /// woken for new ones, and looks at the queue at least once in its `poll`. Any number of workers in any number of
-    /// processes share a queue.
+    /// A worker starts due jobs in order, up to [`WorkerConfig::concurrency`] at once. It sleeps until the next job is due,
+    /// and looks at the queue at least once every [`WorkerConfig::poll`]. New jobs wake it if it can
+    /// [`listen`](WorkerConfig::listen). Any number of workers, in any number of processes, can share a queue.
     ///
-    /// A database that cannot be reached is tried again, for ever.
+    /// While the database cannot be reached, the worker retries forever.
     ///
     /// # Errors
-    /// [`Error::SchemaMissing`], [`Error::Database`] and [`Error::Closed`]: what does not pass by itself. Jobs that run then
-    /// come to their end first.
+    /// Errors that a retry does not cure, such as [`Error::SchemaMissing`], [`Error::Database`] and [`Error::Closed`]. The
+    /// worker first waits for its running jobs, as after `stop`.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the jobs that run; their transactions are rolled back, and they come back when their leases
-    /// run out. Use `stop`.
+    /// Dropping the future aborts the running jobs and rolls back their transactions. These jobs run again once their leases
+    /// expire. To stop without this delay, use `stop`.
     ///
     /// # In a transaction
-    /// Claims have their own; each job has one, which its handler gets and which commits with the job's completion.
+    /// The worker claims jobs in transactions of its own. Each job runs in one more transaction, which its handler gets, and
+    /// which commits together with the job's completion.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<WorkerReport, Error> {
         let mut crew = Crew::new(&self);
         let limiter = self.queue.limiter();
-        // Behind a pooler, the session that listens would be anybody's.
+        // Behind a pooler, other clients would share the session that listens.
         let bell = Bell::new(limiter.pool(), self.queue.name(), self.config.listen && limiter.names().are_given());
         let mut stop = pin!(stop);
         let failure = loop {
@@ -119,8 +116,7 @@ impl<H: Handler> Worker<H> {
     }
 }
 
-/// Waits until there is something to do: a job has ended, there are new ones, or it is time to look. Whether the worker is
-/// to stop.
+/// Waits until a job ends, a notification arrives, or it is time to look for jobs. Returns `true` if the worker is to stop.
 async fn wait<H: Handler>(crew: &mut Crew<'_, H>, bell: &Bell, mut stop: Pin<&mut impl Future<Output = ()>>) -> bool {
     let look_at = crew.next_move();
     let mut rung = pin!(bell.rung());

@@ -1,4 +1,4 @@
-//! The only place that names the crate `backoff`: how long to pause.
+//! Pauses between attempts. This is the only module that uses the crate `backoff`.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 use crate::retry::{RetryPolicy, share};
 
-/// A year stands for ever: what is longer cannot be added to every clock.
+/// Clamps a duration to 365 days: a longer one cannot be added to every clock.
 pub(crate) fn longest(deadline: Duration) -> Duration {
     deadline.min(Duration::from_secs(365 * 86_400))
 }
 
-/// The attempts at one thing.
+/// The attempts at one operation.
 #[derive(Debug)]
 pub(crate) struct Attempts {
     made: u32,
@@ -27,7 +27,7 @@ impl Attempts {
         Self::until(policy, Instant::now() + longest(policy.deadline))
     }
 
-    /// With what is left of a time that began before.
+    /// Starts with the time left until a deadline that was set before.
     pub(crate) fn until(policy: &RetryPolicy, deadline: Instant) -> Self {
         let began = Instant::now();
         let multiplier = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 };
@@ -36,12 +36,12 @@ impl Attempts {
             .with_max_interval(policy.max)
             .with_multiplier(multiplier)
             .with_randomization_factor(share(policy.jitter))
-            .with_max_elapsed_time(None) // Kept here, because a pause must not outlast the deadline either.
+            .with_max_elapsed_time(None) // Checked in `next_delay`: a pause must not outlast the deadline.
             .build();
         Self { made: 1, most: policy.max_attempts.max(1), began, deadline, pauses }
     }
 
-    /// The pause before the next attempt, which is counted as made; `None` when there is none left.
+    /// Returns the pause before the next attempt, and counts that attempt; `None` if none is left.
     pub(crate) fn next_delay(&mut self) -> Option<Duration> {
         if self.made >= self.most {
             return None;
@@ -54,24 +54,24 @@ impl Attempts {
         Some(pause)
     }
 
-    /// The next attempt without a pause: counted as made, if there is one left.
+    /// Counts the next attempt, without a pause. Returns `false` if none is left.
     pub(crate) fn at_once(&mut self) -> bool {
         let left = self.made < self.most && Instant::now() < self.deadline;
         self.made += u32::from(left);
         left
     }
 
-    /// Attempts made so far, the one under way included.
+    /// Returns the number of attempts made, including the current one.
     pub(crate) const fn made(&self) -> u32 {
         self.made
     }
 
-    /// Whether as many were made as may be.
+    /// Whether the most attempts were made.
     pub(crate) const fn are_used_up(&self) -> bool {
         self.made >= self.most
     }
 
-    /// There is more time than was thought.
+    /// Moves the deadline to a later time.
     pub(crate) const fn postpone(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }

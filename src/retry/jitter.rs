@@ -1,16 +1,16 @@
-//! Chance, so that those who wait for the same do not all come at the same moment.
+//! Randomness, so that waiters for the same moment do not all retry at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// A random part of the span, from nothing to all of it, every length as likely.
+/// Returns a random part of the span, uniformly distributed from zero to all of it.
 pub(crate) fn part_of(span: Duration) -> Duration {
-    // Each state has keys of its own, which no one outside can tell: 53 bits are what fits into the number.
+    // Each `RandomState` has its own keys, which other processes cannot predict. 53 bits fit into an `f64`.
     let chance = (RandomState::new().hash_one(()) >> 11) as f64 / (1_u64 << 53) as f64;
     span.mul_f64(chance)
 }
 
-/// What a setting from 0 to 1 is taken for.
+/// Clamps a setting to the range from 0 to 1; NaN becomes 0.
 pub(crate) const fn share(given: f64) -> f64 {
     if given.is_nan() { 0.0 } else { given.clamp(0.0, 1.0) }
 }

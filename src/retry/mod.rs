@@ -1,4 +1,4 @@
-//! When to try again.
+//! When to retry.
 
 mod backoff;
 mod jitter;

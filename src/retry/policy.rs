@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How the limiter's own transactions are tried again after a conflict or a lost connection: exponential backoff with
-/// jitter, bounded in number and time. Nothing is ever retried within a caller's transaction.
+/// How the limiter's own transactions are retried after a conflict or a lost connection: exponential backoff with
+/// jitter, limited in number and time. Calls within a caller's transaction are never retried.
 ///
 /// # Default
 /// - `max_attempts`: 50
@@ -15,18 +15,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// The most attempts, the first one included. 0 is taken as 1.
+    /// The most attempts, including the first one. 0 means 1.
     pub max_attempts: u32,
     /// The pause after the first attempt.
     pub initial: Duration,
     /// The longest pause.
     pub max: Duration,
-    /// By how much each pause is longer than the one before. Below 1 is taken as 1.
+    /// The factor by which each pause is longer than the one before. Values below 1 mean 1.
     pub multiplier: f64,
-    /// Each pause is varied by up to this part of itself, up or down, so that rivals do not meet again: 0 to 1.
+    /// The random part of each pause: it varies by up to this fraction of itself, up or down, so that rivals do not
+    /// collide again. From 0 to 1.
     pub jitter: f64,
-    /// The longest time for all of it: waiting for a connection, the attempts and the pauses. For a unit of work, no
-    /// attempt begins after it.
+    /// The longest time for the whole call: waiting for a connection, the attempts and the pauses. In a unit of work,
+    /// no attempt begins after it.
     pub deadline: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// One attempt; the deadline of the default.
+    /// A policy of one attempt, with the default deadline.
     pub fn none() -> Self {
         Self { max_attempts: 1, ..Self::default() }
     }

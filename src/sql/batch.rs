@@ -1,4 +1,5 @@
-//! Calls as the arrays of `rate_limit_decide` and `rate_limit_take_ample`: the one place where batches are formed.
+//! Batches of calls, as the arrays of `rate_limit_decide` and `rate_limit_take_ample`. This is the only place that
+//! forms batches.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -6,71 +7,72 @@ use std::sync::{Arc, OnceLock};
 use crate::call::{Op, Resolved, ResolvedItem};
 use crate::limit::Limit;
 
-/// How far back a limit is looked for: most statements have few different ones, and naming one twice does no harm.
+/// How many of the last limits are searched for a match. Most statements have few different limits, and listing one
+/// twice does no harm.
 const LIMITS_LOOKED_AT: usize = 16;
 
-/// Calls to be decided in one statement, in the order in which they were added.
+/// Calls that one statement decides, in the order in which they were added.
 ///
-/// Callers who ask the same of the same bucket, with nothing else asked of it in between, become one call that is made
-/// several times: that is decided in one step, however many they are.
+/// Equal calls on the same bucket, with no other call on it in between, become one call that is made several times. It
+/// is decided in one step, whatever their number.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     limits: Vec<Limit>,
     buckets: HashMap<Bucket, Asked>,
-    /// The bucket of the last call, if that had one item: callers in a row often ask the same.
+    /// The bucket of the last call, if that call had one item: successive callers often make the same call.
     last: Option<(Arc<str>, Arc<str>, Asked)>,
-    /// Where each added call stands.
+    /// The position of each added call in the arrays.
     pub(super) places: Vec<Place>,
     pub(super) arrays: Arrays,
     items: usize,
     all_plain: bool,
-    /// The i-th item asks the i-th bucket, and no bucket is asked by two.
+    /// Whether the i-th item is on the i-th bucket, and no bucket has two items.
     is_one_to_one: bool,
-    /// Every bucket is asked under one limit.
+    /// Whether every bucket is used with one limit only.
     has_one_limit_each: bool,
     order: OnceLock<Order>,
-    /// Whether it is sent to `rate_limit_take_ample`, which leaves calls open if a bucket has too few tokens.
+    /// Whether it is sent to `rate_limit_take_ample`, which leaves calls undecided if a bucket has too few tokens.
     pub(super) takes_ample: bool,
 }
 
-/// The buckets in the order in which rows are locked.
+/// The order in which the rows of the buckets are locked.
 #[derive(Debug)]
 pub(super) struct Order {
     /// The buckets, counted from 0.
     pub(super) buckets: Vec<usize>,
-    /// The place of each in that order.
+    /// The position of each bucket in that order.
     pub(super) ranks: Vec<usize>,
 }
 
-/// The name of a limit, and a key.
+/// The name of a limit and a key.
 pub(crate) type Bucket = (Arc<str>, Arc<str>);
 
-/// A bucket, and the call that asked it last.
+/// A bucket and the last call on it.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     index: i32,
     asked_by: usize,
     /// The item of that call.
     item: usize,
-    /// The number of different calls that asked it.
+    /// The number of different calls on it.
     calls: usize,
 }
 
-/// Where an added call stands in the statement.
+/// The position of an added call in the arrays.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Its call, counted from 0.
+    /// The index of its call, from 0.
     pub(super) call: usize,
-    /// Which time of that call it is, counted from 0.
+    /// The repetition of that call, from 0.
     pub(super) time: i32,
-    /// Its first item, counted from 0, and how many there are.
+    /// The index of its first item, from 0, and the number of its items.
     pub(super) item: usize,
     pub(super) items: usize,
     /// The count of its first item.
     pub(super) count: f64,
 }
 
-/// One element a limit, bucket, item or call.
+/// The arrays, with one element for each limit, bucket, item or call.
 #[derive(Debug, Default)]
 pub(super) struct Arrays {
     pub(super) limit_kinds: Vec<&'static str>,
@@ -84,7 +86,7 @@ pub(super) struct Arrays {
     pub(super) bucket_names: Vec<Arc<str>>,
     pub(super) bucket_keys: Vec<Arc<str>>,
     pub(super) bucket_limits: Vec<i32>,
-    /// The sum of the counts for each bucket.
+    /// The sum of the counts on each bucket.
     pub(super) bucket_amounts: Vec<f64>,
     pub(super) item_buckets: Vec<i32>,
     pub(super) item_limits: Vec<i32>,
@@ -101,19 +103,20 @@ impl Batch {
         Self { all_plain: true, is_one_to_one: true, has_one_limit_each: true, ..Self::default() }
     }
 
-    /// One call.
+    /// Returns a batch of one call.
     pub(crate) fn of(call: &Resolved) -> Self {
         let mut batch = Self::new();
         batch.add(call, None);
         batch
     }
 
-    /// Whether no call was added.
+    /// Whether the batch has no calls.
     pub(crate) const fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// `at` is the clock's reading for the call in microseconds since the Unix epoch; `None` is the database's clock.
+    /// Adds a call. `at` is the time of the call in microseconds since the Unix epoch; `None` uses the database's
+    /// clock.
     pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
         let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);
         let plain = call.op == Op::Limit && !reserve && at.is_none();
@@ -150,7 +153,7 @@ impl Batch {
         }
     }
 
-    /// The place of a plain call, if the last one on its bucket asked the same.
+    /// Returns the position of a plain call if it repeats the last call on its bucket.
     fn again(&mut self, item: &ResolvedItem) -> Option<Place> {
         let bucket = match &self.last {
             Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
@@ -172,7 +175,7 @@ impl Batch {
         Some(Place { call, time, item: nth, items: 1, count: item.count })
     }
 
-    /// The index of the limit, from 1 on.
+    /// Returns the index of the limit, from 1.
     fn limit(&mut self, limit: &Limit) -> i32 {
         let known = self.limits.iter().enumerate().rev().take(LIMITS_LOOKED_AT).find(|(_, other)| *other == limit);
         if let Some((place, _)) = known {
@@ -211,22 +214,23 @@ impl Batch {
         *bucket
     }
 
-    /// The number of items of each call.
+    /// Returns the number of items in each call.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
         self.places.iter().map(|place| place.items)
     }
 
-    /// Whether more than one bucket is asked.
+    /// Whether the calls are on more than one bucket.
     pub(crate) const fn has_several_buckets(&self) -> bool {
         self.arrays.bucket_names.len() > 1
     }
 
-    /// Whether something else than checks is among the calls.
+    /// Whether any call is not a check.
     pub(crate) fn may_write(&self) -> bool {
         self.arrays.call_ops.iter().any(|op| *op != Op::Check)
     }
 
-    /// The limit, if all that is asked is one plain call, however often, or one reservation from a bucket without shards.
+    /// Returns the limit if the batch is one plain call, made once or several times, or one reservation on a bucket
+    /// without shards.
     pub(super) fn lone_limit(&self) -> Option<&Limit> {
         let [limit] = self.limits.as_slice() else { return None };
         let is_lone = self.is_one_to_one && self.items == 1;
@@ -239,18 +243,18 @@ impl Batch {
         matches!(asked, ([Op::Limit], [true], [None])) && limit.given_shards().is_none()
     }
 
-    /// Whether nothing but tokens is asked of every bucket, now and under one limit.
+    /// Whether the calls only take tokens, now, with one limit for each bucket.
     pub(super) const fn is_plain(&self) -> bool {
         self.all_plain && self.has_one_limit_each
     }
 
-    /// Sends it to `rate_limit_take_ample`, if that can decide any of it. Only for a transaction of its own.
+    /// Sends the batch to `rate_limit_take_ample`, if that can decide some of it. Only for a transaction of its own.
     pub(crate) fn take_ample(&mut self) {
         self.takes_ample =
             self.is_plain() && self.arrays.limit_shards.iter().all(Option::is_none) && self.lone_limit().is_none();
     }
 
-    /// By name and key, in bytes.
+    /// Returns the order of the buckets by the bytes of name and key.
     pub(super) fn order(&self) -> &Order {
         self.order.get_or_init(|| {
             let Arrays { bucket_names: names, bucket_keys: keys, .. } = &self.arrays;
@@ -262,14 +266,14 @@ impl Batch {
         })
     }
 
-    /// Whether the i-th item asks the i-th bucket, and no bucket is asked by two.
+    /// Whether the i-th item is on the i-th bucket, and no bucket has two items.
     pub(super) const fn is_one_to_one(&self) -> bool {
         self.is_one_to_one
     }
 }
 
 impl Arrays {
-    /// The tokens that each item takes in all, also if its call is made several times.
+    /// Returns the tokens that each item takes in total, over all repetitions of its call.
     pub(super) fn item_sums(&self) -> impl Iterator<Item = f64> {
         let times = self.call_sizes.iter().zip(&self.call_times);
         let times = times.flat_map(|(size, times)| (0..*size).map(|_| f64::from(*times)));
@@ -277,7 +281,7 @@ impl Arrays {
     }
 }
 
-/// An index into an array of PostgreSQL. What does not fit would not fit into a message either.
+/// Converts to an index into a PostgreSQL array. An index that does not fit would not fit into a message either.
 pub(super) fn index(place: usize) -> i32 {
     i32::try_from(place).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! One statement for a batch of calls, and its arrays as answers.
+//! Decides a batch of calls in one statement, and converts the result arrays to answers.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
 use crate::sql::read_only::explain;
 use crate::sql::{Deciding, Statements};
 
-/// What the function said of one call.
+/// The function's answer to one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     ok: bool,
     /// In microseconds.
     wait: Option<i64>,
-    /// One a resolved item.
+    /// One for each resolved item.
     items: Vec<ItemAnswer>,
 }
 
@@ -32,7 +32,7 @@ impl Answer {
         self.ok
     }
 
-    /// Whether the call is still to be decided: it asks a bucket that did not cover what its batch asked.
+    /// Whether the call is still undecided: one of its buckets has fewer tokens than its batch takes.
     pub(crate) const fn is_open(&self) -> bool {
         self.items.is_empty()
     }
@@ -41,12 +41,12 @@ impl Answer {
         Self { ok: false, wait: None, items: Vec::new() }
     }
 
-    /// Which items of a denied call have refused it.
+    /// Returns, for each item of a denied call, whether it denied the call.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = bool> {
         self.items.iter().map(|item| item.refused)
     }
 
-    /// The wait of a denied call.
+    /// Returns the wait of a denied call.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         self.wait.filter(|_| !self.ok).map(|micros| Duration::from_micros(micros.unsigned_abs()))
     }
@@ -66,7 +66,7 @@ impl Answer {
         Decision { outcome, limits: call.places.iter().map(state).collect() }
     }
 
-    /// The wait in microseconds and the balance, if this denies a call with one bucket.
+    /// Returns the wait in microseconds and the balance, if this is the denial of a call with one bucket.
     pub(crate) fn lone_denial(&self) -> Option<(i64, f64)> {
         match (self.ok, self.wait, self.items.as_slice()) {
             (false, Some(wait), &[ItemAnswer { balance, .. }]) => Some((wait, balance)),
@@ -74,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// The denial of a call with one bucket: the other way round.
+    /// Returns the denial of a call with one bucket: the inverse of `lone_denial`.
     pub(crate) fn denied(wait: i64, balance: f64) -> Self {
         Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { refused: true, balance }] }
     }
@@ -84,7 +84,7 @@ impl Answer {
     }
 }
 
-/// Decides the calls in their order, in one statement. One answer for each call that was added to the batch.
+/// Decides the calls in order, in one statement. Returns one answer for each call that was added to the batch.
 pub(crate) async fn decide(
     conn: &mut PgConnection,
     statements: &Statements,
@@ -94,7 +94,7 @@ pub(crate) async fn decide(
     answers(&row, batch)
 }
 
-/// The same in a transaction of its own, which waits for the disk or not.
+/// Decides the calls in a transaction of its own, which waits for the disk or not.
 pub(crate) async fn decide_alone(
     conn: &mut PgConnection,
     statements: &Statements,
@@ -111,7 +111,7 @@ pub(crate) async fn decide_alone(
     answers(&row, batch)
 }
 
-/// The result, once its transaction is over.
+/// Returns the result once its transaction has ended.
 async fn last_row(
     conn: &mut PgConnection,
     sql: &Deciding,
@@ -128,7 +128,7 @@ async fn last_row(
     result.ok_or(sqlx::Error::RowNotFound)
 }
 
-/// How long the statement waited for a row, as far as it is known.
+/// Returns how long the statement waited for a row, as far as that is known.
 fn waited(row: &PgRow, batch: &Batch) -> Result<Duration, sqlx::Error> {
     if batch.lone_limit().is_none() {
         return Ok(Duration::ZERO);
@@ -137,21 +137,21 @@ fn waited(row: &PgRow, batch: &Batch) -> Result<Duration, sqlx::Error> {
     Ok(Duration::from_micros(micros.unwrap_or_default() as u64))
 }
 
-/// What is to be known of a statement in a transaction of its own, besides its answers.
+/// The details that a statement in a transaction of its own reports besides its answers.
 #[derive(Debug, Default)]
 pub(crate) struct Alone {
-    /// The result has come: from then on, an error does not say that nothing has happened.
+    /// Set once the result has arrived. From then on, an error does not mean that nothing was changed.
     pub(crate) committing: bool,
-    /// The time for which it waited for a row, as far as it is known.
+    /// How long it waited for a row, as far as that is known.
     pub(crate) waited: Duration,
 }
 
-/// Waits until all that was committed before is safe on disk: a commit of next to nothing does.
+/// Waits until all earlier commits are on disk, by a commit of next to nothing.
 pub(crate) async fn flush(conn: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
     statements.flush.query().execute(conn).await.map(|_| ())
 }
 
-/// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+/// Returns which of these buckets have a row that another transaction has locked; `None` for a bucket without a row.
 pub(crate) async fn held(
     conn: &mut PgConnection,
     statements: &Statements,
@@ -169,7 +169,7 @@ fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
     array.iter().any(Option::is_some).then_some(array)
 }
 
-/// The limits of a batch, as eight arguments. An array of defaults is sent as NULL, which is quicker.
+/// Binds the limits of a batch, as eight arguments. An array of defaults is sent as NULL, which is faster.
 fn bind_limits<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
     query
@@ -183,7 +183,8 @@ fn bind_limits<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) ->
         .bind(given(&arrays.limit_shards))
 }
 
-/// The limits, buckets and items of a batch and the sizes of its calls, as fourteen arguments, nothing left out.
+/// Binds the limits, buckets and items of a batch and the sizes of its calls, as fourteen arguments. No array is left
+/// out.
 pub(super) fn bind_items<'q>(
     query: Query<'q, Postgres, PgArguments>,
     batch: &'q Batch,
@@ -198,7 +199,7 @@ pub(super) fn bind_items<'q>(
         .bind(&arrays.call_sizes)
 }
 
-/// The statement that decides the batch, with its arguments.
+/// Returns the statement that decides the batch, with its arguments.
 fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     if let Some(limit) = batch.lone_limit() {
         let arrays = &batch.arrays;
@@ -222,7 +223,7 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
     if batch.takes_ample { query_ample(sql, batch) } else { query_each(sql, batch) }
 }
 
-/// The sums of what the calls ask. The items are listed only if some call has several.
+/// Returns the statement that takes the sums of the calls. The items are listed only if some call has several.
 fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
     let order = batch.order();
@@ -290,10 +291,11 @@ fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     }
 }
 
-/// `balances` are those after all allowed calls. The balance after a call is higher by the counts of the calls behind it. A call is
-/// open if one of its buckets has no balance here, or if an earlier call on the same bucket is open.
+/// Converts the result of `rate_limit_take_ample`. `balances` are those after all allowed calls; the balance after a
+/// call is higher by the counts of the later calls. A call is undecided if one of its buckets has no balance here, or
+/// if an earlier call on the same bucket is undecided.
 fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let missing = || sqlx::Error::Decode("rate_limit_take_ample answered for fewer buckets than were asked".into());
+    let missing = || sqlx::Error::Decode("rate_limit_take_ample returned fewer balances than buckets".into());
     let Arrays { item_buckets, item_counts, .. } = &batch.arrays;
     let mut balances: Vec<Option<f64>> = batch
         .order()
@@ -323,7 +325,7 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
         }
         let item = |(item, bucket): (usize, usize)| {
             let balance = balances[bucket].as_mut()?;
-            let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // A rounding error is no balance.
+            let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // Ignores rounding errors.
             *balance += item_counts[item];
             Some(ItemAnswer { refused: false, balance: remaining })
         };
@@ -333,7 +335,7 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
     Ok(answers)
 }
 
-/// The answers in four columns from this one on.
+/// Reads the answers from four columns, starting at this one.
 pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     told(&Said::of_several(row, first)?, batch)
 }
@@ -341,10 +343,10 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 fn told(said: &Said, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
-    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide answered fewer calls than were asked".into()))
+    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide returned fewer answers than calls".into()))
 }
 
-/// The results of the function. `None` is the usual: all allowed, no wait, none refused.
+/// The results of the function. `None` is the usual case: all calls allowed, no wait, none denied.
 struct Said {
     admitted: Option<Vec<i32>>,
     waits: Option<Vec<Option<i64>>>,
@@ -362,14 +364,14 @@ impl Said {
         })
     }
 
-    /// The result of `rate_limit_decide_one`: {admitted, wait, value, waited}.
+    /// Reads the result of `rate_limit_decide_one`: {admitted, wait, value, waited}.
     fn of_one(row: &PgRow) -> Result<Self, sqlx::Error> {
         let [admitted, wait, value, _]: [Option<f64>; 4] = row.try_get(0)?;
-        let missing = || sqlx::Error::Decode("rate_limit_decide_one answered without a number".into());
+        let missing = || sqlx::Error::Decode("rate_limit_decide_one returned no number".into());
         Ok(Self {
             admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),
             waits: Some(vec![wait.map(|micros| micros as i64)]),
-            // Who was refused was refused by this one.
+            // The only item denies every denied call.
             refused: Some(vec![true]),
             balances: vec![value.ok_or_else(missing)?],
         })
@@ -386,7 +388,7 @@ impl Said {
             None => None,
         };
         let balances = self.balances.get(place.item..place.item + place.items)?;
-        // Those who were admitted later took theirs from what this one left.
+        // The repetitions that were allowed later took their tokens from what this one left.
         let after_this = if ok { f64::from(admitted - 1 - place.time) * place.count } else { 0.0 };
         let item = |(nth, balance): (usize, &f64)| {
             let refused = match &self.refused {
@@ -395,7 +397,7 @@ impl Said {
             };
             Some(ItemAnswer { refused, balance: balance + after_this })
         };
-        // A call that is made several times reserves nothing: its wait is that of those who were refused.
+        // A call that is made several times reserves nothing: its wait is for the repetitions that were denied.
         let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };
         Some(Answer { ok, wait, items: balances.iter().enumerate().map(item).collect::<Option<_>>()? })
     }

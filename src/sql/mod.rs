@@ -1,4 +1,4 @@
-//! The SQL calls on a connection: one statement, one round trip each.
+//! The SQL calls on a connection. Each is one statement in one round trip.
 
 mod batch;
 mod decide;

@@ -9,14 +9,14 @@ use crate::error::{Error, InvalidCall};
 use crate::sql::decide::{bind_items, of_several};
 use crate::sql::{Answer, Batch, Statements};
 
-/// How long answers are kept unless it is said: a day.
+/// How long answers are kept by default: one day.
 pub(crate) const KEEP_ANSWERS: Duration = Duration::from_secs(86_400);
 const SHORTEST: Duration = Duration::from_micros(1);
 const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// What came of a call with an idempotency key.
+/// The result of a call with an idempotency key.
 pub(crate) enum Once {
-    /// Now or before.
+    /// The answer, given now or stored before.
     Answered(Answer),
     /// The key was used for another call.
     Mismatched,
@@ -31,7 +31,7 @@ impl Once {
     }
 }
 
-/// Decides one call, or finds what was answered under its key before.
+/// Decides one call, or returns the answer that is stored under its key.
 pub(crate) async fn decide_once(
     conn: &mut PgConnection,
     statements: &Statements,

@@ -1,25 +1,25 @@
-//! `rate_limit_prune`, one step through the rows, and `rate_limit_prune_answers`.
+//! Calls `rate_limit_prune`, one step at a time, and `rate_limit_prune_answers`.
 
 use sqlx::{PgConnection, Row};
 
 use crate::sql::Statements;
 
-/// The primary key of the row that a step looked at last.
+/// The primary key of the last row that a step examined.
 pub(crate) struct LastRow {
     name: String,
     key: String,
     shard: i32,
 }
 
-/// What a step did.
+/// The result of one step.
 pub(crate) struct PruneStep {
-    /// The rows removed.
+    /// The number of rows deleted.
     pub(crate) pruned: u64,
-    /// Where the next step goes on; `None` at the end.
+    /// Where the next step continues; `None` at the end of the table.
     pub(crate) last: Option<LastRow>,
 }
 
-/// Looks at the next `step` rows after this one, or from the beginning, and removes those that equal no row.
+/// Examines the next `step` rows after this one, or from the beginning, and deletes those that mean the same as no row.
 pub(crate) async fn prune(
     connection: &mut PgConnection,
     statements: &Statements,
@@ -43,7 +43,7 @@ pub(crate) async fn prune(
     Ok(PruneStep { pruned: row.try_get::<i64, _>(0)?.unsigned_abs(), last })
 }
 
-/// Removes so many expired answers at most, and says how many that were.
+/// Deletes at most `step` expired answers, and returns how many it deleted.
 pub(crate) async fn prune_answers(
     connection: &mut PgConnection,
     statements: &Statements,

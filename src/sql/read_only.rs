@@ -1,11 +1,11 @@
-//! Why a server takes no writes.
+//! Finds out why a server accepts no writes.
 
 use sqlx::{PgConnection, Row};
 
 use crate::error::{ReadOnlyByDefault, is_read_only, told};
 
-/// Whether transactions are read-only by a setting, and not because the server is a standby. `false` if the server does not
-/// answer.
+/// Whether transactions are read-only by a setting, and not because the server is a standby. Returns `false` if the
+/// server does not answer.
 pub(crate) async fn is_read_only_by_default(connection: &mut PgConnection) -> bool {
     let sql = "SELECT NOT pg_catalog.pg_is_in_recovery() \
                AND pg_catalog.current_setting('default_transaction_read_only') = 'on'";
@@ -13,9 +13,9 @@ pub(crate) async fn is_read_only_by_default(connection: &mut PgConnection) -> bo
     row.and_then(|row| row.try_get(0)).unwrap_or(false)
 }
 
-/// The failure of a statement, with the setting that caused it: a server that takes no writes is a standby, so the wrong
-/// node, or an administrator has made it read-only. The statement's transaction has ended, or the driver is about to roll it
-/// back.
+/// Adds the cause to the error of a statement that cannot write: a setting of the server, if there is one. Otherwise
+/// the server is a standby, and so the wrong node. The statement's transaction has ended, or the driver is about to
+/// roll it back.
 pub(crate) async fn explain(connection: &mut PgConnection, error: sqlx::Error) -> sqlx::Error {
     if is_read_only(&error) && is_read_only_by_default(connection).await {
         return ReadOnlyByDefault { told: told(&error) }.into();

@@ -1,4 +1,4 @@
-//! Whether this release can work with the schema that a newer one may have migrated.
+//! Checks that this release can work with the schema, which a newer release may have migrated.
 
 use std::sync::atomic::Ordering;
 
@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use crate::error::SchemaTooNew;
 use crate::sql::{SCHEMA_VERSION, Statements};
 
-/// Checks once, on the first connection that is used; later calls return at once. A schema without records is taken as it
-/// is. In simple queries: poolers may share out the two halves of a prepared one.
+/// Checks once, on the first connection that is used; later calls return at once. A schema without records passes. Uses
+/// simple queries: a pooler may send the two parts of a prepared one to different sessions.
 pub(crate) async fn check_release(connection: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
     if statements.is_checked.load(Ordering::Relaxed) {
         return Ok(());

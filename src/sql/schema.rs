@@ -4,29 +4,29 @@ use std::sync::atomic::AtomicBool;
 
 use crate::sql::{Names, Sql};
 
-/// The newest migration of the tables that this release knows.
+/// The newest migration of the tables that this release supports.
 pub(crate) const SCHEMA_VERSION: i32 = 4;
 
-/// The longest identifier of PostgreSQL, in bytes.
+/// The longest PostgreSQL identifier, in bytes.
 const LONGEST: usize = 63;
 
-/// The schema that holds the limiter's table and functions. Default: `public`.
+/// The schema that holds the limiter's tables and functions. Default: `public`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
     name: Arc<str>,
 }
 
-/// A name that PostgreSQL would not take for a schema, or that the migrations cannot carry.
+/// A schema name that PostgreSQL does not accept, or that the migrations cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{}\" is no schema's name here: it has 1 to 63 bytes, and no %, $ or control character", .0.escape_debug())]
+#[error("invalid schema name \"{}\": use 1 to 63 bytes without %, $ or control characters", .0.escape_debug())]
 pub struct InvalidSchema(String);
 
 impl Schema {
-    /// A schema of that name, taken as it is: case counts, and spaces and quotes may stand in it.
+    /// Creates a schema name, used exactly as given: case matters, and spaces and quotes are allowed.
     ///
     /// # Errors
-    /// [`InvalidSchema`] if the name is empty, longer than 63 bytes, or holds `%`, `$` or a control character: it is
-    /// written into SQL that has formats, dollar quotes and comments.
+    /// [`InvalidSchema`] if the name is empty, is longer than 63 bytes, or contains `%`, `$` or a control character.
+    /// The name is inserted into SQL that contains format strings, dollar quotes and comments.
     pub fn new(name: &str) -> Result<Self, InvalidSchema> {
         if name.is_empty() || name.len() > LONGEST || name.chars().any(|c| c.is_control() || c == '%' || c == '$') {
             return Err(InvalidSchema(name.to_owned()));
@@ -34,18 +34,18 @@ impl Schema {
         Ok(Self { name: name.into() })
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// As an SQL identifier.
+    /// Returns the name as a quoted SQL identifier.
     pub fn quoted(&self) -> String {
         format!("\"{}\"", self.name.replace('"', "\"\""))
     }
 
-    /// SQL that was written for the schema `public`, for this one. In the files `public.` stands only where the schema is
-    /// meant: a test sees to that.
+    /// Rewrites SQL for the schema `public` to this schema. In the SQL files, `public.` occurs only where the schema is
+    /// meant; a test checks that.
     pub(crate) fn render(&self, sql: &str) -> String {
         if self.name() == "public" { sql.to_owned() } else { sql.replace("public.", &format!("{}.", self.quoted())) }
     }
@@ -63,12 +63,12 @@ impl fmt::Display for Schema {
     }
 }
 
-/// SQL for one schema. The one place where SQL text is put together: what varies is a quoted identifier.
+/// SQL for one schema. This is the only place that composes SQL text, and only quoted identifiers vary.
 #[derive(Clone, Debug)]
 pub(crate) struct Statements {
     pub(crate) schema: Schema,
     pub(crate) deciding: Deciding,
-    /// The same, committed without waiting for the disk.
+    /// The same, but committed without waiting for the disk.
     pub(crate) deciding_relaxed: Deciding,
     pub(crate) held: Sql,
     pub(crate) decide_once: Sql,
@@ -77,25 +77,26 @@ pub(crate) struct Statements {
     pub(crate) prune: Sql,
     pub(crate) prune_answers: Sql,
     pub(crate) names: Names,
-    /// Whether this release is known to work with the schema.
+    /// Whether this release has been found to work with the schema.
     pub(crate) is_checked: Arc<AtomicBool>,
 }
 
 /// The statements that decide a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Deciding {
-    /// One call of one bucket.
+    /// One call on one bucket.
     pub(crate) one: Sql,
-    /// The sums that a batch asks of several buckets.
+    /// The sums that a batch takes from several buckets.
     pub(crate) ample: Sql,
-    /// Call by call.
+    /// All calls, one by one.
     pub(crate) each: Sql,
 }
 
 impl Deciding {
-    /// The columns are named nowhere, because the server logs these texts: call_admitted, call_waits, item_refused, item_values.
+    /// The columns are not named in the text, because the server logs it. They are: call_admitted, call_waits,
+    /// item_refused, item_values.
     fn new(quoted: &str, relaxed: bool, names: &Names) -> Self {
-        // For the transaction of this one statement.
+        // Applies to the transaction of this statement only.
         let setting = "pg_catalog.set_config('synchronous_commit', 'off', true)";
         let (from, and) =
             if relaxed { (format!(" FROM {setting}"), format!(", {setting}")) } else { Default::default() };

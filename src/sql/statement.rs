@@ -5,7 +5,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, Decode, Postgres, SqlSafeStr, SqlStr, Type};
 
-/// Whether the server keeps statements under names, for each connection. Clones are told together.
+/// Whether statements are prepared under names, on each connection. Clones share the setting.
 #[derive(Clone, Debug)]
 pub(crate) struct Names(Arc<AtomicBool>);
 
@@ -18,13 +18,13 @@ impl Names {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// From now on none are given. Whether any were before.
+    /// Stops the use of names. Returns whether they were used before.
     pub(crate) fn give_up(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
-/// SQL that is sent again and again. All queries of the library are made here.
+/// SQL that is sent repeatedly. All queries of the library are created here.
 #[derive(Clone, Debug)]
 pub(crate) struct Sql {
     text: SqlStr,
@@ -32,18 +32,19 @@ pub(crate) struct Sql {
 }
 
 impl Sql {
-    /// `text` is put together from literals and quoted identifiers. A statement without a name is parsed each time, in a round
-    /// trip of its own: if a pooler stands in between, the two only meet within a transaction.
+    /// `text` consists of literals and quoted identifiers. A statement without a name is parsed each time, in a round
+    /// trip of its own. Behind a pooler, the two round trips reach the same session only within a transaction.
     pub(crate) fn new(text: impl Into<Arc<str>>, names: &Names) -> Self {
         Self { text: AssertSqlSafe(text.into()).into_sql_str(), names: names.clone() }
     }
 
     pub(crate) fn query<'q>(&self) -> Query<'q, Postgres, PgArguments> {
-        // Said here, because the driver gives names even where it keeps no statements (`statement_cache_capacity(0)`).
+        // Set for each query, because the driver uses names even if it caches no statements
+        // (`statement_cache_capacity(0)`).
         sqlx::query(self.text.clone()).persistent(self.names.are_given())
     }
 
-    /// For a result of one column.
+    /// Returns a query for a result of one column.
     pub(crate) fn scalar<'q, T>(&self) -> QueryScalar<'q, Postgres, T, PgArguments>
     where
         (T,): for<'r> sqlx::FromRow<'r, PgRow>,

@@ -9,10 +9,10 @@ use crate::limit::{Limits, Tokens};
 use crate::observability::Seen;
 use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
 
-/// Limits and the schema where their balances are: all that is needed on a connection that the caller owns.
+/// A set of limits and the schema that stores their balances: all that calls on your own connection need.
 ///
-/// Cheap to clone. A [`Limiter`](crate::Limiter) has one too; this type alone is for those who never need calls
-/// outside of their own transactions.
+/// Cheap to clone. A [`Limiter`](crate::Limiter) contains one. Use this type alone if all calls run in your own
+/// transactions.
 #[derive(Clone, Debug)]
 pub struct RateLimits {
     limits: Limits,
@@ -22,12 +22,12 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// Limits whose balances are in the schema `public`.
+    /// Creates a set of limits whose balances are in the schema `public`.
     pub fn new(limits: Limits) -> Self {
         Self::in_schema(limits, Schema::default())
     }
 
-    /// Limits whose balances are in this schema.
+    /// Creates a set of limits whose balances are in this schema.
     pub fn in_schema(limits: Limits, schema: Schema) -> Self {
         Self {
             limits,
@@ -37,42 +37,42 @@ impl RateLimits {
         }
     }
 
-    /// How long the answer to a call with an [idempotency key](crate::Call::idempotency_key) holds: default 24 hours, from
-    /// 1 microsecond to 36,525 days; what is shorter or longer is taken for that.
+    /// Sets how long the answer to a call with an [idempotency key](crate::Call::idempotency_key) is kept (default: 24
+    /// hours). Values are clamped to the range from 1 microsecond to 36,525 days.
     #[must_use]
     pub const fn with_keep_answers(mut self, keep: Duration) -> Self {
         self.keep_answers = keep;
         self
     }
 
-    /// The same with keys stored under this secret.
+    /// Stores keys as hashes under this secret.
     #[must_use]
     pub fn with_key_secret(mut self, secret: KeySecret) -> Self {
         self.key_secret = Some(secret);
         self
     }
 
-    /// The same with statements that the server does not keep under names: for a pool whose connections go through a pooler
-    /// in transaction mode that knows nothing of prepared statements, like pgbouncer before 1.21. Each call then takes one
-    /// more round trip, and has to be within a transaction. For a [`Limiter`](crate::Limiter) and its queues there is
-    /// [`LimiterConfig::named_statements`](crate::LimiterConfig::named_statements).
+    /// Uses statements without names on the server. Needed if the pool's connections go through a pooler in transaction
+    /// mode that does not support prepared statements, such as pgbouncer before 1.21. Each call then takes one more
+    /// round trip, and must run within a transaction. For a [`Limiter`](crate::Limiter) and its queues, set
+    /// [`LimiterConfig::named_statements`](crate::LimiterConfig::named_statements) instead.
     #[must_use]
     pub fn with_unnamed_statements(self) -> Self {
         let statements = Statements::new(self.schema().clone(), Names::new(false));
         Self { statements: Arc::new(statements), ..self }
     }
 
-    /// The limits known by name.
+    /// Returns the limits that are defined by name.
     pub const fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The schema.
+    /// Returns the schema that holds the tables and functions.
     pub fn schema(&self) -> &Schema {
         &self.statements.schema
     }
 
-    /// Calls on this connection, within the caller's transaction:
+    /// Makes calls on this connection, as part of the caller's transaction:
     ///
     /// ```no_run
     /// # use pg_limiter::{Error, RateLimits};
@@ -138,7 +138,7 @@ impl RateLimits {
         &self.statements
     }
 
-    /// Looks the limits up, checks the call, and hashes its keys if there is a secret.
+    /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
     pub(crate) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
         Ok(Resolved::new(op, call, &self.limits, self.key_secret.as_ref())?)
     }
@@ -147,7 +147,7 @@ impl RateLimits {
         self.key_secret.as_ref()
     }
 
-    /// The same with all counts 0, which asks for the balances.
+    /// Resolves a call with all counts 0, which reads the balances.
     pub(crate) fn resolve_peek(&self, mut call: Call) -> Result<Resolved, Error> {
         call.reserve = false;
         call.items.iter_mut().for_each(|item| item.count = 0.0);
@@ -155,23 +155,27 @@ impl RateLimits {
     }
 }
 
-/// Calls within the caller's transaction, from [`RateLimits::within`] and [`Limiter::within`](crate::Limiter::within):
-/// one statement, one round trip each, at any isolation level. (The first call of a [`RateLimits`] and its clones looks besides if
-/// this release can work with the schema.)
+/// Calls as part of the caller's transaction, from [`RateLimits::within`] and
+/// [`Limiter::within`](crate::Limiter::within). Each call is one statement in one round trip, at any isolation level.
+/// (The first call of a [`RateLimits`] and its clones also checks that this release can work with the schema.)
 ///
 /// # In a transaction
-/// What is taken is taken when the caller commits; a rollback gives it back. Rows stay locked until then, so limit
-/// late in the transaction, and name all limits in one call: then two transactions never wait for each other in a
-/// circle. (A second call may, for another key, or for another row of the same one if its limit has shards.) Outside of a transaction each call commits on its own.
+/// The caller's commit takes the tokens, and a rollback gives them back. The rows stay locked until then. So charge
+/// limits late in the transaction, and name all of them in one call: such transactions never deadlock with each other.
+/// A second call in the same transaction can deadlock, if it is for another key, or for the same key of a limit with
+/// shards. Outside of a transaction, each call commits on its own.
 ///
 /// # Errors
-/// All methods: [`Error::Invalid`] before anything is sent; [`Error::Conflict`] if the whole transaction is worth
-/// running again (nothing is retried here); [`Error::SchemaMissing`], [`Error::Unavailable`], [`Error::Database`].
-/// After any of these but `Invalid`, PostgreSQL ignores the rest of the transaction and turns its COMMIT into a
-/// ROLLBACK *without an error*: return the error, do not drop it.
+/// All methods can return:
+/// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
+/// - [`Error::Conflict`]: the whole transaction is worth running again. Nothing is retried here.
+/// - [`Error::SchemaMissing`], [`Error::Unavailable`] or [`Error::Database`]: the statement failed.
+///
+/// After any of these except `Invalid`, PostgreSQL ignores the rest of the transaction and answers its COMMIT with a
+/// ROLLBACK *without an error*. So return the error; do not discard it.
 ///
 /// # Cancel safety
-/// A dropped future may leave the statement running on the server. Roll the transaction back then.
+/// If the future is dropped, the statement may still run on the server: roll back the transaction.
 #[derive(Debug)]
 pub struct Within<'c> {
     rate_limits: &'c RateLimits,
@@ -179,16 +183,18 @@ pub struct Within<'c> {
 }
 
 impl Within<'_> {
-    /// Takes the tokens, or says when they could be had. A denial changes nothing.
+    /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
+    /// allowed, and changes nothing.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::callers("limit", &call);
@@ -199,16 +205,16 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Decides like [`limit`](Self::limit) and takes nothing.
+    /// Decides like [`limit`](Self::limit), but takes nothing.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// It sees what this one has taken, and keeps nothing locked.
+    /// Sees what this transaction has taken, and locks no rows.
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let seen = Seen::callers("check", &call);
@@ -219,16 +225,16 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// The balances now; counts do not matter.
+    /// Returns the current balances. The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// It sees what this one has taken, and keeps nothing locked.
+    /// Sees what this transaction has taken, and locks no rows.
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("peek", &call);
@@ -239,16 +245,17 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Forgets these keys: their buckets are full again.
+    /// Resets these keys: their buckets are full again.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let seen = Seen::callers("reset", &call);
@@ -259,16 +266,17 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Forgets every key of the limit of this name, and says how many rows that were.
+    /// Resets every key of the limit with this name, and returns the number of rows deleted.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
         let seen = Seen::whole("reset_all_keys", true, name);
         let running = async {
@@ -280,17 +288,18 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Gives tokens back, up to the capacity (for a sliding window, from the newest counts and not below 0), and
-    /// returns the balances after. A bucket without a row is full and stays without one.
+    /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
+    /// its newest counts, down to 0. A bucket without a row is full and stays without one.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("credit", &call);
@@ -301,16 +310,18 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Takes the tokens whatever the balance, for use that is only known afterwards, and returns the balances after.
+    /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
+    /// only afterwards.
     ///
     /// # Errors
     /// See [`Within`].
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let seen = Seen::callers("charge", &call);
@@ -321,12 +332,13 @@ impl Within<'_> {
         seen.watch(running).await
     }
 
-    /// Corrects an estimate: `estimate` is the item as [`limit`](Self::limit) took it, `used` the number of tokens that were
-    /// really used. If that is less, the difference is given back, as by [`credit`](Self::credit); if it is more, it is taken
-    /// whatever the balance, as by [`charge`](Self::charge). Returns the balance after.
+    /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
+    /// actually used. If fewer were used, the difference is given back, as by [`credit`](Self::credit). If more were
+    /// used, the difference is taken whatever the balance, as by [`charge`](Self::charge). Returns the balance after
+    /// that.
     ///
-    /// Each call corrects once more, as each credit and each charge does. So correct in the transaction that writes down the
-    /// use, once for each:
+    /// Every call makes a correction, as every credit and every charge does. So settle each estimate once, in the
+    /// transaction that records the usage:
     ///
     /// ```no_run
     /// # use pg_limiter::{Error, RateLimits};
@@ -346,13 +358,14 @@ impl Within<'_> {
     /// ```
     ///
     /// # Errors
-    /// See [`Within`]. [`Error::Invalid`] also if `used` is negative or not finite.
+    /// See [`Within`]. Also returns [`Error::Invalid`] if `used` is negative or not finite.
     ///
     /// # Cancel safety
-    /// Roll the transaction back: the statement may still run on the server.
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
-    /// Part of the caller's: done with its commit and undone by its rollback, and the rows stay locked until then.
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
     pub async fn settle(
         self,
         estimate: impl Into<Item> + Send,

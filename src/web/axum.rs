@@ -1,4 +1,4 @@
-//! What axum knows of a request, and what it makes a response of.
+//! Extractors and responses for axum.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ use crate::web::answer::{error_response, plain};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::{RequestLimits, note};
 
-/// The peer, if the app is served with `into_make_service_with_connect_info`, or tested with a `MockConnectInfo`.
+/// The peer's address, if the app is served with `into_make_service_with_connect_info` or tested with a `MockConnectInfo`.
 pub(super) fn connect_info(extensions: &Extensions) -> Option<SocketAddr> {
     let served = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
     served.or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|MockConnectInfo(address)| *address))
 }
 
-/// The route of an axum router, as it is written there: `/users/{id}`. All that match no route share one bucket. So there
-/// are as many keys as routes, whatever clients ask for.
+/// Uses the route of an axum router as the key, as it is written there: `/users/{id}`. So there are as many keys as routes,
+/// whatever paths clients request. Requests that match no route share one bucket.
 ///
-/// For layers on a `Router` or on a route. Around a whole router, as a `tower` service, the route is not known yet.
+/// Use it in layers on a `Router` or on a route. In a `tower` layer around a whole router, the route is not known yet.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct RouteKey;
@@ -50,14 +50,15 @@ impl IntoResponse for Denied {
     }
 }
 
-/// There are none, because no layer with [`in_handler`](crate::web::RateLimitLayer::in_handler) is around the handler: 500.
+/// The rejection of the [`RequestLimits`] extractor: no layer with [`in_handler`](crate::web::RateLimitLayer::in_handler)
+/// wraps the handler. The response is 500, and the message is logged at level ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoRequestLimits;
 
 impl fmt::Display for NoRequestLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the handler takes RequestLimits, but no RateLimitLayer with in_handler() is around it; add one")
+        f.write_str("the handler extracts RequestLimits, but no RateLimitLayer with in_handler() wraps it; add one")
     }
 }
 

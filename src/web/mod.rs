@@ -1,5 +1,5 @@
-//! Limits for HTTP: a [tower] layer, and what handlers need to limit in their own transactions. Features `tower` and
-//! `axum`.
+//! Rate limits for HTTP: a [tower] layer, and [`RequestLimits`] for handlers that take tokens in their own transactions.
+//! Requires the feature `tower`. The feature `axum` adds extractors and responses for axum.
 //!
 //! ```no_run
 //! # #[cfg(feature = "axum")]
@@ -25,47 +25,52 @@
 //! ```
 //!
 //! # How a request is decided
-//! In one call, before the inner service sees it: all limits are charged, or none and the request is answered with 429. The
-//! call is in the limiter's own transaction, so that its tokens stay spent whatever becomes of the request: if the inner
-//! service answers 500, too, and if the client goes away meanwhile (they are taken or not, never in part). A layer cannot
-//! be part of a handler's transaction; for that there is [`RateLimitLayer::in_handler`].
+//! The layer decides in one call, before the inner service gets the request. Either all limits are charged, or none is and
+//! the response is 429. The call runs in the limiter's own transaction, so its tokens stay spent whatever happens to the
+//! request, even if the inner service responds with 500. If the client disconnects meanwhile, the tokens are taken or not,
+//! never in part.
 //!
-//! Nothing is ever reserved for a request: it would have to be kept waiting.
+//! A layer cannot run in a handler's transaction. To take the tokens there, use [`RateLimitLayer::in_handler`].
 //!
-//! # Answers
+//! The layer never reserves tokens, because a request with a reservation would have to wait.
+//!
+//! # Responses
 //! | | |
 //! |---|---|
-//! | a limit refused | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
-//! | the request has no key, a key of more than 1024 bytes, or costs more than a limit ever grants | 400 |
-//! | its idempotency key was used for another call (in handlers) | 422 |
-//! | the database gave no decision, or too many calls wait for it | 503 and `Retry-After: 1`, or with [`OnFailure::Open`] what the inner service answers |
-//! | the limits or keys are set up wrongly | 500 |
+//! | a limit denies the request | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
+//! | the request has no key or a key of more than 1024 bytes, or costs more than a limit ever grants | 400 |
+//! | its idempotency key was used for another call (only in handlers) | 422 |
+//! | the database made no decision, or too many calls wait for it | 503 and `Retry-After: 1`; with [`OnFailure::Open`], the response of the inner service |
+//! | the limits or keys are misconfigured | 500 |
 //!
-//! Their bodies are `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). They tell the names of
-//! limits and headers; no key, and nothing of the database. [`error_response`] makes them all, for handlers as well.
+//! The bodies are `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). They contain names of
+//! limits and headers, but no keys and no details of the database. Handlers can create the same responses with
+//! [`error_response`].
 //!
-//! Whether a request was allowed or refused, the response has the fields of
-//! [draft-ietf-httpapi-ratelimit-headers](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) (10, and
-//! 11, which has the same syntax), a member for each limit:
+//! The response to a request that was allowed or denied has the fields of
+//! [draft-ietf-httpapi-ratelimit-headers](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) (version
+//! 10, and version 11, which has the same syntax), with one member for each limit:
 //!
 //! ```text
 //! RateLimit-Policy: "per_address";q=60;w=60, "per_org";q=10000;w=3600
 //! RateLimit: "per_address";r=59;t=59, "per_org";r=730
 //! ```
 //!
-//! - `q` is the limit's capacity, and `w` the time in which an empty bucket fills: its period, unless the capacity is not
-//!   the rate. Left out below one second, which cannot be told.
-//! - `r` is what is left, in whole tokens.
-//! - `t`: of a limit that refused, `Retry-After`. Otherwise, for a token bucket, the time in which as many tokens arrive as
-//!   are left, or until there is one: a client that spreads `r` over `t` keeps to the rate. Windows have none, because it
-//!   is not known here where theirs ends; nor does a limit whose `t` would be later than `Retry-After`.
-//! - `pk` is not sent: keys are personal data more often than not.
+//! - `q` is the limit's capacity.
+//! - `w` is the time in which an empty bucket fills: the period, if the capacity equals the rate. It is left out below one
+//!   second, which the field cannot express.
+//! - `r` is the number of whole tokens left.
+//! - `t` of a limit that denied the request is `Retry-After`. For any other token bucket, it is the time in which `r` tokens
+//!   arrive, or in which the first one does if `r` is 0: a client that spreads `r` requests over `t` keeps to the rate.
+//!   Windows have no `t` then, because the layer does not know where they end. A `t` later than `Retry-After` is left out.
+//! - `pk` is not sent: keys are often personal data.
 //!
-//! Times are whole seconds, rounded up; tokens are rounded down. In the name of a limit, what a Structured Fields String
-//! ([RFC 9651](https://www.rfc-editor.org/rfc/rfc9651)) cannot hold is percent-encoded, here and in `violated-policies`.
-//! Several layers add members to the same fields.
-//! [`x_ratelimit_headers`](RateLimitLayer::x_ratelimit_headers) adds the older trio. For scripts of other origins, name
-//! them all in `Access-Control-Expose-Headers`.
+//! Times are in whole seconds, rounded up; tokens are rounded down. Characters of a limit's name that a Structured Fields
+//! String ([RFC 9651](https://www.rfc-editor.org/rfc/rfc9651)) cannot contain are percent-encoded, here and in
+//! `violated-policies`. Several layers add members to the same fields.
+//!
+//! [`x_ratelimit_headers`](RateLimitLayer::x_ratelimit_headers) adds the older `X-RateLimit-*` fields. To let scripts of other
+//! origins read the fields, list them in `Access-Control-Expose-Headers`.
 //!
 //! [tower]: https://docs.rs/tower
 

@@ -1,4 +1,4 @@
-//! What is told to those who run the server: one place, with the names of limits and no keys.
+//! The log events of the web layer. They contain names of limits, and no keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,19 +9,19 @@ use crate::error::Error;
 use crate::observability::count_shadow_denial;
 use crate::web::keys::NoKey;
 
-/// A request was refused.
+/// A request was denied.
 pub(super) fn denied(decision: &Decision) {
     debug!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded");
 }
 
-/// A request would have been refused, but the layer is in shadow mode.
+/// A request would have been denied, but the layer is in shadow mode.
 pub(super) fn shadow_denied(counter: &AtomicU64, decision: &Decision) {
     counter.fetch_add(1, Ordering::Relaxed);
     count_shadow_denial(decision);
     info!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded, in shadow mode: let through");
 }
 
-/// There is no decision, and the answer is a 5xx. What is wrong until somebody mends it is told apart from an outage.
+/// There is no decision, and the response is a 5xx. A misconfiguration is logged at level ERROR, an outage at level WARN.
 pub(super) fn failed(error: &Error) {
     match error {
         Error::Invalid(_)
@@ -35,27 +35,27 @@ pub(super) fn failed(error: &Error) {
     }
 }
 
-/// There is no decision, and the request is let through all the same.
+/// There is no decision, and the request passes.
 pub(super) fn let_through(error: &Error, why: &'static str) {
     warn!(%error, why, "no decision on a rate limit: let through");
 }
 
-/// A request has no key, and is let through all the same.
+/// A request has no key, and passes.
 pub(super) fn let_through_without_key(no_key: &NoKey) {
     warn!(%no_key, why = "shadow mode", "no key for a rate limit: let through");
 }
 
-/// A handler succeeded that was to take these, and did not.
+/// A handler succeeded without charging or waiving these limits.
 pub(super) fn not_asked(items: &[Item]) {
     let limits: Vec<&str> = items.iter().map(|item| &*item.limit.name).collect();
     misconfigured(&format_args!(
-        "a handler behind in_handler() answered without taking its limits ({}); call enforce() or \
-         enforce_within() of its RequestLimits, or waive() if nothing is to be charged",
+        "a handler behind in_handler() responded without charging its limits ({}); call enforce() or \
+         enforce_within() on its RequestLimits, or waive() to charge nothing",
         limits.join(", ")
     ));
 }
 
-/// The server or the layer is set up wrongly.
+/// The server or the layer is misconfigured.
 pub(super) fn misconfigured(mistake: &dyn std::fmt::Display) {
     error!("rate limits are set up wrongly: {mistake}");
 }

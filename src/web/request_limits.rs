@@ -12,12 +12,13 @@ use crate::web::answer::{Standing, set_retry_after};
 use crate::web::layer::Rules;
 use crate::web::note;
 
-/// The limits and keys of one request, for a handler that limits in its own transaction
-/// ([`enforce_within`](Self::enforce_within)): what it writes and what it is charged commit or roll back together, as no layer
-/// can have it. A handler without a transaction calls [`enforce`](Self::enforce).
+/// The limits and keys of one request, for a handler that charges them itself.
 ///
-/// A [`RateLimitLayer`](crate::web::RateLimitLayer) with [`in_handler`](crate::web::RateLimitLayer::in_handler) puts one
-/// among the extensions of each request; with axum it is an extractor. Clones belong to the same request.
+/// With [`enforce_within`](Self::enforce_within), the tokens and the handler's own writes commit or roll back together. A
+/// handler without a transaction calls [`enforce`](Self::enforce).
+///
+/// A [`RateLimitLayer`](crate::web::RateLimitLayer) with [`in_handler`](crate::web::RateLimitLayer::in_handler) inserts one
+/// into the extensions of each request. With axum it is an extractor. Clones belong to the same request.
 ///
 /// ```no_run
 /// # #[cfg(feature = "axum")]
@@ -46,7 +47,7 @@ use crate::web::note;
 /// async fn order(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<&'static str, AppError> {
 ///     let mut tx = limiter.pool().begin().await?;
 ///     sqlx::query("INSERT INTO orders DEFAULT VALUES").execute(&mut *tx).await?;
-///     limits.enforce_within(&mut tx).await?; // late: its rows stay locked until the commit
+///     limits.enforce_within(&mut tx).await?; // late: the rows of the limits stay locked until the commit
 ///     tx.commit().await?;
 ///     Ok("ordered")
 /// }
@@ -56,20 +57,20 @@ use crate::web::note;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-#[must_use = "nothing is limited unless the handler asks: enforce() or enforce_within() it"]
+#[must_use = "nothing is limited unless the handler calls enforce() or enforce_within()"]
 pub struct RequestLimits {
     rules: Arc<Rules>,
     items: Vec<Item>,
     told: Arc<Mutex<Told>>,
 }
 
-/// For a request without limits.
+/// The permit of a request without limits.
 const UNLIMITED: Permit = Permit { wait: None, remaining: f64::INFINITY };
 
-/// What was decided last, for the response.
+/// The last decision, for the fields of the response.
 #[derive(Default)]
 struct Told {
-    /// Whether the handler asked, or said that it will not.
+    /// Whether the handler has charged or waived its limits.
     asked: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
@@ -80,24 +81,24 @@ impl RequestLimits {
         Self { rules, items, told: Arc::default() }
     }
 
-    /// The limits, keys and costs that the layer has found: none if the request is skipped, or if no limit applies.
+    /// The limits, keys and costs of this request. Empty if the request is skipped, or if no limit applies.
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// One more, for what only the handler knows: the room in the body of a message, say. All are charged or none is.
+    /// Adds an item that only the handler knows, for example a chat room named in the body. All items are charged, or none.
     pub fn and(mut self, item: impl Into<Item>) -> Self {
         self.items.push(item.into());
         self
     }
 
-    /// The layer's limiter.
+    /// The limiter of the layer.
     pub fn limiter(&self) -> &Limiter {
         &self.rules.limiter
     }
 
-    /// Nothing is charged for this request, and that is meant. Without this, a handler that succeeds and has not asked is
-    /// taken for one that forgot to: that is traced, as an event of level ERROR.
+    /// States that this request is intentionally charged nothing. Without this, a handler that succeeds without charging its
+    /// limits is reported as a bug, with an event of level ERROR.
     pub fn waive(&self) {
         self.lock().asked = true;
     }
@@ -106,21 +107,23 @@ impl RequestLimits {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the tokens in the caller's transaction, and tells the layer what was decided, for the fields of the response.
-    /// Without items, there is a permit at once. As all limits [within](crate::Within) a transaction, late is best.
+    /// Takes the tokens in the caller's transaction. The layer adds the decision to the fields of the response. Call this late
+    /// in the transaction, because the rows of the limits stay locked until it ends. If there are no items, returns a permit
+    /// at once.
     ///
-    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and traced, and a permit.
+    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and logged, and a permit is returned.
     ///
     /// # Errors
-    /// [`Error::Denied`], and those of [`Within`](crate::Within). Return it and roll back;
-    /// [`error_response`](crate::web::error_response) makes the response of it, and with axum it is one. Failures of the database
-    /// are errors whatever [`OnFailure`](crate::web::OnFailure) or shadow mode say: the transaction has failed with them.
+    /// [`Error::Denied`], and the errors of [`Within`](crate::Within). Return the error and roll back.
+    /// [`error_response`](crate::web::error_response) turns it into a response; with axum it is one. A failure of the database
+    /// is an error even with [`OnFailure::Open`](crate::web::OnFailure::Open) or in shadow mode, because the transaction has
+    /// failed.
     ///
     /// # Cancel safety
-    /// As for [`Within`](crate::Within).
+    /// Not safe. The statement may still run on the server, so roll the transaction back.
     ///
     /// # In a transaction
-    /// Part of the caller's, as all calls [within](crate::Within) one.
+    /// Runs in the caller's transaction, and commits or rolls back with it: see [`Within`](crate::Within).
     pub async fn enforce_within(&self, connection: &mut PgConnection) -> Result<Permit, Error> {
         if self.items.is_empty() {
             return Ok(UNLIMITED);
@@ -131,11 +134,12 @@ impl RequestLimits {
         self.permit(decision)
     }
 
-    /// Takes the tokens in the limiter's own transaction, for a handler that has none. The layer puts the decision into the fields
-    /// of the response. The tokens stay spent whatever becomes of the request. Without items, it returns a permit at once.
+    /// Takes the tokens in a transaction of the limiter's own, for a handler without a transaction. The layer adds the decision
+    /// to the fields of the response. The tokens stay spent whatever happens to the request. If there are no items, returns a
+    /// permit at once.
     ///
-    /// It does what the layer does before a handler, at the moment that the handler chooses, and with the items that the handler
-    /// [adds](Self::and):
+    /// Without [`in_handler`](crate::web::RateLimitLayer::in_handler), the layer does the same before the handler runs. Here
+    /// the handler chooses the moment, and can [add](Self::and) items:
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
@@ -144,29 +148,29 @@ impl RequestLimits {
     ///
     /// async fn search(limits: RequestLimits, query: String) -> Result<String, pg_limiter::Error> {
     ///     if query.is_empty() {
-    ///         limits.waive(); // Nothing to search for costs nothing.
+    ///         limits.waive(); // An empty query costs nothing.
     ///         return Ok(String::new());
     ///     }
-    ///     limits.enforce().await?; // A denial is a 429 with the fields of the layer.
+    ///     limits.enforce().await?; // A denial becomes a 429 with the fields of the layer.
     ///     Ok(format!("results for {query}"))
     /// }
     /// # }
     /// ```
     ///
-    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and traced, and a permit. A failure of the
-    /// database is an error, or with [`OnFailure::Open`](crate::web::OnFailure::Open) or in shadow mode a permit, which has an
-    /// infinite `remaining`; that is traced.
+    /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and logged, and a permit is returned. After a
+    /// failure of the database, [`OnFailure::Open`](crate::web::OnFailure::Open) and shadow mode also return a permit, with an
+    /// infinite `remaining`, and log the failure.
     ///
     /// # Errors
-    /// [`Error::Denied`], and those of [`Limiter`]; [`error_response`](crate::web::error_response) makes the response of it, and
-    /// with axum it is one.
+    /// [`Error::Denied`], and the errors of [`Limiter`]. [`error_response`](crate::web::error_response) turns an error into a
+    /// response; with axum it is one.
     ///
     /// # Cancel safety
-    /// Safe: the tokens are taken or they are not, never in part. Count them as spent.
+    /// Safe: the tokens are taken or not, never in part. Count them as spent.
     ///
     /// # In a transaction
-    /// In one of the limiter's own: it stays, whatever becomes of the caller's. [`enforce_within`](Self::enforce_within) has the
-    /// same for the caller's.
+    /// Runs in a transaction of the limiter's own, which stays committed whatever happens to yours. In your transaction, call
+    /// [`enforce_within`](Self::enforce_within).
     pub async fn enforce(&self) -> Result<Permit, Error> {
         if self.items.is_empty() {
             return Ok(UNLIMITED);
@@ -179,7 +183,7 @@ impl RequestLimits {
         }
     }
 
-    /// Keeps the decision for the fields of the response.
+    /// Stores the decision for the fields of the response, and enforces it.
     fn permit(&self, decision: Decision) -> Result<Permit, Error> {
         let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
         if self.rules.shadow {
@@ -189,13 +193,13 @@ impl RequestLimits {
         decision.enforce()
     }
 
-    /// Puts what was decided into the response.
+    /// Adds the decision to the fields of the response.
     pub(super) fn tell<B>(&self, response: &mut Response<B>) {
         let told = self.lock();
         if !told.asked && !self.items.is_empty() && response.status().is_success() {
             note::not_asked(&self.items);
         }
-        // A handler that makes a 429 of its own need not think of it.
+        // For handlers that create their own 429 without it.
         if let Some(retry_after) = told.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
             set_retry_after(response.headers_mut(), retry_after);
         }

@@ -85,48 +85,48 @@ fn assert_refused(row: &[String], limit: &str, seconds: f64) {
 async fn a_trigger_refuses_the_rows_that_are_too_many_and_counts_those_that_were_written() {
     let rows = shown("trigger.sql").await;
     assert_eq!(row(&rows, "three posts")[0], "done");
-    assert_refused(row(&rows, "a third of ann, with one of bob"), "posts", 1800.0);
-    assert_eq!(row(&rows, "that of bob alone, whose token came back")[0], "done");
-    assert_eq!(row(&rows, "one of ann that is there already")[0], "done");
+    assert_refused(row(&rows, "a third post by ann, and one by bob"), "posts", 1800.0);
+    assert_eq!(row(&rows, "the post by bob alone: his token was rolled back")[0], "done");
+    assert_eq!(row(&rows, "a post by ann that exists already")[0], "done");
     assert_eq!(row(&rows, "90 events")[0], "done");
-    assert_refused(row(&rows, "90 more"), "events", 48.0);
-    let never = &row(&rows, "more than can ever be")[0];
+    assert_refused(row(&rows, "90 more events"), "events", 48.0);
+    let never = &row(&rows, "more events than the capacity")[0];
     assert!(never.starts_with("22023 count_exceeds_capacity"), "{never}");
-    assert_eq!(row(&rows, "two messages of ann")[0], "done");
+    assert_eq!(row(&rows, "two messages by ann")[0], "done");
     let exceeded = |what: &str, limit: &str, seconds: f64| {
         let row = row(&rows, what);
         assert_eq!(row[0], format!("RL429 rate limit exceeded: {limit}"));
         let after = retry_after(&row[1]);
         assert!(after > 0.0 && after <= seconds, "{row:?}");
     };
-    exceeded("a third one", "author", 1800.0);
-    assert_eq!(row(&rows, "one of bob in the same team")[0], "done");
-    exceeded("another one, with which the team has too many", "team", 1200.0);
-    assert_eq!(row(&rows, "that one in another team: bob was not charged")[0], "done");
+    exceeded("a third message by ann", "author", 1800.0);
+    assert_eq!(row(&rows, "one by bob in the same team")[0], "done");
+    exceeded("another by bob, which exceeds the limit of the team", "team", 1200.0);
+    assert_eq!(row(&rows, "the same in another team: bob was not charged")[0], "done");
     assert_eq!(row(&rows, "messages"), ["4"]);
-    for by_hand in ["a reset", "a bucket by hand"] {
+    for by_hand in ["a reset", "a direct change to a bucket"] {
         assert!(row(&rows, by_hand)[0].starts_with("42501 permission denied"), "{by_hand}");
     }
-    assert_eq!(row(&rows, "posts of ann"), ["2"]);
-    assert_eq!(row(&rows, "posts of bob"), ["2"]);
+    assert_eq!(row(&rows, "posts by ann"), ["2"]);
+    assert_eq!(row(&rows, "posts by bob"), ["2"]);
     assert_eq!(row(&rows, "events"), ["90"]);
 }
 
 #[tokio::test]
 async fn a_policy_refuses_the_rows_that_are_too_many() {
     let rows = shown("row_level_security.sql").await;
-    assert_refused(row(&rows, "four posts in one statement, and three are allowed"), "posts", 1200.0);
-    assert_eq!(row(&rows, "two of them: what was refused was not charged")[0], "done");
-    let other = &row(&rows, "one as bob")[0];
+    assert_refused(row(&rows, "four posts in one statement: three are allowed"), "posts", 1200.0);
+    assert_eq!(row(&rows, "two of them: the denied statement was not charged")[0], "done");
+    let other = &row(&rows, "a post as bob")[0];
     assert!(other.starts_with("42501 new row violates row-level security policy"), "{other}");
-    assert_eq!(row(&rows, "one that is there already: the policy counts it")[0], "done");
-    assert_refused(row(&rows, "so there is none left"), "posts", 1200.0);
-    let by_hand = &row(&rows, "the limiter by hand")[0];
+    assert_eq!(row(&rows, "a post that exists already: the policy counts it")[0], "done");
+    assert_refused(row(&rows, "one more: no token is left"), "posts", 1200.0);
+    let by_hand = &row(&rows, "a direct call to the limiter")[0];
     assert!(by_hand.starts_with("42501 permission denied"), "{by_hand}");
-    assert_eq!(row(&rows, "bob has a limit of his own")[0], "done");
-    assert_refused(row(&rows, "the owner, in the name of bob"), "posts", 1200.0);
-    assert_eq!(row(&rows, "posts of ann"), ["2"]);
-    assert_eq!(row(&rows, "posts of bob"), ["1"]);
+    assert_eq!(row(&rows, "a post by bob: each user has a separate bucket")[0], "done");
+    assert_refused(row(&rows, "three posts by the owner, as bob"), "posts", 1200.0);
+    assert_eq!(row(&rows, "posts by ann"), ["2"]);
+    assert_eq!(row(&rows, "posts by bob"), ["1"]);
 }
 
 /// A policy as the file warns of: `(SELECT ..)` around the call makes it one a statement.
@@ -159,25 +159,25 @@ async fn behind_postgrest_a_denial_is_a_429_with_retry_after() {
         assert!(body["hint"].is_string(), "{body}");
     };
     assert_eq!(row(&rows, "ann sends a message"), ["200", "", "sent, 1 left"]);
-    assert_eq!(status("an empty one, which is no message and free"), "400");
-    assert_eq!(row(&rows, "another"), ["200", "", "sent, 0 left"]);
-    refused("one too many", "messages", 1800);
-    assert_eq!(row(&rows, "bob"), ["200", "", "sent, 1 left"]);
-    assert_eq!(status("somebody who is not signed in"), "401");
+    assert_eq!(status("an empty message: invalid, and not charged"), "400");
+    assert_eq!(row(&rows, "a second message"), ["200", "", "sent, 0 left"]);
+    refused("a third message", "messages", 1800);
+    assert_eq!(row(&rows, "bob sends a message"), ["200", "", "sent, 1 left"]);
+    assert_eq!(status("a client that is not signed in"), "401");
     assert_eq!(row(&rows, "ann reads"), ["200", "", "3"]);
     assert_eq!(status("a search by GET"), "405");
-    assert_eq!(row(&rows, "by POST"), ["200", "", "2"]);
-    assert_eq!(status("and again"), "200");
-    refused("from the same address, which says that it is another", "searches", 1800);
-    let rest: Vec<_> = rows.iter().filter(|row| row[0] == "the rest of the six requests of ann").collect();
+    assert_eq!(row(&rows, "a search by POST"), ["200", "", "2"]);
+    assert_eq!(status("a second search"), "200");
+    refused("a third search, with a forged address", "searches", 1800);
+    let rest: Vec<_> = rows.iter().filter(|row| row[0] == "the rest of the six requests by ann").collect();
     assert_eq!(rest.len(), 4);
     assert!(rest.iter().all(|row| row[1] == "200"), "{rest:?}");
-    refused("any other", "requests", 600);
-    refused("and reading", "requests", 600);
-    assert_eq!(status("a way around"), "403");
+    refused("one more request by ann", "requests", 600);
+    refused("a read by ann", "requests", 600);
+    assert_eq!(status("a direct call to the limiter"), "403");
 
-    assert_eq!(row(&rows, "messages of user ann"), ["2"]);
-    assert_eq!(row(&rows, "messages of user bob"), ["1"]);
+    assert_eq!(row(&rows, "messages by user ann"), ["2"]);
+    assert_eq!(row(&rows, "messages by user bob"), ["1"]);
     for (bucket, left) in [
         ("user ann: messages", "0"),
         ("user bob: messages", "1"),

@@ -51,8 +51,8 @@ async fn signup_global_admits_as_many_as_the_limit_has_whoever_comes_at_once() {
     let counts = |counts: &std::collections::BTreeMap<String, usize>| {
         counts.iter().map(|(what, count)| (what.clone(), *count)).collect::<Vec<_>>()
     };
-    assert_eq!(counts(&story.bot), [("refused by sign_ups_per_address".into(), 25), ("welcome".into(), 5)]);
-    assert_eq!(counts(&story.people), [("refused by sign_ups".into(), 55), ("welcome".into(), 95)]);
+    assert_eq!(counts(&story.bot), [("accepted".into(), 5), ("denied by sign_ups_per_address".into(), 25)]);
+    assert_eq!(counts(&story.people), [("accepted".into(), 95), ("denied by sign_ups".into(), 55)]);
     assert!(!story.twice);
     assert_eq!((story.accounts, story.left), (100, 0.0));
 }

@@ -1,5 +1,5 @@
-//! Every call of a statement is answered as of the time at which the statement has all of its rows: one that was decided
-//! before a wait must not leave what flowed in meanwhile to the next caller as well.
+//! Every call of a statement is answered as of the time at which the statement has locked all of its rows. Otherwise, what
+//! flows in during a wait would be granted twice: to a call that was decided before the wait, and to the next caller.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::shards_contended::{LEVELS, session};
 use crate::support::Database;
 use crate::support::gate::until_waiting;
 
-/// Two calls in one statement: all ten tokens of the bucket, which are back after four seconds, and one of another limit.
+/// Two calls in one statement: one takes all ten tokens of the bucket, which refills in four seconds, and one takes a token
+/// of another limit.
 fn batch(bucket: &str, other: (&str, &str)) -> String {
     format!(
         "SELECT coalesce(call_admitted[1], 1) = 1 AND coalesce(call_admitted[2], 1) = 1 AS ok
@@ -25,9 +26,9 @@ fn ten_more(bucket: &str) -> String {
     format!("SELECT ok FROM rate_limit('{bucket}', 'k', 'token_bucket', 10, '4 seconds', count => 10)")
 }
 
-/// What the other call waits for: a row that somebody holds, and one that somebody has put there and not committed.
+/// The other call waits for a row that another transaction has locked, or has inserted and not committed.
 #[tokio::test]
-async fn a_call_that_was_decided_before_a_wait_of_its_batch_is_answered_as_of_its_end() {
+async fn a_call_decided_before_its_batch_waits_is_answered_as_of_the_end_of_the_wait() {
     for level in LEVELS {
         let kinds = ["sliding_window", "fixed_window", "token_bucket"];
         let cases = kinds.map(|kind| [(kind, false, "a"), (kind, false, "z"), (kind, true, "a"), (kind, true, "z")]);
@@ -62,5 +63,5 @@ async fn is_answered_as_of_the_end(level: &str, kind: &str, is_new: bool, bucket
     assert!(first, "{case}");
     let second: bool =
         sqlx::query_scalar(AssertSqlSafe(ten_more(bucket))).fetch_one(&database.pool).await.expect("a decision");
-    assert!(!second, "{case}: 20 tokens of 10 in 4 seconds at once");
+    assert!(!second, "{case}: 20 tokens at once from a bucket of 10 in 4 seconds");
 }

@@ -1,5 +1,5 @@
-//! Bad input, one by one, from Rust, from SQL and from limits files: the named error, and nothing written. The tool's
-//! side is in `tool.rs`.
+//! Invalid input from Rust, from SQL and from limits files: each case returns its own error and writes nothing. `tool.rs`
+//! tests the tool.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ fn limits() -> Limits {
 }
 
 #[tokio::test]
-async fn impossible_calls_from_rust() {
+async fn invalid_calls_from_rust_are_rejected() {
     let database = Database::migrated().await;
-    // No connection at all: nothing is sent.
+    // This pool cannot connect: the error comes before anything is sent.
     let nowhere = sqlx::PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nowhere").expect("a URL");
     let limiter = Limiter::new(nowhere, limits());
     let mut conn = database.pool.acquire().await.expect("a connection");
@@ -78,7 +78,7 @@ async fn impossible_calls_from_rust() {
 }
 
 #[test]
-fn impossible_limits_from_rust() {
+fn invalid_limits_from_rust_are_rejected() {
     let tokens = |rate: f64| Limit::token_bucket(rate, MINUTE);
     let cases: Vec<(&str, Result<Limit, InvalidLimit>)> = vec![
         ("the rate 0 ", tokens(0.0).build()),
@@ -100,7 +100,7 @@ fn impossible_limits_from_rust() {
     ];
     for (reason, limit) in cases {
         let error = limit.expect_err(reason);
-        assert!(error.to_string().contains(reason), "{error}, not {reason}");
+        assert!(error.to_string().contains(reason), "expected {reason}: {error}");
     }
     let error = Limits::new().define("bad", tokens(0.0)).expect_err("a rate of 0");
     assert!(error.to_string().contains("\"bad\""), "{error}");
@@ -110,9 +110,9 @@ fn impossible_limits_from_rust() {
     }
 }
 
-/// The same from SQL: what is wrong stands first in the message, under SQLSTATE 22023.
+/// The same from SQL: the message begins with the error's code, and SQLSTATE is 22023.
 #[tokio::test]
-async fn impossible_calls_and_limits_from_sql() {
+async fn invalid_calls_and_limits_from_sql_are_rejected() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let bucket = "kind => 'token_bucket', rate => 10, period => '1 minute'";
@@ -165,7 +165,7 @@ async fn impossible_calls_and_limits_from_sql() {
             let error = sqlx::query(AssertSqlSafe(sql.clone())).execute(&mut conn).await.expect_err(&sql);
             let error = error.into_database_error().expect("a database error");
             assert_eq!(error.code().as_deref(), Some("22023"), "{sql}: {error}");
-            assert!(error.message().starts_with(&format!("{code}: ")), "{sql}: {error}, not {code}");
+            assert!(error.message().starts_with(&format!("{code}: ")), "{sql}: expected {code}: {error}");
         }
     }
     for sql in ["SELECT rate_limit_reset('a', NULL)", "SELECT rate_limit_reset(NULL::text)"] {
@@ -175,7 +175,7 @@ async fn impossible_calls_and_limits_from_sql() {
 }
 
 #[test]
-fn limits_files_name_the_limit_and_the_field() {
+fn limits_file_errors_name_the_limit_and_the_field() {
     let good = "kind = \"token_bucket\"\nrate = 10\nperiod = \"1m\"\n";
     let cases = [
         ("color", format!("[limits.a]\n{good}color = 1")),
@@ -200,7 +200,7 @@ fn limits_files_name_the_limit_and_the_field() {
         let error = Limits::from_toml(&text).expect_err(&text).to_string();
         assert!(error.contains("\"a\"") && error.contains(field), "{text}\n{error}");
         let json: toml::Value = toml::from_str(&text).expect("TOML");
-        // NaN is no JSON.
+        // JSON has no NaN.
         if let Ok(json) = serde_json::to_string(&json)
             && !json.contains("null")
         {
@@ -214,13 +214,13 @@ fn limits_files_name_the_limit_and_the_field() {
     assert_eq!(Limits::from_toml("").expect("no limits").iter().count(), 0);
 }
 
-/// The rules stand in Rust, so that nothing is sent, and in SQL, for those who call from there: they are the same.
+/// The rules exist in Rust, so that nothing invalid is sent, and in SQL, for callers from SQL. Both accept the same limits.
 #[tokio::test]
-async fn rust_and_sql_judge_limits_alike() {
+async fn rust_and_sql_accept_the_same_limits() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let tokens = [None, Some(-1.0), Some(0.0), Some(5.0), Some(1e100), Some(1.1e100)];
-    // 3.5 tokens are enough for 3, 5 for 5.
+    // 3.5 tokens cover a count of 3, 5 tokens one of 5.
     let bounds = [0, 1, 3, 4, 5, 6, 1000, 1001].map(Some);
     let mut shards = bounds.into_iter().flat_map(|bound| [None, bound, None]).chain([None]).cycle();
     let (mut taken, mut refused) = (0, 0);
@@ -259,7 +259,7 @@ async fn rust_and_sql_judge_limits_alike() {
             }
         }
     }
-    assert!(taken > 100 && refused > 3000, "{taken} taken, {refused} refused");
+    assert!(taken > 100 && refused > 3000, "{taken} accepted, {refused} rejected");
 
     // Names, keys and counts, at both sides of their bounds.
     let bucket = Limit::token_bucket(1e100, MINUTE).build().expect("a limit");
@@ -288,9 +288,9 @@ async fn rust_and_sql_judge_limits_alike() {
     }
 }
 
-/// The list in the SQL is that of the kinds.
+/// The list in SQL equals that of `Kind`.
 #[tokio::test]
-async fn an_unknown_kind_is_answered_with_the_list_of_kinds() {
+async fn an_unknown_kind_error_lists_the_kinds() {
     let database = Database::migrated().await;
     let mut conn = database.pool.acquire().await.expect("a connection");
     let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
@@ -315,7 +315,7 @@ fn kinds_have_one_name() {
 }
 
 #[test]
-fn limits_files_say_the_same_as_code() {
+fn limits_files_and_code_define_the_same_limits() {
     let text = r#"
         [limits.send_message]
         kind = "token_bucket"

@@ -1,4 +1,4 @@
-//! Callers who wait at the same time are decided together, each as if he had asked alone.
+//! Calls that wait at the same time are decided in one batch, each as if it had been made alone.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn clock(database: &Database) -> i64 {
 }
 
 #[tokio::test]
-async fn many_callers_take_few_batches_and_are_served_in_their_order() {
+async fn many_callers_need_few_batches_and_are_served_in_order() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let database = Database::migrated().await;
         let limiter = limiter(&database.pool, limits(), |config| config.isolation = isolation);
@@ -76,7 +76,7 @@ async fn a_batch_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_and_serves_those_who_are_in() {
+async fn a_full_queue_rejects_new_calls_and_serves_waiting_ones() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, limits(), |config| (config.lanes, config.max_waiting) = (1, 10));
     let gate = Gate::close(&database, &limiter, 1).await;
@@ -89,17 +89,17 @@ async fn a_full_queue_refuses_and_serves_those_who_are_in() {
         }
     }
     assert_eq!(taken(&limiter, "k").await, 10.0);
-    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed(), "there is room again");
+    assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed(), "the queue has room again");
 }
 
-/// Who has given up makes room.
+/// A dropped call frees its place in the queue.
 #[tokio::test]
-async fn callers_who_have_gone_do_not_fill_the_queue() {
+async fn dropped_calls_do_not_fill_the_queue() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, limits(), |config| (config.lanes, config.max_waiting) = (1, 10));
     let gate = Gate::close(&database, &limiter, 1).await;
     for _ in 0..25 {
-        assert!(limiter.limit(("a", "k")).now_or_never().is_none(), "let in, and gone");
+        assert!(limiter.limit(("a", "k")).now_or_never().is_none(), "enqueued, and dropped");
     }
     let decisions = gate.gathered([limiter.limit(("a", "k"))]).await;
     assert!(decisions.into_iter().all(|decision| decision.expect("a decision").is_allowed()));
@@ -139,7 +139,7 @@ async fn a_bad_call_fails_alone() {
             for (nth, said) in said.into_iter().enumerate() {
                 match (nth, said) {
                     (25, Err(Error::Database { source })) => {
-                        let database = source.as_database_error().expect("what the server says");
+                        let database = source.as_database_error().expect("the server's error");
                         assert_eq!((database.code().as_deref(), database.message()), (Some("22023"), "spoilt"));
                     }
                     (25, other) => panic!("the bad one: {other:?}"),
@@ -151,9 +151,9 @@ async fn a_bad_call_fails_alone() {
     }
 }
 
-/// What passes when tried again fails nobody and charges nobody twice.
+/// A batch that succeeds on a retry fails no call and charges no call twice.
 #[tokio::test]
-async fn a_conflict_is_tried_again_for_all() {
+async fn a_conflict_is_retried_for_the_whole_batch() {
     let database = Database::migrated().await;
     bad_key(&database, "40001", 3).await;
     let limiter = one_lane(&database.pool);
@@ -168,11 +168,12 @@ fn with_deadline(pool: &PgPool, policy: RetryPolicy) -> Limiter {
     limiter(pool, limits(), |config| (config.lanes, config.retry) = (1, policy))
 }
 
-/// Behind a held row, each has the time that he was promised, however long those had waited who were taken with him.
+/// Behind a locked row, each call has the whole time until its own deadline, however long the others in its batch have
+/// waited.
 #[tokio::test]
-async fn a_deadline_is_each_callers_own() {
+async fn each_call_has_its_own_deadline() {
     let database = Database::migrated().await;
-    // Which of two clocks is first, the client's or the server's, is a matter of chance.
+    // Several keys, because chance decides which time limit ends first: the client's or the server's.
     futures_util::future::join_all(["k", "l", "m", "n"].map(|key| outlives_an_older_one(&database, key))).await;
 }
 
@@ -194,13 +195,13 @@ async fn outlives_an_older_one(database: &Database, key: &str) {
         holder.rollback().await.expect("rollback");
     };
     let (late, ()) = tokio::join!(later(2_400), release);
-    assert!(late.expect("there were 2 s left when the row was let go").is_allowed());
+    assert!(late.expect("2 s were left when the row was unlocked").is_allowed());
     assert_eq!(taken(&limiter, key).await, 1.0);
 }
 
-/// No time is left for the first to be tried again, but for the others there is.
+/// The first call has no time left for a retry, but the others have.
 #[tokio::test]
-async fn one_whose_time_is_up_does_not_end_the_attempts_of_the_others() {
+async fn an_expired_call_does_not_end_the_retries_of_the_others() {
     let database = Database::migrated().await;
     bad_key(&database, "40001", 1).await;
     let pause = Duration::from_millis(900);
@@ -219,12 +220,12 @@ async fn one_whose_time_is_up_does_not_end_the_attempts_of_the_others() {
         tokio::join!(limiter.limit(("a", "k")), gate.open()).0
     };
     let (_, young) = tokio::join!(old, young);
-    assert!(young.expect("there were 3 s left").is_allowed());
+    assert!(young.expect("3 s were left").is_allowed());
 }
 
-/// A row that somebody else holds is the trouble of those who ask for it.
+/// Only the calls that need a locked row wait for it.
 #[tokio::test]
-async fn a_held_row_does_not_keep_its_neighbours_from_their_answers() {
+async fn a_locked_row_does_not_delay_the_other_calls_of_its_batch() {
     let database = Database::migrated().await;
     let limiter =
         with_deadline(&database.pool, RetryPolicy { deadline: Duration::from_secs(4), ..RetryPolicy::default() });
@@ -235,13 +236,13 @@ async fn a_held_row_does_not_keep_its_neighbours_from_their_answers() {
     let error = said.next().expect("an answer").expect_err("the row is held");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     for neighbour in said {
-        assert!(neighbour.expect("nobody holds that row").is_allowed());
+        assert!(neighbour.expect("that row is not locked").is_allowed());
     }
     holder.rollback().await.expect("rollback");
 }
 
 #[tokio::test]
-async fn who_goes_before_the_batch_is_formed_is_not_charged() {
+async fn a_call_dropped_before_its_batch_forms_is_not_charged() {
     let database = Database::migrated().await;
     let limiter = one_lane(&database.pool);
     let gate = Gate::close(&database, &limiter, 1).await;
@@ -254,11 +255,11 @@ async fn who_goes_before_the_batch_is_formed_is_not_charged() {
     assert_eq!((taken(&limiter, "k").await, taken(&limiter, "l").await), (5.0, 0.0));
 }
 
-/// What is tried again is a new batch.
+/// A retry forms a new batch.
 #[tokio::test]
-async fn who_goes_between_two_attempts_is_not_charged() {
+async fn a_call_dropped_between_two_attempts_is_not_charged() {
     let database = Database::migrated().await;
-    bad_key(&database, "40001", 2).await; // The first time it is tried again without a pause.
+    bad_key(&database, "40001", 2).await; // The first retry follows without a pause.
     let pause = Duration::from_secs(2);
     let policy =
         RetryPolicy { deadline: Duration::from_secs(60), initial: pause, max: pause, ..RetryPolicy::default() };
@@ -267,7 +268,7 @@ async fn who_goes_between_two_attempts_is_not_charged() {
     let goes = futures_util::future::join_all((0..20).map(|_| limiter.limit(("a", "k"))));
     let goes = async {
         tokio::select! {
-            _ = goes => panic!("two attempts have failed, and the third is after a pause"),
+            _ = goes => panic!("two attempts have failed, and the third follows after a pause"),
             () = async {
                 while limiter.retries() < 2 {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -280,9 +281,9 @@ async fn who_goes_between_two_attempts_is_not_charged() {
     assert_eq!(taken(&limiter, "k").await, 1.0);
 }
 
-/// The statement goes on: the neighbours get what is theirs, and the balance tells what was charged.
+/// The statement goes on: the other calls get their decisions, and the balance shows what was charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_goes_while_his_batch_is_under_way_harms_nobody() {
+async fn a_call_dropped_during_its_batch_affects_no_other() {
     let database = Database::migrated().await;
     let limiter = one_lane(&database.pool);
     limiter.charge(("a", "k", 0)).await.expect("a row");
@@ -322,11 +323,11 @@ async fn who_goes_while_his_batch_is_under_way_harms_nobody() {
     }
     assert!(told >= 9.0);
     let (k, l) = (taken(&limiter, "k").await, taken(&limiter, "l").await);
-    assert!(k == l && (told..=30.0).contains(&k), "{k} and {l} were taken, {told} were told");
+    assert!(k == l && (told..=30.0).contains(&k), "{k} and {l} were taken, {told} calls returned");
 }
 
 #[tokio::test]
-async fn close_answers_everyone_and_leaves_no_connection() {
+async fn close_answers_every_call_and_leaves_no_connection() {
     let database = Database::migrated().await;
     let pool = lazy_pool(&database, "limited");
     let limiter = limiter(&pool, limits(), |config| config.lanes = 4);
@@ -336,7 +337,7 @@ async fn close_answers_everyone_and_leaves_no_connection() {
     let calls = futures_util::future::join_all(keys.iter().map(|key| limiter.limit(("a", key.as_str()))));
     let ((), said, ()) = tokio::join!(
         async {
-            tokio::task::yield_now().await; // After the callers.
+            tokio::task::yield_now().await; // Close after the calls are made.
             limiter.close().await;
         },
         calls,
@@ -364,16 +365,16 @@ async fn close_answers_everyone_and_leaves_no_connection() {
     tx.commit().await.expect("commit");
 }
 
-/// From the first poll on, in all lanes, and even if nobody waits for the end of it.
+/// `close` takes effect at its first poll, in all lanes, even if its future is dropped.
 #[tokio::test]
-async fn close_lets_nothing_in_whichever_lane_is_busy() {
+async fn close_rejects_new_calls_whichever_lane_is_busy() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, limits(), |config| config.lanes = 4);
     let gate = Gate::close(&database, &limiter, 4).await;
     assert!(limiter.close().now_or_never().is_none(), "calls are under way");
     for nth in 0..64 {
         let said = limiter.limit(("a", nth.to_string())).now_or_never();
-        assert!(matches!(said, Some(Err(Error::Closed))), "key {nth} was let in: {said:?}");
+        assert!(matches!(said, Some(Err(Error::Closed))), "key {nth} was not rejected: {said:?}");
     }
     gate.open().await;
     limiter.close().await;

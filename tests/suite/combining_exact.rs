@@ -1,4 +1,4 @@
-//! What the combining engine does to rows: the time they are decided by, the order they are locked in, how they are found.
+//! How the combining engine handles rows: at which time it decides them, in which order it locks them, how it finds them.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ use crate::support::gate::{CENTURY, Gate, hold, limiter, until_waiting, waiting}
 const CAPACITY: usize = 10;
 const HELD_FOR: Duration = Duration::from_secs(3);
 
-/// In the time for which the row is held, more than the capacity flows in.
+/// While the row is locked, more than the capacity would flow in.
 fn fast() -> Limits {
     let fast = |limits: Limits, name| limits.define(name, Limit::token_bucket(10, Duration::from_secs(2)));
     let limits = fast(Limits::new(), "a").and_then(|limits| fast(limits, "b")).expect("limits");
     limits.define("pages", Limit::fixed_window(1_000, CENTURY)).expect("limits")
 }
 
-/// What the callers who wait for the row ask.
+/// The calls that wait for the row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
-    /// As many as there is enough for in the batch that waits.
+    /// The waiting batch has as many calls as the bucket has tokens.
     Plain,
     /// The same, with another bucket in the batch.
     TwoKeys,
-    /// Many in the batch that waits, more than there is enough for.
+    /// The waiting batch has more calls than the bucket has tokens.
     PlainTogether,
-    /// With another bucket, each.
+    /// Each call names a second bucket.
     Groups,
-    /// With calls of other kinds in the batch.
+    /// The batch includes calls on other kinds of limits.
     Mixed,
-    /// There is no row yet, but somebody is about to put one there.
+    /// The row does not exist yet: another transaction has inserted it and not committed.
     FirstCalls,
 }
 
@@ -64,8 +64,8 @@ async fn one_of(limiter: &Limiter, asked: Asked, nth: usize) -> usize {
     usize::from(limiter.limit(items).await.expect("a decision").is_allowed() && counts)
 }
 
-/// Somebody holds the row and takes nothing in the end. However many wait, and whatever would have flowed in meanwhile
-/// if the bucket had not been full: when they are let in, there is the capacity and no more.
+/// A transaction locks the row of a full bucket, and rolls back. The calls that waited are admitted up to the capacity and
+/// no more, however many they are: a full bucket gains nothing during the wait.
 async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String> {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, fast(), |config| (config.isolation, config.lanes) = (isolation, 1));
@@ -92,18 +92,18 @@ async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String
     let others = join_all((0..2 * CAPACITY).map(|nth| one_of(&limiter, asked, nth)));
     let release = async {
         tokio::time::sleep(HELD_FOR).await;
-        // Before, or the time until this task is told would count as given away.
+        // Measured before the rollback, so that all refill after it is counted.
         let released = std::time::Instant::now();
         holder.rollback().await.expect("rollback");
         released
     };
     let (others, released) = tokio::join!(others, release);
     let admitted: usize = first.await.expect("a task").into_iter().chain(others).sum();
-    // What flowed in while they were served.
+    // The refill while they were decided.
     let since = released.elapsed().as_secs_f64() * 5.0;
     match (CAPACITY as f64..=CAPACITY as f64 + since).contains(&(admitted as f64)) {
         true => Ok(()),
-        false => Err(format!("{asked:?}: {admitted} were let in, {since} flowed in")),
+        false => Err(format!("{asked:?}: {admitted} were admitted, {since} flowed in")),
     }
 }
 
@@ -116,18 +116,18 @@ async fn all_are_let_in_at_once(isolation: Isolation) {
 }
 
 #[tokio::test]
-async fn serializable_waiters_are_not_given_what_flowed_in_while_the_bucket_was_full() {
+async fn serializable_waiters_get_at_most_the_capacity_of_a_full_bucket() {
     all_are_let_in_at_once(Isolation::Serializable).await;
 }
 
 #[tokio::test]
-async fn read_committed_waiters_are_not_given_what_flowed_in_while_the_bucket_was_full() {
+async fn read_committed_waiters_get_at_most_the_capacity_of_a_full_bucket() {
     all_are_let_in_at_once(Isolation::ReadCommitted).await;
 }
 
-/// The same in callers' transactions, each waiting on his own.
+/// The same in callers' transactions, each of which waits alone.
 #[tokio::test]
-async fn waiting_transactions_are_not_given_what_flowed_in_while_the_bucket_was_full() {
+async fn waiting_transactions_get_at_most_the_capacity_of_a_full_bucket() {
     let mut wrong = Vec::new();
     for (level, asked) in [
         ("READ COMMITTED", Asked::Plain),
@@ -160,7 +160,7 @@ async fn waiting_transactions_are_not_given_what_flowed_in_while_the_bucket_was_
         let release = async {
             until_waiting(&database, 1).await;
             tokio::time::sleep(HELD_FOR).await;
-            // Before, or the time until this task is told would count as given away.
+            // Measured before the rollback, so that all refill after it is counted.
             let released = std::time::Instant::now();
             holder.rollback().await.expect("rollback");
             released
@@ -170,7 +170,7 @@ async fn waiting_transactions_are_not_given_what_flowed_in_while_the_bucket_was_
         let left = limiter.peek(("a", "k")).await.expect("a balance").remaining();
         let since = released.elapsed().as_secs_f64() * 5.0;
         if left > since + 0.1 {
-            wrong.push(format!("{level} {asked:?}: all 10 were taken, and {left} are there"));
+            wrong.push(format!("{level} {asked:?}: all 10 were taken, and {left} are left"));
         }
     }
     assert_eq!(wrong, [""; 0]);
@@ -180,9 +180,9 @@ fn slow() -> Limits {
     Limits::new().define("a", Limit::token_bucket(100, CENTURY)).expect("a limit")
 }
 
-/// A batch and a group of the same two keys, one of which has no row yet: they take their rows in one order.
+/// A batch and a group of the same two keys, one of which has no row yet, lock their rows in the same order.
 #[tokio::test]
-async fn a_batch_and_a_group_do_not_wait_for_each_other_in_a_circle() {
+async fn a_batch_and_a_group_do_not_deadlock() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let database = Database::migrated().await;
         let limiter = limiter(&database.pool, slow(), |config| (config.isolation, config.lanes) = (isolation, 1));
@@ -196,7 +196,7 @@ async fn a_batch_and_a_group_do_not_wait_for_each_other_in_a_circle() {
         let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
         let group = async {
             until_waiting(&database, 1).await;
-            // The batch waits for its third row. Now somebody comes who wants the first two.
+            // The batch waits for its third row. Another transaction now asks for the first two.
             let mut tx = conn.begin().await.expect("begin");
             let done = std::cell::Cell::new(false);
             let group = async {
@@ -209,7 +209,7 @@ async fn a_batch_and_a_group_do_not_wait_for_each_other_in_a_circle() {
                 said
             };
             let release = async {
-                // It does not wait if it came before the batch.
+                // The group does not wait if it locked its rows before the batch.
                 while waiting(&database).await < 2 && !done.get() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
@@ -220,16 +220,17 @@ async fn a_batch_and_a_group_do_not_wait_for_each_other_in_a_circle() {
         let (batch, group) = tokio::join!(batch, group);
         assert!(group.expect("a decision").is_allowed(), "{isolation:?}");
         assert!(batch.into_iter().all(|said| said.expect("a decision").is_allowed()), "{isolation:?}");
-        database.execute("SELECT pg_sleep(1.2)").await; // Until the statistics are told, at the latest.
+        database.execute("SELECT pg_sleep(1.2)").await; // Statistics are reported by then.
         let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
         let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&database.pool).await.expect("statistics");
         assert_eq!(deadlocks, 0, "{isolation:?}");
     }
 }
 
-/// Batches with the same keys in many processes' order, some of them new: conflicts are tried again, and nobody fails.
+/// Several handles send batches with the same keys in different orders, some of them new. Conflicts are retried, and no call
+/// fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn batches_of_rivals_with_the_same_keys_all_get_through() {
+async fn competing_batches_on_the_same_keys_all_succeed() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let database = Database::migrated().await;
         let rivals: Vec<Limiter> = (0..4)
@@ -262,7 +263,7 @@ async fn batches_of_rivals_with_the_same_keys_all_get_through() {
     }
 }
 
-/// Counted by a trigger in the engine's own session, at the end of each of its transactions.
+/// A trigger counts in the engine's own session, at the end of each transaction.
 const COUNT_SCANS: &str = "
     CREATE TABLE scans (seq_scan bigint, seq_tup_read bigint, idx_tup_fetch bigint);
     CREATE FUNCTION count_scans() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -273,7 +274,7 @@ const COUNT_SCANS: &str = "
     CREATE TRIGGER count_scans AFTER INSERT OR UPDATE OR DELETE ON rate_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_scans()";
 
-/// Plans are made for an empty table and kept while it grows: a batch still reads the rows it asks for, and no others.
+/// Plans are made for an empty table and kept while it grows. A batch still reads only the rows that it asks for.
 #[tokio::test]
 async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
@@ -308,15 +309,15 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
             let told = format!("{isolation:?}, groups: {groups}: {seen:?}");
             assert!(seen.3 >= 10, "{told}");
             assert_eq!((seen.0, seen.1), (0, 0), "{told}");
-            // The counters are those of ten batches; one look at all of the table would be 20,000.
+            // The counters cover ten batches; one scan of the whole table would add 20,000.
             assert!(seen.2 <= 10 * 12 * 65, "{told}");
         }
     }
 }
 
-/// A held row and a deadline: what was not decided is not charged.
+/// A call that reaches its deadline behind a locked row is not charged.
 #[tokio::test]
-async fn who_is_told_that_nothing_was_decided_has_paid_nothing() {
+async fn a_call_reported_as_undecided_is_not_charged() {
     let database = Database::migrated().await;
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let limiter = limiter(&database.pool, slow(), |config| {

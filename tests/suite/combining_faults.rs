@@ -1,4 +1,4 @@
-//! The combining engine when something breaks: connections, runtimes, poolers.
+//! The combining engine when connections, runtimes or poolers fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -40,7 +40,7 @@ async fn kill(database: &Database, name: &str, most: i64) -> u64 {
     pids.len() as u64
 }
 
-/// Asks until told to stop: how often he was admitted.
+/// Calls until `stop` is set, and returns how often it was admitted.
 async fn hammer(limiter: Limiter, nth: u32, stop: Arc<AtomicBool>) -> u32 {
     let mut admitted = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -76,15 +76,15 @@ async fn under_load_lost_connections_are_replaced_and_nothing_is_over_admitted()
     for task in tasks {
         admitted += task.await.expect("a task");
     }
-    let after = limiter.limit(("a", "m")).await.expect("it works again by itself");
+    let after = limiter.limit(("a", "m")).await.expect("it recovers automatically");
     assert!(after.is_allowed() && admitted > 0);
     let taken = f64::from(CAPACITY) - left(&limiter, "k").await;
-    assert!(admitted <= CAPACITY && taken >= f64::from(admitted), "{admitted} were admitted, {taken} are gone");
+    assert!(admitted <= CAPACITY && taken >= f64::from(admitted), "{admitted} were admitted, {taken} taken");
 }
 
-/// At once, and after a time in which the connection was not used.
+/// At once, and after the connection was idle for a while.
 #[tokio::test]
-async fn an_idle_connection_that_was_lost_is_noticed() {
+async fn a_lost_idle_connection_is_noticed() {
     let database = Database::migrated().await;
     let pool = lazy_pool(&database, "limited");
     let limiter = limiter(&pool, limits(), |config| config.lanes = 1);
@@ -97,9 +97,9 @@ async fn an_idle_connection_that_was_lost_is_noticed() {
     assert_eq!(left(&limiter, "k").await, f64::from(CAPACITY - 6));
 }
 
-/// Tells which setting the limiter's writes run with.
+/// A trigger records the setting that each of the limiter's writes runs with.
 #[tokio::test]
-async fn relaxed_durability_is_for_the_limiters_own_transactions_only() {
+async fn relaxed_durability_applies_to_the_limiters_own_transactions_only() {
     let database = Database::migrated().await;
     database
         .execute(
@@ -144,7 +144,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// In its own runtime, so that the pool of the test's outlives those of the limiter.
+/// In its own runtime, so that the test's pool outlives the runtimes that the limiter is used from.
 fn shared_limiter(home: &Runtime) -> (Database, Limiter) {
     let database = home.block_on(Database::migrated());
     let limiter = home.block_on(async {
@@ -155,16 +155,16 @@ fn shared_limiter(home: &Runtime) -> (Database, Limiter) {
     (database, limiter)
 }
 
-/// Nobody waits for ever: the deadline is at 4 s.
+/// Makes one call. The limiter's deadline is 4 s, so no answer in 20 s means a dead lane.
 fn ask(runtime: &Runtime, limiter: &Limiter) -> Result<bool, Error> {
     let call = async { tokio::time::timeout(Duration::from_secs(20), limiter.limit(("a", "k"))).await };
     let said = runtime.block_on(call).expect("no answer in 20 s: the lane is dead");
     said.map(|decision| decision.is_allowed())
 }
 
-/// A decision, or at first an error that says what happened; and then decisions.
+/// The first two calls may return an error that reports the failure; all later ones return decisions.
 fn works_again(runtime: &Runtime, limiter: &Limiter) {
-    // One for the driver and one for its connection: they may end one after the other.
+    // One error for the driver and one for its connection: they may end one after the other.
     for _ in 0..2 {
         match ask(runtime, limiter) {
             Ok(allowed) => assert!(allowed),
@@ -203,9 +203,9 @@ fn a_driver_that_never_ran_leaves_no_dead_lane() {
     works_again(&runtime(), &limiter);
 }
 
-/// The runtime that the driver runs on is there, but nobody runs it.
+/// The driver's runtime still exists, but no thread runs it.
 #[test]
-fn a_runtime_that_stands_still_does_not_stop_the_calls_of_others() {
+fn a_runtime_that_is_not_run_does_not_block_calls_from_others() {
     let home = runtime();
     let (_database, limiter) = shared_limiter(&home);
     let still = runtime();
@@ -215,13 +215,13 @@ fn a_runtime_that_stands_still_does_not_stop_the_calls_of_others() {
     works_again(&home, &limiter);
 }
 
-/// Whose runtime goes on is told what happened to his call, and not that the limiter is closed.
+/// Calls on a runtime that goes on return what happened to them, not that the limiter is closed.
 #[test]
-fn a_runtime_that_ends_tells_those_who_wait_in_others() {
+fn calls_waiting_in_other_runtimes_are_answered_when_a_runtime_ends() {
     let home = runtime();
     let (_database, limiter) = shared_limiter(&home);
     let ends = runtime();
-    // Drives the lane: begun, and then left in the middle.
+    // This call drives the lane; it is begun, and then not polled any more.
     ends.block_on(async {
         let call = limiter.limit(("a", "k"));
         tokio::pin!(call);
@@ -235,14 +235,14 @@ fn a_runtime_that_ends_tells_those_who_wait_in_others() {
         tokio::task::spawn_blocking(move || drop(ends)).await.expect("the end of the other runtime");
         let said = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("answers");
         for said in said {
-            assert!(!matches!(said, Err(Error::Closed)), "nobody has closed anything");
+            assert!(!matches!(said, Err(Error::Closed)), "nothing was closed");
         }
     });
     works_again(&home, &limiter);
 }
 
-/// A pooler that takes no settings at start-up, in front of the test's server. Counts whom it has turned away, and cuts
-/// all connections when told to, without a word.
+/// A pooler in front of the test's server that rejects start-up settings. It counts the rejected connections, and when
+/// notified, it drops all connections without a message.
 async fn pooler(database: &Database, code: &'static str) -> (String, Arc<AtomicU32>, Arc<Notify>) {
     let address = database.url.split_once('@').and_then(|(_, rest)| rest.split_once('/')).expect("a URL").0.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -266,7 +266,7 @@ async fn pooler(database: &Database, code: &'static str) -> (String, Arc<AtomicU
     (url, refused, cut)
 }
 
-/// The first message of a client with TLS, after its length.
+/// The first message of a TLS client, after its length.
 const SSL_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 
 async fn forward(mut client: TcpStream, address: String, refused: Arc<AtomicU32>, code: &'static str) {
@@ -296,7 +296,7 @@ async fn forward(mut client: TcpStream, address: String, refused: Arc<AtomicU32>
 }
 
 #[tokio::test]
-async fn behind_a_pooler_that_refuses_settings_calls_go_over_the_pool() {
+async fn calls_use_the_pool_behind_a_pooler_that_rejects_settings() {
     let database = Database::migrated().await;
     let (url, refused, _) = pooler(&database, "08P01").await;
     let pool = Database::pool(&url, 3).await;
@@ -308,12 +308,12 @@ async fn behind_a_pooler_that_refuses_settings_calls_go_over_the_pool() {
         }
     }
     assert_eq!(left(&limiter, "k").await, f64::from(CAPACITY - 80));
-    assert!((1..=2).contains(&refused.load(Ordering::Relaxed)), "{refused:?}: once for each lane at the most");
+    assert!((1..=2).contains(&refused.load(Ordering::Relaxed)), "{refused:?}: at most once for each lane");
 }
 
-/// What refuses for another reason is an error, and not a reason to give up connections of its own for good.
+/// A connection that is rejected for another reason is an error. The limiter does not give up its own connections for good.
 #[tokio::test]
-async fn a_server_that_is_full_is_no_pooler() {
+async fn a_full_server_is_not_mistaken_for_a_pooler() {
     let database = Database::migrated().await;
     let (url, refused, _) = pooler(&database, "53300").await;
     let pool: PgPool = Database::pool(&url, 3).await;
@@ -326,9 +326,9 @@ async fn a_server_that_is_full_is_no_pooler() {
     assert_eq!(backends(&database, "limited").await, 0);
 }
 
-/// What was lost without a word is noticed before a call is sent over it that nobody could tell the outcome of.
+/// A connection that was lost without a message is noticed before a call is sent over it. The call's outcome would be unknown.
 #[tokio::test]
-async fn an_idle_connection_that_was_cut_is_noticed() {
+async fn a_silently_cut_idle_connection_is_noticed() {
     let database = Database::migrated().await;
     let (url, _, cut) = pooler(&database, "").await;
     let pool = Database::pool(&url, 3).await;

@@ -1,4 +1,4 @@
-//! Decided together is as decided one after the other.
+//! A batch decides its calls as if they were made one after the other.
 
 use std::time::Duration;
 
@@ -37,10 +37,10 @@ enum Op {
     Reset,
 }
 
-/// What somebody asks: an operation on (name, key, quarters of a token).
+/// A call: an operation on (name, key, quarters of a token).
 type Ask = (Op, Vec<(usize, usize, u32)>);
 
-/// What he is told.
+/// Its answer.
 #[derive(Debug)]
 struct Told {
     outcome: Option<&'static str>,
@@ -88,7 +88,7 @@ async fn ask(limiter: &Limiter, (op, items): &Ask) -> Result<Told, String> {
     })
 }
 
-/// Waits differ by the time that went by in between, and balances by what flowed in.
+/// Waits may differ by the time between the two calls, and balances by the refill in it.
 fn same(one: &Result<Told, String>, other: &Result<Told, String>) -> bool {
     let (one, other) = match (one, other) {
         (Ok(one), Ok(other)) => (one, other),
@@ -113,7 +113,7 @@ async fn together_is_one_by_one(database: &Database, gathering: &Limiter, lanes:
     let before = gathering.batches();
     let together = gate.gathered(asks.iter().map(|each| ask(gathering, each))).await;
     let lanes = lanes as u64;
-    // The call at the gate, what can be taken in sums, what that left open, and what has to be decided one by one.
+    // The gate's call, the calls decided as sums, those that the sums left undecided, and those decided one by one.
     assert!(gathering.batches() - before <= 4 * lanes, "{} batches", gathering.batches() - before);
     truncate(database).await;
     let alone = limiter(&database.pool, limits(), |_| ());
@@ -179,7 +179,7 @@ async fn a_mixed_batch_is_decided_in_the_order_of_its_calls() {
         let database = Database::migrated().await;
         let limiter = gathering(&database, isolation, lanes);
         together_is_one_by_one(&database, &limiter, lanes, &asks).await;
-        // Between lanes there is no order, so a group may be decided before what a lane has not come to yet.
+        // Lanes have no order between them: a group may be decided before calls that a lane has not reached yet.
         if lanes == 1 {
             let asks: Vec<Ask> = asks.iter().chain(&groups).cloned().collect();
             together_is_one_by_one(&database, &limiter, lanes, &asks).await;
@@ -217,7 +217,7 @@ fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(S::Value)
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Each case has a limiter of its own: its connections belong to the runtime that is blocked on.
+/// Each case has its own limiter, because its connections belong to the runtime that runs the case.
 fn random_calls(isolation: Isolation, lanes: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -230,24 +230,24 @@ fn random_calls(isolation: Isolation, lanes: usize) {
 }
 
 #[test]
-fn random_calls_gathered_in_serializable_batches() {
+fn serializable_batches_decide_random_calls_as_one_by_one() {
     random_calls(Isolation::Serializable, 1);
 }
 
 #[test]
-fn random_calls_gathered_in_read_committed_batches() {
+fn read_committed_batches_decide_random_calls_as_one_by_one() {
     random_calls(Isolation::ReadCommitted, 1);
 }
 
 #[test]
-fn random_calls_gathered_in_four_lanes() {
+fn batches_in_four_lanes_decide_random_calls_as_one_by_one() {
     random_calls(Isolation::Serializable, 4);
     random_calls(Isolation::ReadCommitted, 4);
 }
 
 const NOW: i64 = 1_767_225_600_000_000;
 
-/// Which rule, how long after the one before in thousandths of the period, the count, and how many times.
+/// The rule, the time since the previous call in thousandths of the period, the count, and the number of repeats.
 type Times = (usize, i64, f64, i32);
 
 fn repeated() -> impl Strategy<Value = (Vec<Rule>, Vec<Times>)> {
@@ -276,7 +276,7 @@ fn repeated() -> impl Strategy<Value = (Vec<Rule>, Vec<Times>)> {
     (proptest::collection::vec(rule, 3), steps)
 }
 
-/// One by one: how often, the wait of the first refusal, and the balance.
+/// Decides one by one: returns the number of admissions, the wait of the first denial, and the balance.
 async fn in_single_steps(conn: &mut PgConnection, step: &Step<'_>, times: i32) -> (i32, Option<i64>, f64) {
     let steps = vec![step.clone(); usize::try_from(times).expect("some")];
     let answers = decide(conn, &steps).await.expect("decisions");
@@ -286,7 +286,7 @@ async fn in_single_steps(conn: &mut PgConnection, step: &Step<'_>, times: i32) -
 }
 
 #[test]
-fn a_call_made_many_times_at_once_is_as_many_calls() {
+fn a_repeated_call_is_decided_as_that_many_calls() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let database = runtime.block_on(Database::migrated());
@@ -323,9 +323,9 @@ fn a_call_made_many_times_at_once_is_as_many_calls() {
     });
 }
 
-/// A balance that is short of some counts by just what is forgiven, give or take a rounding.
+/// A balance that is short of a multiple of the count by just the tolerance, give or take a rounding error.
 #[tokio::test]
-async fn made_many_times_at_the_edge_of_exhaustion_it_is_not_admitted_for_nothing() {
+async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     for (value, capacity, count) in [
@@ -361,15 +361,15 @@ async fn made_many_times_at_the_edge_of_exhaustion_it_is_not_admitted_for_nothin
         let charged = (value - left) / count;
         assert!(
             (charged - f64::from(admitted)).abs() < 1e-6,
-            "{admitted} were admitted, {charged} paid: {value} {count}"
+            "{admitted} were admitted, {charged} charged: {value} {count}"
         );
         assert!(f64::from(admitted) * count <= value + 1e-8, "{admitted} times {count} of {value}");
     }
 }
 
-/// What the UPDATE alone decides: no clock is given, one bucket or several, each asked once.
+/// The calls that the UPDATE alone decides: no clock is given, and each bucket, of one or several, is named once.
 #[tokio::test]
-async fn plain_calls_made_many_times_are_as_many_calls() {
+async fn a_repeated_plain_call_is_decided_as_that_many_calls() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let sql = "SELECT coalesce(call_admitted, $3), item_values FROM rate_limit_decide(
@@ -390,7 +390,7 @@ async fn plain_calls_made_many_times_are_as_many_calls() {
                     .expect("an answer");
                 let fits = if count == 0.0 { times } else { times.min(((left + 1e-6) / count).floor() as i32) };
                 left -= f64::from(fits) * count;
-                assert_eq!(admitted, vec![fits; keys.len()], "{count} made {times} times, of {left} after");
+                assert_eq!(admitted, vec![fits; keys.len()], "{count} made {times} times, {left} left");
                 assert!(values.iter().all(|value| (value - left).abs() < 1e-6), "{values:?}, not {left}");
             }
         }

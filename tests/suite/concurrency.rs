@@ -12,7 +12,7 @@ use crate::support::gate::until_waiting;
 use crate::support::{Database, sqlx};
 
 const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-/// The limiter's own transactions, in each way that they can go.
+/// Every way in which the limiter runs its own transactions.
 const MODES: [&str; 8] = [
     "own: over a connection of its own, serializable, 1 lane",
     "own: over a connection of its own, serializable, 4 lanes",
@@ -25,21 +25,21 @@ const MODES: [&str; 8] = [
 ];
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// What a process has to do.
+/// The task of a worker process.
 #[derive(Serialize, Deserialize)]
 struct Work {
     url: String,
-    /// `own`: the limiter's own transactions, or one of [`MODES`]. Otherwise the isolation level of the caller's.
+    /// `own` or one of [`MODES`]: the limiter's own transactions. Otherwise: the isolation level of callers' transactions.
     level: String,
     tasks: usize,
     /// Capacities by limit.
     capacities: BTreeMap<String, u32>,
     shards: u32,
-    /// Sets of limits; each task begins at another one and goes on until all are refused.
+    /// Sets of limits; each task begins with a different set and goes on until all sets are denied.
     sets: Vec<Vec<String>>,
 }
 
-/// What a process has done.
+/// The results of a worker process.
 #[derive(Default, Serialize, Deserialize)]
 struct Done {
     /// By set.
@@ -146,7 +146,7 @@ fn add(mut sum: Done, done: Done) -> Done {
     sum
 }
 
-/// The entry of a worker process: this binary, started again by [`in_processes`].
+/// The entry point of a worker process: [`in_processes`] starts this binary again.
 #[test]
 fn worker_process() {
     let Ok(work) = std::env::var("PG_LIMITER_TEST_WORK") else { return };
@@ -202,7 +202,7 @@ async fn one_key_admits_exactly_its_capacity() {
         let done = in_processes(3, &work).await;
         assert_eq!(done.admitted[&0], 150, "{level}, {shards} shards");
         assert!(balance(&database.pool, &work, "a").await.abs() < 1e-6, "{level}, {shards} shards");
-        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
+        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may occur");
         if level == "READ COMMITTED" {
             assert_eq!(done.conflicts, 0, "rows are locked before they are read: nothing fails, {shards} shards");
         }
@@ -229,7 +229,7 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
             sets: sets.clone(),
         };
         let done = in_processes(3, &work).await;
-        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may be met");
+        assert_eq!(done.others, [""; 0], "{level}: only serialization failures may occur");
         let mut exhausted = Vec::new();
         for (name, capacity) in &capacities {
             let taken: u32 = done.admitted.iter().filter(|(set, _)| sets[**set].contains(name)).map(|(_, n)| n).sum();
@@ -243,15 +243,15 @@ async fn overlapping_sets_are_all_or_nothing_and_never_deadlock() {
             }
         }
         for set in &sets {
-            assert!(set.iter().any(|name| exhausted.contains(name)), "{level}: {set:?} was refused for nothing");
+            assert!(set.iter().any(|name| exhausted.contains(name)), "{level}: {set:?} denied, but not exhausted");
         }
     }
 }
 
-/// A row that another transaction has put there since a group began, and that a third one asks for, too: the third waits for
-/// the group's new row before it takes that one, so that the group finds it free.
+/// A group inserts a row and then waits for another. Meanwhile a third row is inserted, and a second group asks for it and
+/// for the first group's new row. The second group waits for that new row first, so the first group finds the third row free.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_puts_new_rows_there_finds_the_others_free() {
+async fn a_group_that_inserts_rows_finds_its_other_rows_unlocked() {
     for (level, shards) in LEVELS[1..].iter().flat_map(|level| [(level, 1), (level, 5)]) {
         let database = Database::migrated().await;
         let names = ["a", "b", "c"];
@@ -268,10 +268,10 @@ async fn a_group_that_puts_new_rows_there_finds_the_others_free() {
         let mut holder = database.app.begin().await.expect("begin");
         assert!(limiter.within(&mut holder).limit(("b", "k")).await.expect("a decision").is_allowed());
         let steps = async {
-            until_waiting(&database, 1).await; // The first has put "a" there, and waits for "b".
+            until_waiting(&database, 1).await; // The first group has inserted "a", and waits for "b".
             assert!(limiter.limit(("c", "k")).await.expect("a decision").is_allowed());
             let release = async {
-                until_waiting(&database, 2).await; // The second waits for "a".
+                until_waiting(&database, 2).await; // The second group waits for "a".
                 holder.rollback().await.expect("rollback");
             };
             tokio::join!(ask(&["a", "c"]), release).0
@@ -288,7 +288,7 @@ async fn a_group_that_puts_new_rows_there_finds_the_others_free() {
     }
 }
 
-/// The first calls for a key: nobody gets a bucket of his own, and nobody meets a unique violation.
+/// The first calls on a key share one bucket, and none fails with a unique violation.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_calls_share_one_bucket() {
     let database = Database::migrated().await;
@@ -303,7 +303,7 @@ async fn first_calls_share_one_bucket() {
                     let (pool, key, barrier) = (pool.clone(), key.clone(), barrier.clone());
                     tokio::spawn(async move {
                         let limiter = Limiter::with_config(pool, Limits::new(), Database::config());
-                        // Half of them name a second, uncontended bucket too.
+                        // Half of them also name a second, uncontended bucket.
                         let mut items = vec![Item::new(("first", one), key.as_str())];
                         if nth % 2 == 0 {
                             items.push(Item::new(("second", one), format!("{key} {nth}")));
@@ -333,9 +333,9 @@ async fn first_calls_share_one_bucket() {
     }
 }
 
-/// Time is read after the lock is there: who waits for a row is served by the time at which he gets it.
+/// The clock is read after the row is locked: a call that waits for a row is decided at the time at which it locks it.
 #[tokio::test]
-async fn a_waiter_is_served_by_the_time_at_which_he_gets_the_row() {
+async fn a_waiter_is_decided_at_the_time_it_locks_the_row() {
     let database = Database::migrated().await;
     let limit = Limit::token_bucket(10, Duration::from_secs(1)).build().expect("a limit");
     let limiter = database.limiter(Limits::new());
@@ -354,16 +354,16 @@ async fn a_waiter_is_served_by_the_time_at_which_he_gets_the_row() {
     };
     let wait = async {
         let mut tx = database.app.begin().await.expect("begin");
-        // No row is seen yet, so the decision is to take; then it has to wait.
+        // No row is visible yet, so the call decides to take the tokens; then it has to wait.
         let decision = limiter.within(&mut tx).limit(Item::new(("a", limit), "k").count(5)).await.expect("a decision");
         tx.commit().await.expect("commit");
         decision
     };
     let (_, decision) = tokio::join!(release, wait);
-    assert!(decision.is_allowed(), "after 600 ms 6 tokens are there, not 0: {decision:?}");
+    assert!(decision.is_allowed(), "after 600 ms the bucket has 6 tokens, not 0: {decision:?}");
 }
 
-/// With a table that was empty when the plan was made and has grown since, rows are still found by their key.
+/// Rows are found by their key even if the plan was made for an empty table that has grown since.
 #[tokio::test]
 async fn no_table_is_ever_scanned() {
     let database = Database::migrated().await;
@@ -371,7 +371,7 @@ async fn no_table_is_ever_scanned() {
     let limits = Limits::new().define("a", Limit::token_bucket(10, Duration::from_secs(1))).expect("a limit");
     let limiter = Limiter::new(database.pool.clone(), limits);
     database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limits").await;
-    // Enough calls for generic plans, on the empty table and with statistics that say so.
+    // Enough calls for generic plans, on the empty table and with statistics of an empty table.
     for nth in 0..12 {
         let items = [Item::new("a", format!("k{nth}")), Item::new("a", format!("l{nth}"))];
         let _ = limiter.within(&mut conn).limit(items).await.expect("a decision");

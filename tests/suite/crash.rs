@@ -1,4 +1,4 @@
-//! A server that crashes in the middle: what was answered is on its disk.
+//! A server that crashes under load: every decision that was returned is on its disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,21 +23,20 @@ fn limiter(pool: &PgPool, isolation: Isolation) -> Limiter {
     Limiter::with_config(pool.clone(), limits, config)
 }
 
-/// The backends of limiters, that of the asking pool left out: with whether one has let go of its rows before the disk had
-/// them.
+/// The limiters' backends, without the one of `pool`, and whether one of them has unlocked its rows before they were on disk.
 async fn backends(pool: &PgPool) -> (Vec<i32>, bool) {
     let sql = "SELECT coalesce(array_agg(pid), '{}'), coalesce(bool_or(query ~ 'set_config|emit_message'), false)
         FROM pg_stat_activity WHERE query ~ 'rate_limit_decide_one|emit_message' AND pid <> pg_backend_pid()";
     sqlx::query_as(sql).fetch_one(pool).await.expect("the backends")
 }
 
-/// Killing a backend makes PostgreSQL end all others, forget what it has in memory, and recover from its log. The log's
-/// writer is kept from helping: what nobody waits for is not on the disk.
+/// Killing a backend makes PostgreSQL end all others, drop its memory, and recover from its WAL. The WAL writer is slowed
+/// down, so that a commit without a waiting session is not on disk.
 ///
-/// Two handles want the same row, as two processes do. Under contention the rows are let go before the disk has them, and
-/// the callers are told after.
+/// Two handles use the same row, as two processes do. Under contention, the engine unlocks rows before they are on disk, and
+/// returns the decisions after they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_answered_survives_a_crash() {
+async fn decisions_that_were_returned_survive_a_crash() {
     let mut config = server_config();
     config.settings.push(("wal_writer_delay".into(), "10s".into()));
     config.settings.push(("wal_writer_flush_after".into(), "1GB".into()));
@@ -65,11 +64,11 @@ async fn what_was_answered_survives_a_crash() {
             tokio::time::sleep(Duration::from_millis(50)).await;
             (seen, is_quick) = backends(&pool).await;
         }
-        // By a program of the server, wherever that runs. This connection is lost, too.
+        // The server runs the program, wherever it is. This connection is lost, too.
         let kill = format!("COPY (SELECT) TO PROGRAM 'kill -9 {}'", seen[0]);
         let killed = sqlx::raw_sql(AssertSqlSafe(kill)).execute(&pool).await;
         assert!(killed.as_ref().err().is_none_or(|error| !error.to_string().contains("program")), "{killed:?}");
-        // Some calls are tried again once the server is back; it is enough to know of those that have an answer.
+        // Some calls are retried once the server is back; the books need only those that returned a decision.
         limiters[0].close().await;
         limiters[1].close().await;
         for task in tasks {
@@ -84,13 +83,13 @@ async fn what_was_answered_survives_a_crash() {
         };
         let admitted = admitted.load(Ordering::Relaxed) as f64;
         assert!(before - left >= admitted, "{isolation:?}: {admitted} were admitted, {} are spent", before - left);
-        // The server is private, and its log short: nothing else was lost or found.
+        // The server is private, and its WAL short: nothing else was lost or added.
         assert!(before - left <= admitted + 3.0 * 1024.0, "{isolation:?}: {admitted} of {}", before - left);
     }
 }
 
-/// The server crashes after a decision that did not wait for the disk, and before its flush. What a session that was opened
-/// since flushes says nothing of the decision.
+/// The server crashes after a decision that did not wait for the disk, and before the flush. A flush by a session that was
+/// opened later proves nothing about the decision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome() {
     let mut config = server_config();
@@ -104,11 +103,11 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
         let through_proxy = PgPool::connect_lazy(&proxy.url).expect("a URL");
         let limiter = limiter(&through_proxy, isolation);
         assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
-        // A conflict: the next decisions let go of their rows before the disk has them.
+        // After a conflict, the next decisions unlock their rows before they are on disk.
         proxy.put(Fault::once(Point::Statement, Way::Before(payload("conflict"))));
         assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
         let before = left(&pool).await;
-        // Long enough for connections that were not used meanwhile to be looked after.
+        // Long enough for idle connections to be checked meanwhile.
         proxy.put(Fault::once(Point::Statement, Way::Late(Duration::from_secs(4))));
         let (statements, crashing) = (proxy.count(|seen| &seen.statements), pool.clone());
         let call = tokio::spawn(async move { limiter.limit(("a", "k")).await });

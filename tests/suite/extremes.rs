@@ -1,4 +1,4 @@
-//! Every limit that is valid works, at every time: nothing overflows, and no answer is absurd.
+//! Every valid limit works at every time: nothing overflows, and no answer is absurd.
 
 use pg_limiter::sqlx::{Connection, PgConnection};
 
@@ -30,7 +30,7 @@ async fn nothing_overflows_at_the_edges() {
             }
         }
     }
-    // The years 1800, 1970, 2026 and 2099, and a century later each.
+    // The years 1800, 1970, 2026 and 2099, and a century after each.
     let times = [-5_364_662_400_000_000_i64, 0, 1_767_225_600_000_000, 4_070_908_800_000_000];
     let mut decided = 0;
     for (nth, rule) in rules.iter().enumerate() {
@@ -66,7 +66,7 @@ async fn nothing_overflows_at_the_edges() {
             for answer in at_once {
                 assert!(answer.value.is_finite(), "{rule:?}: {answer:?}");
                 assert!(answer.wait.is_none_or(|wait| (0..=2_000_000_000_000_000_000).contains(&wait)), "{answer:?}");
-                assert!(answer.ok || answer.wait.is_some(), "a denial says when to come back: {answer:?}");
+                assert!(answer.ok || answer.wait.is_some(), "a denial has a retry_after: {answer:?}");
                 decided += 1;
             }
         }
@@ -85,7 +85,7 @@ fn ask<'a>(rule: &'a Rule, at: i64, count: f64) -> Step<'a> {
     Step { op: "limit", reserve: false, at: Some(NOW + at), items: vec![("a", "k", rule, count)] }
 }
 
-/// Rounding is forgiven in proportion to what is there, not to what may be owed or once was there.
+/// The tolerance for rounding is in proportion to the balance, not to the allowed debt or to a former balance.
 #[tokio::test]
 async fn large_bounds_do_not_widen_the_tolerance() {
     let database = Database::migrated().await;
@@ -112,7 +112,7 @@ async fn large_bounds_do_not_widen_the_tolerance() {
 }
 
 #[tokio::test]
-async fn a_much_lower_limit_clamps_and_goes_on() {
+async fn a_much_lower_limit_clamps_the_balance() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let month = 2_592_000_000_000;
@@ -123,7 +123,7 @@ async fn a_much_lower_limit_clamps_and_goes_on() {
     assert_eq!((answers[0].ok, answers[1].ok, answers[1].wait), (true, false, Some(month)));
 }
 
-/// The newest sub-interval is empty, and both grids end together: the counts are still those of another grid.
+/// The newest sub-interval is empty, and both grids end together, but the counts still belong to the other grid.
 #[tokio::test]
 async fn a_changed_period_of_a_sliding_window_is_noticed() {
     let database = Database::migrated().await;
@@ -136,9 +136,9 @@ async fn a_changed_period_of_a_sliding_window_is_noticed() {
     assert!(!answers[0].ok && answers[0].value == 0.0, "10 were used 50 s ago: {answers:?}");
 }
 
-/// Whoever may call the deciding function gets no answer to what was not asked.
+/// The deciding function returns an error for malformed arguments, and never a decision.
 #[tokio::test]
-async fn malformed_arrays_are_refused() {
+async fn malformed_arrays_are_rejected() {
     let database = Database::migrated().await;
     let good = [
         "'{token_bucket}'",
@@ -199,18 +199,18 @@ async fn malformed_arrays_are_refused() {
             pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(call(&arguments))).execute(&database.pool).await;
         // A size below 1 counts as 1.
         if (place, bad) != (15, "'{0}'") {
-            assert!(result.is_err(), "argument {place} = {bad} was taken");
+            assert!(result.is_err(), "argument {place} = {bad} was accepted");
             tried += 1;
         }
     }
     assert_eq!((tried, database.rows().await), (24, 1));
-    // An array that is left out stands for what is usual.
+    // An array that is left out means its default.
     for places in [vec![7], vec![10], vec![11], vec![12], vec![13], vec![10, 11, 12, 13]] {
         let mut arguments = good;
         places.iter().for_each(|place| arguments[*place] = "NULL");
         database.execute(&call(&arguments)).await;
     }
-    // Neither the quick way nor the other takes what is malformed.
+    // Both the fast path and the general one reject malformed arguments.
     let plain = |arguments: &mut [&str; 18]| [10, 11, 12, 13].iter().for_each(|place| arguments[*place] = "NULL");
     for (place, bad) in [
         (0, "NULL"),
@@ -229,6 +229,6 @@ async fn malformed_arrays_are_refused() {
         arguments[place] = bad;
         let result =
             pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(call(&arguments))).execute(&database.pool).await;
-        assert!(result.is_err(), "argument {place} = {bad} was taken");
+        assert!(result.is_err(), "argument {place} = {bad} was accepted");
     }
 }

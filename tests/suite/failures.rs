@@ -1,4 +1,4 @@
-//! Errors are told apart, and none of them is a permit.
+//! Each failure returns its own error, and none of them allows a call.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn limits() -> Limits {
 }
 
 #[tokio::test]
-async fn a_missing_schema_says_to_run_migrate() {
+async fn a_missing_schema_error_says_to_run_migrate() {
     let database = Database::empty().await;
     let limiter = Limiter::new(database.pool.clone(), limits());
     let error = limiter.limit(("a", "k")).await.expect_err("no table");
@@ -55,7 +55,7 @@ async fn a_pool_without_a_free_connection_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
+async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
     let database = Database::migrated().await;
     let role = format!("app_{}", std::process::id());
     database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN")).await;
@@ -66,7 +66,7 @@ async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
     let error = limiter.within(&mut conn).limit(("a", "k")).await.expect_err("no privilege");
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
 
-    // What the guide tells to grant is enough, and gives no way to the rows.
+    // The guide's grants are sufficient, and give no access to the rows.
     database.execute(&guide::grants()[0].replace("app_role", &role)).await;
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
     let once = || pg_limiter::Call::from(("a", "k")).idempotency_key("1");
@@ -89,7 +89,7 @@ async fn a_want_of_privilege_is_an_error_and_the_rows_are_out_of_reach() {
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// Functions and operators put in the way do not get called.
+/// Functions and operators that shadow the built-in ones are not called.
 #[tokio::test]
 async fn a_hostile_search_path_changes_nothing() {
     let database = Database::migrated().await;
@@ -125,7 +125,7 @@ async fn a_hostile_search_path_changes_nothing() {
 }
 
 #[tokio::test]
-async fn any_key_that_text_allows_is_a_key() {
+async fn any_text_is_a_valid_key() {
     let database = Database::migrated().await;
     let limiter = Limiter::new(database.pool.clone(), limits());
     let long = "ü".repeat(512);

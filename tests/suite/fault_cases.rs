@@ -1,4 +1,4 @@
-//! Failures that are a story of their own: those that stay, those that take long, and those that nobody says.
+//! Failures that need a test of their own: lasting ones, slow ones, and ones that are not reported.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ enum AppError {
     Database(#[from] sqlx::Error),
 }
 
-/// A failure that stays uses the attempts up, as many as were given, and takes nothing.
+/// A lasting failure uses up all attempts that the policy allows, and takes nothing.
 #[tokio::test]
 async fn attempts_are_bounded() {
     let (database, proxy) = behind_a_proxy().await;
@@ -66,9 +66,9 @@ async fn attempts_are_bounded() {
     }
 }
 
-/// The last attempts may be the ones that matter.
+/// The last attempt may be the one that succeeds.
 #[tokio::test]
-async fn conflicts_in_a_row_are_outlasted() {
+async fn consecutive_conflicts_are_retried() {
     let (database, proxy) = behind_a_proxy().await;
     let limiter = limiter(&proxy.url, |_| ());
     let faults = ["conflict", "deadlock", "killed", "old read restart", "crashed", "read only"];
@@ -81,9 +81,9 @@ async fn conflicts_in_a_row_are_outlasted() {
     assert_eq!(spent(&database.pool).await, 1.0);
 }
 
-/// By the deadline there is an answer; what happens to the call later is what the answer said.
+/// The call returns by its deadline. It may be carried out later, and the error says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_after_the_deadline_is_not_taken_for_undone() {
+async fn a_call_that_may_complete_after_its_deadline_has_an_unknown_outcome() {
     let deadline = Duration::from_millis(700);
     for (connections, point) in
         [(Connections::Own, Point::Statement), (Connections::Own, Point::Commit), (Connections::Pool, Point::Commit)]
@@ -99,7 +99,7 @@ async fn what_comes_after_the_deadline_is_not_taken_for_undone() {
         assert!(matches!(error, Error::OutcomeUnknown { .. }), "{connections:?}, {point:?}: {error}");
         assert!(began.elapsed() >= deadline, "given up early");
         assert_eq!(limiter.retries(), 0);
-        // It happens after all.
+        // The call is carried out after all.
         proxy.until_idle().await;
         while spent(&database.pool).await == 0.0 {
             assert!(began.elapsed() < Duration::from_secs(60), "{connections:?}, {point:?}: it never happened");
@@ -109,7 +109,7 @@ async fn what_comes_after_the_deadline_is_not_taken_for_undone() {
     }
 }
 
-/// A commit of unknown outcome is not tried again by the unit of work around it either.
+/// The unit of work around a call does not retry a commit of unknown outcome either.
 #[tokio::test]
 async fn a_unit_of_work_does_not_repeat_a_call_of_unknown_outcome() {
     let (database, proxy) = behind_a_proxy().await;
@@ -126,9 +126,10 @@ async fn a_unit_of_work_does_not_repeat_a_call_of_unknown_outcome() {
     assert_eq!(spent(&database.pool).await, 1.0, "{told}");
 }
 
-/// The answer to the COMMIT of a failed transaction is ROLLBACK, and no error: whoever dropped the first error has to be told.
+/// The server answers the COMMIT of a failed transaction with ROLLBACK, not with an error. So a unit of work that dropped the
+/// first error must return one.
 #[tokio::test]
-async fn work_that_dropped_an_error_is_told_that_nothing_was_committed() {
+async fn work_that_drops_an_error_is_reported_as_not_committed() {
     let (database, proxy) = behind_a_proxy().await;
     let limiter = limiter(&proxy.url, |_| ());
     proxy.put(Fault::once(Point::Statement, Way::Before(payload("duplicate"))));
@@ -142,16 +143,16 @@ async fn work_that_dropped_an_error_is_told_that_nothing_was_committed() {
     assert_eq!((spent(&database.pool).await, proxy.count(|seen| &seen.commits)), (0.0, 0));
 }
 
-/// The driver does not show what a COMMIT was answered with. So whoever takes the tokens and then has a failed transaction
-/// committed is not told; but then he was told before, by the statement that had failed.
+/// The driver does not show the server's answer to a COMMIT, so a caller that commits a failed transaction gets no error. It
+/// has had one before, from the statement that failed.
 #[tokio::test]
-async fn the_callers_commit_that_says_rollback_takes_nothing() {
+async fn a_commit_answered_with_rollback_takes_nothing() {
     let (database, proxy) = behind_a_proxy().await;
     let limiter = limiter(&proxy.url, |_| ());
     proxy.put(Fault::once(Point::Commit, Way::SaysRollback));
     let mut tx = limiter.pool().begin().await.expect("begin");
     assert!(limiter.within(&mut tx).limit(("a", "k")).await.expect("a decision").is_allowed());
-    tx.commit().await.expect("the driver takes it for a commit");
+    tx.commit().await.expect("the driver reports a commit");
     assert_eq!(spent(&database.pool).await, 0.0);
 }
 
@@ -168,7 +169,7 @@ async fn an_engine_without_advisory_locks_is_migrated() {
     assert_eq!(database.rows().await, 0);
 }
 
-/// Statement by statement, and without a lock that it may not have.
+/// It is migrated statement by statement, and without an advisory lock, which it may not support.
 #[tokio::test]
 async fn an_engine_that_says_it_is_yugabytedb_is_migrated() {
     let database = Database::empty().await;
@@ -179,13 +180,14 @@ async fn an_engine_that_says_it_is_yugabytedb_is_migrated() {
     assert!(!migrate(&pool).await.expect("migrated").applied.is_empty());
     assert!(migrate(&pool).await.expect("nothing to do").applied.is_empty());
     let versions = proxy.count(|seen| &seen.versions);
-    assert_eq!(proxy.count(|seen| &seen.faults), versions, "advisory locks were asked for");
+    assert_eq!(proxy.count(|seen| &seen.faults), versions, "advisory locks were requested");
     assert_eq!(database.rows().await, 0);
 }
 
-/// A server that says it is YugabyteDB is treated like one: COMMIT is sent apart, and what it says is not taken for certain.
+/// A server that reports to be YugabyteDB is treated like one: COMMIT is sent separately, and its errors are not taken as
+/// certain.
 #[tokio::test]
-async fn the_engine_is_found_out_once() {
+async fn the_engine_is_detected_once() {
     let (database, proxy) = behind_a_proxy().await;
     for (version, expected) in [(None, 0), (Some(YUGABYTE), 2)] {
         let limiter = limiter(&proxy.url, |config| config.engine = None);
@@ -209,12 +211,12 @@ async fn the_engine_is_found_out_once() {
     assert_eq!(spent(&database.pool).await, 5.0);
 }
 
-/// A refusal leaves no transaction open on the limiter's own connections, however long nobody calls.
+/// An error leaves no transaction open on the limiter's own connections, even if no other call follows.
 #[tokio::test]
-async fn a_refused_call_leaves_no_transaction_open() {
+async fn a_failed_call_leaves_no_transaction_open() {
     let (database, proxy) = behind_a_proxy().await;
     let limiter = limiter(&format!("{}?application_name=limited", proxy.url), |config| {
-        config.engine = Some(Engine::Yugabyte); // There it always begins a transaction.
+        config.engine = Some(Engine::Yugabyte); // On this engine, a call always begins a transaction.
     });
     proxy.put(Fault::once(Point::Statement, Way::Before(payload("duplicate"))));
     assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Database { .. })));

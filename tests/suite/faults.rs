@@ -1,4 +1,4 @@
-//! What a failure means, by what is said, where it is said, and on which engine: for every way in which a call runs.
+//! The meaning of each failure, by error, by the point at which it occurs, and by engine, for every way in which a call runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,32 +14,32 @@ use crate::support::{Database, limiter_at};
 
 const CAPACITY: u32 = 5;
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Says(&'static str),
-    /// The connection is closed before the server has heard of it.
+    /// The connection is closed before the server receives the request.
     Drop,
-    /// The connection is closed after the server has done it.
+    /// The connection is closed after the server has carried out the request.
     Cut,
 }
 
-/// What that means.
+/// The meaning of a fault for the call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Means {
-    /// Rolled back because of others.
+    /// Rolled back because of a concurrent transaction.
     Conflict,
     /// The connection is of no use, and nothing was committed.
     Lost,
     /// It may have been committed.
     Unknown,
-    /// It will not do, however often it is tried.
+    /// It fails on every attempt.
     Refused,
-    /// The limiter's objects are not there.
+    /// The limiter's objects do not exist.
     Missing,
-    /// A pooler does not know of prepared statements.
+    /// A pooler does not support prepared statements.
     Pooler,
-    /// It does not happen on this engine.
+    /// It does not occur on this engine.
     Never,
 }
 
@@ -47,7 +47,7 @@ use Means::{Conflict, Lost, Missing, Never, Pooler, Refused, Unknown};
 use Point::{Begin, Commit, Connect, Prepare, Probe, Statement};
 use What::{Cut, Drop as Dropped, Says};
 
-/// What is said where, and what that means on PostgreSQL and on YugabyteDB.
+/// A fault, the point at which it occurs, and its meaning on PostgreSQL and on YugabyteDB.
 const TABLE: &[(What, Point, Means, Means)] = &[
     (Says("full"), Connect, Lost, Lost),
     (Says("starting up"), Connect, Lost, Lost),
@@ -147,7 +147,7 @@ const TABLE: &[(What, Point, Means, Means)] = &[
 /// How a call runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Runs {
-    /// `limit` over the limiter's own connections: on PostgreSQL a statement that is a transaction by itself.
+    /// `limit` over the limiter's own connections: on PostgreSQL, one statement that is a whole transaction.
     Own,
     /// `limit` over the pool: BEGIN, the statement, COMMIT.
     Pool,
@@ -162,7 +162,7 @@ enum Runs {
 impl Runs {
     const ALL: [Self; 5] = [Self::Own, Self::Pool, Self::Once, Self::Unit, Self::Within];
 
-    /// Whether it is the limiter's matter what happens there.
+    /// Whether the limiter handles a fault at this point.
     fn passes(self, point: Point, engine: Engine) -> bool {
         match point {
             Connect => self != Self::Within,
@@ -230,7 +230,7 @@ async fn call(limiter: &Limiter, runs: Runs, items: &[Item], key: &str) -> Resul
     })
 }
 
-/// The books of a key, without the proxy: how many tokens are gone of each limit, and how many orders there are.
+/// The books of a key, read without the proxy: the tokens taken of each limit, and the number of orders.
 async fn books(direct: &PgPool, key: &str) -> ([f64; 2], i64) {
     let left = "SELECT coalesce((SELECT value FROM rate_limits WHERE name = $1 AND key = $2), $3)";
     let mut spent = [0.0; 2];
@@ -248,7 +248,7 @@ async fn books(direct: &PgPool, key: &str) -> ([f64; 2], i64) {
     (spent, orders.expect("orders"))
 }
 
-/// Waits until nothing is under way any more on the connections of this name.
+/// Waits until the connections of this name are idle.
 async fn settled(direct: &PgPool, name: &str) {
     let busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1
         AND state <> 'idle'";
@@ -274,13 +274,13 @@ struct Case {
 
 impl Case {
     fn assert_result(&self, result: &Result<bool, Error>, retries: u64, told: &str) {
-        // What has a key is charged once, however often it is made.
+        // A call with an idempotency key is charged once, however often it is made.
         let again = matches!(self.means, Conflict | Lost) || (self.runs == Runs::Once && self.means == Unknown);
         if self.runs != Runs::Within && again {
-            assert!(matches!(result, Ok(true)), "not tried again: {told}");
-            // A pool tries to connect by itself, too.
+            assert!(matches!(result, Ok(true)), "not retried: {told}");
+            // A pool also retries to connect.
             let expected = if self.point == Connect { 0..=1 } else { 1..=1 };
-            assert!(expected.contains(&retries), "tried again {retries} times: {told}");
+            assert!(expected.contains(&retries), "retried {retries} times: {told}");
             return;
         }
         let error = result.as_ref().expect_err(told);
@@ -294,8 +294,8 @@ impl Case {
             Never => false,
         };
         assert!(is_right, "{told}");
-        assert_eq!(error.is_retryable(), matches!(self.means, Conflict | Lost), "worth trying again: {told}");
-        assert_eq!(retries, 0, "tried again: {told}");
+        assert_eq!(error.is_retryable(), matches!(self.means, Conflict | Lost), "is_retryable: {told}");
+        assert_eq!(retries, 0, "retried: {told}");
     }
 
     async fn run(&self, database: &Database, nth: usize) {
@@ -314,42 +314,42 @@ impl Case {
         in_time(settled(&database.pool, &name), &case).await;
         let (spent, orders) = books(&database.pool, &key).await;
         let told = format!(
-            "{case} means {:?}, and came to {result:?}; {spent:?} spent, {orders} orders; {:?}",
+            "{case}: expected {:?}, got {result:?}; {spent:?} spent, {orders} orders; {:?}",
             self.means,
             proxy.seen()
         );
-        assert_eq!(proxy.count(|seen| &seen.faults), 1, "it did not go wrong: {told}");
+        assert_eq!(proxy.count(|seen| &seen.faults), 1, "the fault did not occur: {told}");
         self.assert_result(&result, retries, &told);
         let admitted = f64::from(u8::from(matches!(result, Ok(true))));
         let is_unknown = matches!(result, Err(Error::OutcomeUnknown { .. }));
         let is_done = matches!(self.way, Way::After(_) | Way::Cut) && is_unknown;
         assert_eq!(spent[0], if is_done { 1.0 } else { admitted }, "{told}");
-        assert_eq!(spent[1], if self.grouped { spent[0] } else { 0.0 }, "not all, and not nothing: {told}");
+        assert_eq!(spent[1], if self.grouped { spent[0] } else { 0.0 }, "charged in part: {told}");
         if matches!(self.runs, Runs::Unit | Runs::Within) {
-            assert_eq!(orders as f64, spent[0], "the token and the order went apart: {told}");
+            assert_eq!(orders as f64, spent[0], "the token and the order were not committed together: {told}");
         }
         // A COMMIT is sent once, unless the first one is known to have failed.
         let commits = proxy.count(|seen| &seen.commits);
         let undone = self.point == Commit && (self.means == Conflict || self.runs == Runs::Once);
         assert!(commits <= 1 + u32::from(undone), "{told}");
-        // And it works again.
+        // The next call works.
         assert!(call(&limiter, self.runs, &items, &key).await.expect(&told), "{told}");
         let (after, _) = books(&database.pool, &key).await;
         assert_eq!(after[0], spent[0] + 1.0, "{told}");
     }
 }
 
-/// What a row of the table means for a call that runs so.
+/// The meaning of a row of the table for a call that runs in this way.
 fn means((what, point, on_postgres, on_yugabyte): (What, Point, Means, Means), engine: Engine, runs: Runs) -> Means {
     let means = if engine == Engine::PostgreSql { on_postgres } else { on_yugabyte };
     let in_middle = matches!(point, Statement | Prepare);
     let silent = matches!(what, Dropped | Cut);
     match runs {
         _ if means == Never => Never,
-        // Who sends a whole transaction in one message does not know how far it came.
+        // The call sends a whole transaction in one message, so it does not know how far the server got.
         Runs::Own if engine == Engine::PostgreSql && in_middle && silent => Unknown,
-        // A connection that is handed over may be of either engine, so the worse is taken for true. Nothing is committed in
-        // the middle, so it does no harm.
+        // The caller's connection may be of either engine, so the worse meaning applies. Nothing is committed in the middle
+        // of a transaction, so this does no harm.
         Runs::Within if in_middle && on_yugabyte != Never => on_yugabyte,
         Runs::Unit if in_middle && engine == Engine::PostgreSql && on_yugabyte != on_postgres => Never,
         _ => means,
@@ -363,7 +363,7 @@ async fn run_table(engine: Engine) {
             let means = means(row, engine, runs);
             let ways = match what {
                 Says(_) if means == Never => vec![],
-                // In the middle of a transaction it makes no difference.
+                // In the middle of a transaction, it makes no difference.
                 Says(name) if means == Unknown && point == Commit => {
                     vec![Way::Before(payload(name)), Way::After(payload(name))]
                 }
@@ -376,7 +376,7 @@ async fn run_table(engine: Engine) {
         }
     }
     assert!(cases.len() > 150, "only {} cases", cases.len());
-    // Each in a database of its own: real conflicts are not wanted.
+    // Each lane has its own database, to avoid real conflicts.
     let lanes = (0..4).map(async |lane| {
         let database = Database::migrated().await;
         database.execute("CREATE TABLE orders (key text)").await;
@@ -388,11 +388,11 @@ async fn run_table(engine: Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_failure_on_postgresql_is_taken_for_what_it_means() {
+async fn every_failure_on_postgresql_returns_the_right_result() {
     run_table(Engine::PostgreSql).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_failure_on_yugabytedb_is_taken_for_what_it_means() {
+async fn every_failure_on_yugabytedb_returns_the_right_result() {
     run_table(Engine::Yugabyte).await;
 }

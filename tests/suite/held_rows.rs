@@ -1,5 +1,5 @@
-//! A row that another transaction has locked for long holds up the calls on it, and no others: not those in the same lane, and
-//! not the jobs of the same queue.
+//! A row that another transaction keeps locked delays the calls on it, and no others: neither the calls in the same lane, nor
+//! the jobs of the same queue.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, Limits};
 use crate::support::Database;
 use crate::support::gate::{CENTURY, hold, limiter};
 
-/// Far more than anything here takes, but for what is held.
+/// Far longer than any call takes that does not wait for a locked row.
 const SOON: Duration = Duration::from_secs(30);
 
 fn limits() -> Limits {
@@ -23,7 +23,7 @@ fn limits() -> Limits {
 
 async fn allowed(limiter: &Limiter, items: impl IntoIterator<Item = Item>) {
     let call = limiter.limit(items.into_iter().collect::<Vec<_>>());
-    let decision = tokio::time::timeout(SOON, call).await.expect("it waits for a row that it does not ask for");
+    let decision = tokio::time::timeout(SOON, call).await.expect("it waits for a row that it does not name");
     assert!(decision.expect("a decision").is_allowed());
 }
 
@@ -37,7 +37,7 @@ async fn others_go_on(isolation: Isolation, connections: Connections) {
         (config.lanes, config.isolation, config.connections) = (1, isolation, connections);
     });
     allowed(&limiter, [Item::new("a", "held"), Item::new("s", "held"), Item::new("shards", "held")]).await;
-    // A locked row of each kind, one that is there for its writer only, and a group that asks for one of them.
+    // A locked row of each kind, an uncommitted new row, and a group that names one of them.
     let mut holder = database.pool.begin().await.expect("begin");
     for item in [Item::new("a", "held"), Item::new("s", "held"), Item::new("a", "new")] {
         assert!(limiter.within(&mut holder).limit(item).await.expect("a decision").is_allowed());
@@ -55,7 +55,7 @@ async fn others_go_on(isolation: Isolation, connections: Connections) {
         join_all(items.map(|item| allowed(&limiter, [item]))).await;
         allowed(&limiter, [Item::new("a", "group"), Item::new("s", "group")]).await;
     }
-    assert!(held.iter().all(|task| !task.is_finished()), "the rows are held");
+    assert!(held.iter().all(|task| !task.is_finished()), "the rows are locked");
     holder.commit().await.expect("commit");
     for task in held {
         let decision = tokio::time::timeout(SOON, task).await.expect("the rows are free").expect("a task");
@@ -73,7 +73,7 @@ async fn ask(limiter: Limiter, items: Vec<Item>) -> Result<pg_limiter::Decision,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_other_rows_go_on_while_one_is_held() {
+async fn calls_on_other_rows_proceed_while_one_is_locked() {
     for connections in [Connections::Own, Connections::Pool] {
         for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
             others_go_on(isolation, connections).await;
@@ -81,9 +81,9 @@ async fn calls_on_other_rows_go_on_while_one_is_held() {
     }
 }
 
-/// Hundreds of them, more than may wait at the same time, each key held by a transaction of its own for a while.
+/// Hundreds of calls, more than the limiter lets wait at the same time, on keys that are locked for a while.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_many_held_rows_are_all_decided_once_they_are_free() {
+async fn calls_on_many_locked_rows_are_all_decided_once_they_are_free() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, limits(), |config| config.lanes = 2);
     let keys: Vec<String> = (0..40).map(|nth| nth.to_string()).collect();
@@ -106,9 +106,9 @@ async fn calls_on_many_held_rows_are_all_decided_once_they_are_free() {
     }
 }
 
-/// Unavailable, by the deadline, and charged nothing: however many wait, and however many keys they wait for.
+/// They return `Unavailable` by the deadline and are charged nothing, however many calls wait for however many keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_on_rows_that_stay_held_are_answered_by_their_deadline() {
+async fn calls_on_rows_that_stay_locked_are_answered_by_their_deadline() {
     let database = Database::migrated().await;
     let deadline = Duration::from_secs(3);
     let limiter = limiter(&database.pool, limits(), |config| config.retry.deadline = deadline);
@@ -125,21 +125,21 @@ async fn calls_on_rows_that_stay_held_are_answered_by_their_deadline() {
         let (is_held, answer) = call.await.expect("a task");
         match answer {
             Ok(decision) => assert!(decision.is_allowed() && !is_held),
-            Err(Error::Unavailable { .. }) => assert!(is_held, "it asks for another row"),
+            Err(Error::Unavailable { .. }) => assert!(is_held, "its row is not locked"),
             Err(error) => panic!("{error:?}"),
         }
     }
-    // The deadline itself, and what a busy machine adds to it.
+    // The deadline, and as much again for a busy machine.
     assert!(began.elapsed() < deadline * 2, "{:?}", began.elapsed());
     holder.rollback().await.expect("rollback");
     for key in keys {
-        assert_eq!(taken(&limiter, Item::new("a", key)).await.round(), 1.0, "charged, and told that it was not");
+        assert_eq!(taken(&limiter, Item::new("a", key)).await.round(), 1.0, "charged, but reported as not charged");
     }
 }
 
-/// One job's limit is held, another one's unique id is being enqueued by somebody else.
+/// One job's limit is locked, and another job's unique id is being enqueued by another transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_other_limits_are_enqueued_while_one_is_held() {
+async fn jobs_of_other_limits_are_enqueued_while_one_is_locked() {
     for connections in [Connections::Own, Connections::Pool] {
         let database = Database::migrated().await;
         let limiter = limiter(&database.pool, limits(), |config| config.connections = connections);
@@ -154,11 +154,11 @@ async fn jobs_of_other_limits_are_enqueued_while_one_is_held() {
         let held: Vec<_> = waits.map(|job| tokio::spawn(enqueue(queue.clone(), job))).into_iter().collect();
         for round in 0..20 {
             let jobs = (0..10).map(|nth| enqueue(queue.clone(), job(&format!("{nth} {round}"))));
-            for enqueued in tokio::time::timeout(SOON, join_all(jobs)).await.expect("they wait for another row") {
+            for enqueued in tokio::time::timeout(SOON, join_all(jobs)).await.expect("they need no locked row") {
                 assert!(enqueued.expect("an answer").enforce().is_ok());
             }
         }
-        assert!(held.iter().all(|task| !task.is_finished()), "the rows are held");
+        assert!(held.iter().all(|task| !task.is_finished()), "the rows are locked");
         holder.rollback().await.expect("rollback");
         for task in held {
             let enqueued = tokio::time::timeout(SOON, task).await.expect("the rows are free").expect("a task");

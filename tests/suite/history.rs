@@ -1,4 +1,4 @@
-//! Histories: many callers, in one process and in several, while failures hit at random; and then the books.
+//! Histories: many callers run in one process and in several, under random failures; then the books are checked.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,12 +16,12 @@ use crate::support::proxy::{Chaos, Point, Proxy, Way, xorshift};
 use crate::support::{Database, limiter_at};
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The deadline, that of the end of a unit of work, and what a busy machine takes on top.
+/// The deadline, that for the end of a unit of work, and a margin for a busy machine.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How often each set of limits is there, under a key of its own each: so that its buckets are only asked for together, and
-/// that what is unknown of one hides nothing of the others.
+/// The number of keys for each set of limits. The buckets of a set and key are always charged together, and an unknown
+/// outcome for one key hides nothing about the others.
 const KEYS: usize = 6;
-/// Sets of limits, and the capacity of each limit in it: some are used up, and some are not.
+/// Sets of limits, and the capacity of each limit in the set: some are exhausted, and some are not.
 const SETS: [(&[&str], u32); 8] = [
     (&["a"], SMALL),
     (&["sharded"], SMALL),
@@ -35,7 +35,7 @@ const SETS: [(&[&str], u32); 8] = [
 const SMALL: u32 = 16;
 const LARGE: u32 = 10_000;
 
-/// What a process has to do.
+/// The task of a worker process.
 #[derive(Clone, Serialize, Deserialize)]
 struct Work {
     url: String,
@@ -76,12 +76,12 @@ enum AppError {
     Limiter(#[from] Error),
     #[error(transparent)]
     Database(#[from] sqlx::Error),
-    /// Of a COMMIT.
+    /// A COMMIT failed.
     #[error("commit: {0}")]
     Commit(sqlx::Error),
 }
 
-/// Whether PostgreSQL itself said that it has not committed.
+/// Whether PostgreSQL itself reported that it has not committed.
 fn is_told_undone(error: &sqlx::Error, work: &Work) -> bool {
     let Some(error) = error.as_database_error() else { return false };
     let is_error =
@@ -108,7 +108,7 @@ async fn within(limiter: &Limiter, items: Vec<Item>) -> Result<bool, AppError> {
     let mut tx = limiter.pool().begin().await?;
     let allowed = match limiter.within(&mut tx).limit(items).await {
         Ok(decision) => decision.is_allowed(),
-        // Nothing is committed that was not asked to be.
+        // Before the COMMIT, nothing can have been committed.
         Err(Error::OutcomeUnknown { last }) => return Err(last.into()),
         Err(error) => return Err(error.into()),
     };
@@ -116,14 +116,14 @@ async fn within(limiter: &Limiter, items: Vec<Item>) -> Result<bool, AppError> {
     Ok(allowed)
 }
 
-/// Whoever does not know what came of it asks again with the same key.
+/// After an unknown outcome, repeats the call with the same key.
 async fn once(limiter: &Limiter, items: Vec<Item>, id: u64) -> Result<bool, AppError> {
     let call = Call::from(items).idempotency_key(id.to_string());
     let mut result = limiter.limit(call.clone()).await;
     for _ in 0..3 {
         if matches!(result, Err(Error::OutcomeUnknown { .. })) {
             result = limiter.limit(call.clone()).await.map_err(|error| match error {
-                // The later one says nothing of the first.
+                // The later error says nothing about the first attempt.
                 Error::Invalid(_) | Error::Closed => error,
                 error => Error::OutcomeUnknown { last: sqlx::Error::Protocol(error.to_string()) },
             });
@@ -196,7 +196,7 @@ async fn run(work: &Work) -> Vec<Record> {
     history
 }
 
-/// The entry of a worker process: this binary, started again by [`in_processes`].
+/// The entry point of a worker process: [`in_processes`] starts this binary again.
 #[test]
 fn worker_process() {
     let Ok(work) = std::env::var("PG_LIMITER_TEST_HISTORY") else { return };
@@ -228,7 +228,7 @@ async fn in_processes(processes: u64, work: &Work) -> Vec<Record> {
     history
 }
 
-/// What can go wrong, wherever it makes sense.
+/// The faults, at every point where they make sense.
 fn menu(yugabyte: bool) -> Vec<(Point, Way)> {
     let before = |name| Way::Before(payload(name));
     let mut menu = vec![
@@ -289,7 +289,7 @@ async fn balances(direct: &PgPool) -> Vec<Group> {
     groups
 }
 
-/// Runs the work behind a proxy that gives trouble, in this process or in several, and looks at the books.
+/// Runs the work behind a proxy that injects faults, in this process or in several, and checks the books.
 async fn assert_balanced(processes: u64, mut work: Work) {
     let database = Database::migrated().await;
     let proxy = Proxy::before(&database.url).await;
@@ -297,7 +297,7 @@ async fn assert_balanced(processes: u64, mut work: Work) {
     proxy.unleash(Chaos { seed: work.seed, per_thousand: 60, menu: menu(work.yugabyte) });
     let history = if processes == 0 { run(&work).await } else { in_processes(processes, &work).await };
     proxy.calm();
-    // What nobody waits for any more may still be on its way.
+    // Abandoned calls may still be on their way.
     proxy.until_idle().await;
     let under_way =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'proxied'";
@@ -325,10 +325,10 @@ async fn assert_balanced(processes: u64, mut work: Work) {
     eprintln!("{seen}");
     assert!(found.is_empty(), "{seen}: {found:#?}");
     assert!(admitted > 0 && denied > 0 && unknown > 0, "nothing happened: {seen}");
-    assert!(proxy.count(|seen| &seen.faults) > 20, "too little went wrong: {seen}");
+    assert!(proxy.count(|seen| &seen.faults) > 20, "too few faults: {seen}");
 }
 
-/// `PG_LIMITER_TEST_SEED` repeats a run, as far as the callers' choices go.
+/// `PG_LIMITER_TEST_SEED` repeats the callers' choices of a run.
 fn seed() -> u64 {
     std::env::var("PG_LIMITER_TEST_SEED")
         .ok()
@@ -354,7 +354,7 @@ async fn in_several_processes_the_books_balance_whatever_goes_wrong() {
     }
 }
 
-/// Of one group of two buckets, 10 tokens each.
+/// The findings for one group of two buckets of 10 tokens each.
 fn made_up(left: [f64; 2], told: &[(Told, u64, u64)]) -> Vec<String> {
     let record = |(told, began, ended): &(Told, u64, u64)| Record {
         group: 0,
@@ -369,7 +369,7 @@ fn made_up(left: [f64; 2], told: &[(Told, u64, u64)]) -> Vec<String> {
 }
 
 #[test]
-fn books_that_do_not_balance_are_found_out() {
+fn unbalanced_books_are_reported() {
     let (admitted, denied) = (|| Told::Admitted, || Told::Denied);
     let (unknown, failed) = (|| Told::Unknown(String::new()), || Told::Failed(String::new()));
     for left in [[2.0; 2], [6.0; 2]] {
@@ -383,7 +383,7 @@ fn books_that_do_not_balance_are_found_out() {
         ("12 were spent of 10", made_up([-2.0; 2], &[(admitted(), 0, 9), (admitted(), 0, 9), (unknown(), 0, 9)])),
         ("not charged as a whole", made_up([6.0, 10.0], &[(unknown(), 0, 9)])),
         ("denied with 6 left", made_up([6.0; 2], &[(admitted(), 0, 9), (denied(), 10, 20)])),
-        // The second one came after.
+        // The second admission came later.
         ("denied with 6 left", made_up([2.0; 2], &[(admitted(), 0, 9), (denied(), 10, 20), (admitted(), 21, 30)])),
         ("late", made_up([6.0; 2], &[(admitted(), 0, 101)])),
     ];

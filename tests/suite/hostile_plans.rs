@@ -1,4 +1,4 @@
-//! Planner settings of the database, chosen for other queries: every function still reads the rows that it needs, and no more.
+//! Databases with planner settings that suit other queries: every function still reads the rows that it needs, and no more.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Database, sqlx};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Each with the first server version that has it, and what it is set to.
+/// Settings, each with the first server version that has it.
 const HOSTILE: &[(u32, &str)] = &[
     (11, "enable_indexscan = off"),
     (11, "enable_indexonlyscan = off"),
@@ -126,7 +126,7 @@ async fn too_many_rows(conn: &mut PgConnection, limiter: &Limiter, isolation: &s
         let queue = Queue::new(limiter, "q").expect("a queue");
         let job = |key: u32| Job::new(("bucket", format!("k{key}")), &1).expect("a job");
         let mut is_done = true;
-        let job_id = i64::from(key) * 4 + 2; // Of a group of ten.
+        let job_id = i64::from(key) * 4 + 2; // From a group of ten.
         match what {
             "new" => drop(within.limit(("bucket", "a new one")).await.expect(what)),
             "group" => drop(within.limit(group(key)).await.expect(what)),
@@ -142,7 +142,7 @@ async fn too_many_rows(conn: &mut PgConnection, limiter: &Limiter, isolation: &s
             "peek" => drop(within.peek(group(key)).await.expect(what)),
             "credit" => drop(within.credit(group(key)).await.expect(what)),
             "charge" => drop(within.charge(group(key)).await.expect(what)),
-            // Whether it succeeds is the matter of other tests.
+            // Other tests check whether it succeeds.
             "reset" => is_done = within.reset(group(key)).await.is_ok(),
             "denied" => drop(within.limit(("sharded", format!("k{key}"), 900.0)).await.expect(what)),
             "enqueue" => drop(queue.within(conn).enqueue(job(key)).await.expect(what)),
@@ -186,7 +186,7 @@ async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
         .expect("a version");
     let known: Vec<&str> =
         HOSTILE.iter().filter(|(since, _)| *since <= version.unsigned_abs()).map(|(_, setting)| *setting).collect();
-    // Each alone, all of them, and all of them with either kind of plan.
+    // Each setting alone, all together, and all together with either kind of plan.
     let mut profiles: Vec<Vec<&str>> =
         std::iter::once(vec![]).chain(known.iter().map(|setting| vec![*setting])).collect();
     profiles.push(known.clone());
@@ -196,7 +196,7 @@ async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
             profiles.push(known.iter().copied().chain([mode]).collect());
         }
     }
-    // Not with the others: the test's own queries would be compiled, too, and take most of the time.
+    // Not with the others: the test's own queries would also be compiled, which would take most of the time.
     profiles.push(vec!["jit = on", "jit_above_cost = 0", "enable_indexscan = off"]);
     let mut found = Vec::new();
     for profile in profiles {
@@ -216,20 +216,20 @@ async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
     assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
 }
 
-/// A plan that no setting forbids may be compiled, which takes a hundred times as long as running it.
+/// Unless a setting disables it, PostgreSQL may compile a plan, which takes a hundred times as long as running it.
 #[tokio::test]
-async fn every_function_that_reads_tables_forbids_compiling() {
+async fn every_function_that_reads_tables_disables_jit() {
     let database = Database::migrated().await;
-    // Those without settings run within those that have them.
+    // Functions without settings run within functions that have them.
     let sql = "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.pronamespace = 'public'::regnamespace \
                AND p.proname LIKE 'rate\\_limit%' AND p.prosecdef AND NOT coalesce('jit=off' = ANY (p.proconfig), false)";
     let without: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("functions");
     assert!(without.is_empty(), "{without:?}");
 }
 
-/// A transaction that is open elsewhere keeps all versions of a hot row.
+/// A transaction that stays open elsewhere keeps all versions of a hot row.
 #[tokio::test]
-async fn combined_calls_do_not_read_all_versions_that_an_old_snapshot_keeps() {
+async fn combined_calls_do_not_read_every_row_version_an_old_snapshot_keeps() {
     const CALL: &str = "SELECT public.rate_limit_take('hot', 'k', 1e9, 1000000, 1e9, 1, 2, 1)";
     let database = Database::migrated().await;
     database.execute(CALL).await;
@@ -239,7 +239,7 @@ async fn combined_calls_do_not_read_all_versions_that_an_old_snapshot_keeps() {
     let calls = format!("DO $$ BEGIN FOR nth IN 1 .. 5000 LOOP PERFORM ({CALL}); COMMIT; END LOOP; END $$");
     database.execute(&calls).await;
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
-        // A version on a new page makes the index check all of them: one call in some fifty.
+        // About one call in fifty writes its version to a new page, and then the index checks all versions.
         let mut least = i64::MAX;
         for _ in 0..5 {
             let mut tx = database.pool.begin_with(begin(level)).await.expect("begin");

@@ -1,4 +1,4 @@
-//! Calls with an idempotency key: taken once, however often and from wherever they come.
+//! A call with an idempotency key is charged once, however often and from wherever it is made.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn a_repeated_call_gets_its_answer_and_takes_nothing() {
     assert!(limiter.limit(call("2")).await.expect("a decision").is_allowed());
     assert_eq!(left(&limiter, "a").await, 8.0);
 
-    // Of several limits, of shards, of windows, named twice: all of them once.
+    // Several limits, a sharded one, and a bucket named twice: all are charged once.
     let items = [Item::new("b", "k").count(2), Item::new("sharded", "k").count(7), Item::new("b", "k")];
     let group = || Call::from(items.clone()).idempotency_key("3");
     let first = limiter.limit(group()).await.expect("a decision");
@@ -62,7 +62,7 @@ async fn a_repeated_call_gets_its_answer_and_takes_nothing() {
     assert_eq!(limiter.limit(group()).await.expect("a decision"), first);
     assert_eq!((left(&limiter, "b").await, left(&limiter, "sharded").await), (2.0, 93.0));
 
-    // What is taken or given back whatever the balance.
+    // `charge` and `credit`, which ignore the balance.
     let charge = || Call::from(("a", "k", 5)).idempotency_key("4");
     let balance = limiter.charge(charge()).await.expect("a balance");
     assert_eq!(limiter.charge(charge()).await.expect("a balance"), balance);
@@ -74,7 +74,7 @@ async fn a_repeated_call_gets_its_answer_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_reservation_keeps_its_moment() {
+async fn a_repeated_reservation_keeps_its_ready_time() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool);
     assert!(limiter.limit(("paced", "k")).await.expect("a decision").is_allowed());
@@ -86,14 +86,14 @@ async fn a_reservation_keeps_its_moment() {
     });
     assert!(second < first && first - second < Duration::from_secs(60), "{first:?}, then {second:?}");
     assert_eq!(left(&limiter, "paced").await, -1.0);
-    // When its moment has come, it may go ahead at once.
+    // Once its ready time has passed, the repeated call is allowed at once.
     database.execute("UPDATE rate_limit_answers SET ready_at = ready_at - 3700000000").await;
     let said = limiter.limit(reserve()).await.expect("a decision");
     assert_eq!(said.outcome(), Outcome::Reserved { wait: Duration::ZERO });
 }
 
 #[tokio::test]
-async fn a_denial_takes_nothing_and_is_decided_anew() {
+async fn a_denial_is_not_stored_and_its_repeat_is_decided_anew() {
     let database = Database::migrated().await;
     let mut config = LimiterConfig::default();
     config.remember_denials = Some(DenialMemory::default());
@@ -105,7 +105,7 @@ async fn a_denial_takes_nothing_and_is_decided_anew() {
     limiter.reset(("a", "k")).await.expect("a reset");
     let first = limiter.limit(two()).await.expect("a decision");
     assert!(first.is_allowed());
-    // A key that was denied since, and is remembered for it, still has the answer it was given.
+    // The limiter now remembers a denial of this bucket; the repeated call still gets its stored answer.
     limiter.charge(("a", "k", 20)).await.expect("a charge");
     assert!(limiter.limit(("a", "k", 2)).await.expect("a decision").is_denied());
     assert_eq!(limiter.limit(two()).await.expect("a decision"), first);
@@ -133,9 +133,9 @@ async fn in_the_callers_transaction_the_answer_commits_or_rolls_back_with_it() {
     assert_eq!(answers(&database).await, 3);
 }
 
-/// In every way that a call can run, at the same time.
+/// In every way that a call can run, concurrently.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_come_at_once_take_the_tokens_once() {
+async fn concurrent_repeats_take_the_tokens_once() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 12).await;
     let mut config = LimiterConfig::default();
@@ -166,10 +166,10 @@ async fn many_who_come_at_once_take_the_tokens_once() {
     }
 }
 
-/// The first one takes the last tokens, and nobody knows yet: who repeats the call waits for the row, finds nothing in it, and
-/// is not to be told that it was refused.
+/// The first call takes the last tokens and has not committed. Its repeat waits for the row and finds it empty; it must not be
+/// denied.
 #[tokio::test]
-async fn who_waits_for_himself_is_not_refused() {
+async fn a_repeat_that_waits_for_its_original_is_not_denied() {
     let database = Database::migrated().await;
     for isolation in [Isolation::ReadCommitted, Isolation::Serializable] {
         let mut config = LimiterConfig::default();
@@ -196,7 +196,7 @@ async fn who_waits_for_himself_is_not_refused() {
 }
 
 #[tokio::test]
-async fn one_key_is_for_one_call() {
+async fn an_idempotency_key_is_for_one_call() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool);
     assert!(limiter.limit(call("1")).await.expect("a decision").is_allowed());
@@ -213,14 +213,14 @@ async fn one_key_is_for_one_call() {
         let mut tx = database.pool.begin().await.expect("begin");
         let error = limiter.within(&mut tx).limit(other.idempotency_key("1")).await.expect_err("another call");
         assert!(matches!(error, Error::Invalid(InvalidCall::IdempotencyKeyReused)), "{error}");
-        // It was no error of the database: the caller's transaction goes on.
+        // It was not a database error: the caller's transaction goes on.
         assert!(limiter.within(&mut tx).check(("a", "k")).await.expect("a decision").is_allowed());
         tx.commit().await.expect("commit");
     }
     let error = limiter.charge(call("1")).await.expect_err("another operation");
     assert!(matches!(error, Error::Invalid(InvalidCall::IdempotencyKeyReused)), "{error}");
     assert_eq!((left(&limiter, "a").await, left(&limiter, "b").await), (9.0, 5.0));
-    // Whatever the client has set for how numbers are printed.
+    // Whatever number format the client has set.
     let third = || Call::from(("a", "k", 1.0 / 3.0)).idempotency_key("2");
     let mut conn = database.pool.acquire().await.expect("a connection");
     for digits in ["2", "-10", "1"] {
@@ -231,7 +231,7 @@ async fn one_key_is_for_one_call() {
     sqlx::query("RESET extra_float_digits").execute(&mut *conn).await.expect("reset");
     drop(conn);
     limiter.credit(("a", "k", 1.0 / 3.0)).await.expect("given back");
-    // Other limits are the same call: they may be changed while requests are on their way.
+    // With changed limits, it is still the same call: limits may change while requests are on their way.
     let wider = Limits::new().define("a", Limit::token_bucket(1e-6, CENTURY).capacity(50)).expect("a limit");
     let changed = Limiter::new(database.pool.clone(), wider);
     assert!(changed.limit(call("1")).await.expect("a decision").is_allowed());
@@ -271,7 +271,7 @@ async fn answers_expire_and_are_pruned() {
 }
 
 #[tokio::test]
-async fn keys_that_cannot_be_are_refused() {
+async fn invalid_idempotency_keys_are_rejected() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool);
     for key in ["", "\0", &"x".repeat(256)] {
@@ -294,12 +294,12 @@ async fn keys_that_cannot_be_are_refused() {
     }
 }
 
-/// The answer got lost, not the tokens: the limiter asks again by itself, and is told what was decided.
+/// The answer is lost, but the tokens are taken. The limiter repeats the call automatically and gets the stored decision.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_commit_is_asked_for_again() {
+async fn a_call_whose_commit_is_lost_is_repeated() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool);
-    // The commit takes until its backend is killed in the middle of it, once before and once after it has happened.
+    // The commit hangs until its backend is killed, once before and once after it has taken effect.
     database
         .execute(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS

@@ -1,4 +1,4 @@
-//! Deadlines, dropped futures and lost connections: nothing stays behind, and nothing is reported that is not known.
+//! Deadlines, dropped futures and lost connections: nothing is left behind, and only known outcomes are reported.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn a_dropped_call_does_not_pin_its_connection() {
     let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
     let call = limiter.limit(("a", "k"));
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err(), "the row is held");
-    // The only connection of the pool; another key.
+    // The pool has one connection; the call uses another key.
     let other = tokio::time::timeout(Duration::from_secs(10), limiter.limit(("a", "other"))).await;
     assert!(other.expect("in time").expect("a decision").is_allowed());
     holder.rollback().await.expect("rollback");
@@ -141,7 +141,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
     for connections in [Connections::Own, Connections::Pool] {
         let limiter = limiter_over(connections, &database.pool, Duration::from_secs(20));
         let kill = async {
-            // On its own connection the statement is all there is; it commits after it has answered.
+            // On the limiter's own connection, the statement is the whole transaction; it commits after it has answered.
             let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                        WHERE datname = current_database() AND wait_event = 'PgSleep' \
                        AND (query = 'COMMIT' OR query LIKE '%rate_limit_%')";
@@ -157,7 +157,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
         let error = decision.expect_err("the connection was lost");
         assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
         assert!(error.to_string().contains("count the tokens as spent"), "{error}");
-        assert_eq!(limiter.retries(), 0, "a commit of unknown outcome is not tried again");
+        assert_eq!(limiter.retries(), 0, "a commit of unknown outcome is not retried");
     }
 
     let work = limiter.transaction(async |tx| {
@@ -174,10 +174,10 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
     let (result, ()) = tokio::join!(work, kill);
     assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{result:?}");
     database.execute("DROP TRIGGER hold ON rate_limits").await;
-    assert_eq!(left(&limiter).await, 100.0, "both were rolled back, as it turns out");
+    assert_eq!(left(&limiter).await, 100.0, "both were rolled back");
 }
 
-/// A backend that is killed before its commit has taken nothing, and the call is tried again on a new connection.
+/// A backend that is killed before its commit has taken nothing, and the call is retried on a new connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_lost_before_committing_is_replaced() {
     let database = Database::migrated().await;
@@ -200,7 +200,7 @@ async fn a_connection_lost_before_committing_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_closed_pool_and_a_read_only_server_are_told_clearly() {
+async fn a_closed_pool_and_a_read_only_server_return_clear_errors() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 1).await;
     let limiter = limiter(&pool, Duration::from_millis(400));
@@ -217,16 +217,16 @@ async fn a_closed_pool_and_a_read_only_server_are_told_clearly() {
     let error = limiter.limit(("a", "k")).await.expect_err("read only");
     assert!(matches!(error, Error::Database { .. }) && !error.is_retryable(), "{error}");
     assert!(error.to_string().contains("default_transaction_read_only is on"), "{error}");
-    assert_eq!(limiter.retries(), 0, "no other attempt changes a setting");
+    assert_eq!(limiter.retries(), 0, "a retry changes no setting");
     let mut conn = database.pool.acquire().await.expect("a connection");
     let sql =
         format!("SET default_transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only");
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *conn).await.expect("a new primary");
-    // Connections to the old one were given up, so it works again by itself.
+    // The connections to the old server were dropped, so the next call works.
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
 }
 
-/// Exhausted retries within a unit of work are the end of it, however the error is wrapped.
+/// A call that exhausts its retries ends the unit of work around it, however its error is wrapped.
 #[tokio::test]
 async fn exhausted_retries_are_not_multiplied() {
     let database = Database::migrated().await;

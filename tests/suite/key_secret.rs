@@ -1,4 +1,4 @@
-//! Keys stored as hashes under a secret: the database does not have them, and every call finds the same bucket.
+//! Keys stored as hashes under a secret: the database never holds the keys themselves, and every call finds the same bucket.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn limiter(database: &Database, secret: Option<&str>) -> Limiter {
     })
 }
 
-/// In how many rows of any table the text stands, in any column.
+/// The number of rows, over all tables, that contain the text in any column.
 async fn rows_with(database: &Database, text: &str) -> i64 {
     let tables: Vec<String> = sqlx::query_scalar(
         "SELECT c.relname::text FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'",
@@ -85,7 +85,7 @@ async fn nothing_of_a_key_is_in_the_database() {
     let groups: i64 =
         sqlx::query_scalar("SELECT count(*) FROM rate_limit_groups").fetch_one(&database.pool).await.expect("a count");
     assert!(database.rows().await >= 8 && groups >= 1);
-    // The shared bucket stays the shared bucket, and keys of two limits have nothing in common.
+    // The shared bucket stays shared, and the hashes of a key differ between limits.
     let [shared, mails @ ..] = &keys(&database, "mails").await[..] else { panic!("no rows") };
     assert!(shared.is_empty() && mails.len() == 2 && mails.iter().all(|key| key.len() == 43), "{mails:?}");
     assert!(keys(&database, "calls").await.iter().all(|key| key.is_empty() || !mails.contains(key)));
@@ -97,7 +97,7 @@ async fn nothing_of_a_key_is_in_the_database() {
 }
 
 #[tokio::test]
-async fn the_same_secret_shares_balances_and_another_one_does_not() {
+async fn the_same_secret_shares_balances_and_a_different_one_does_not() {
     let database = Database::migrated().await;
     let (one, two) = (limiter(&database, Some(SECRET)), limiter(&database, Some(SECRET)));
     let _ = one.limit(("mails", ANNA, 7)).await.expect("a decision");
@@ -107,7 +107,7 @@ async fn the_same_secret_shares_balances_and_another_one_does_not() {
         assert_eq!(other.peek(("mails", ANNA)).await.expect("a balance").remaining(), 10.0);
     }
     assert_eq!(KeySecret::new("0123456789abcde").expect_err("too short").bytes, 15);
-    assert!(InvalidKeySecret::to_string(&KeySecret::new("").expect_err("none")).contains("16 at least"));
+    assert!(InvalidKeySecret::to_string(&KeySecret::new("").expect_err("none")).contains("at least 16"));
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn every_call_finds_the_same_bucket() {
     assert_eq!((left().await, database.rows().await), (10.0, 0));
     let _ = limiter.limit([("mails", ANNA), ("mails", BERT)].map(Item::from)).await.expect("a decision");
     assert_eq!(limiter.reset_all_keys("mails").await.expect("a reset"), 2);
-    // Limits are looked up, and keys bounded, as they are given.
+    // Limits are looked up by the given name, and the length limit applies to the given key.
     assert!(matches!(limiter.limit(("mails", "k".repeat(1025))).await, Err(Error::Invalid(_))));
     assert!(limiter.limit(("mails", "k".repeat(1024))).await.expect("a decision").is_allowed());
 }
@@ -178,7 +178,7 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     assert_eq!(queue.estimate(job("mails", BERT, 1).group(ANNA)).await.expect("an estimate").ahead, 2);
     assert_eq!(queue.counts().await.expect("counts").len(), 1);
 
-    // Settled under the key, and under what a handler gets for it.
+    // Settled under the key, and under the hash that a handler gets for it.
     let settling = queue.clone();
     let handler = handler_fn(move |job, tx| {
         let settling = settling.clone();
@@ -208,7 +208,7 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
 async fn the_tool_hashes_under_the_secret_in_a_file() {
     use std::process::Command;
 
-    use crate::support::tool::{files, run, tool};
+    use crate::support::tool::{files, run, tool as tool_path};
 
     let database = Database::migrated().await;
     let limiter = limiter(&database, Some(SECRET));
@@ -230,11 +230,11 @@ async fn the_tool_hashes_under_the_secret_in_a_file() {
     assert!(tool(&args("peek")).starts_with("{\"value\": 6"));
     assert!(tool(&args("check")).contains("true"));
     let reset = |variable: &str, extra: &[&str]| {
-        let mut command = Command::new(tool());
+        let mut command = Command::new(tool_path());
         command.args(["reset", "mails", ANNA, "--database-url", &database.url]).args(extra);
         command.env("PG_LIMITER_KEY_SECRET_FILE", variable).output().expect("run the tool")
     };
-    // Another key without the secret, none that is there; then the same one, by the variable.
+    // Without the secret this is another key, which has no row; with the secret in the variable, it is the same key.
     assert!(reset("", &[]).status.success());
     assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round(), 6.0);
     assert!(reset(&secret, &[]).status.success());

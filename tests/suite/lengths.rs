@@ -1,4 +1,4 @@
-//! Lengths of time that are not fixed: months and years are refused wherever a limit is given.
+//! Months and years have no fixed length, so they are rejected wherever a limit is given.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn file(period: &str, start: &str) -> [String; 2] {
 }
 
 #[test]
-fn months_and_years_are_refused_in_limits_files() {
+fn months_and_years_are_rejected_in_limits_files() {
     for length in MONTHS {
         for (field, period, start) in [("period", length, "1h"), ("start", "1h", length)] {
             let [toml, json] = file(period, start);
@@ -37,9 +37,9 @@ fn months_and_years_are_refused_in_limits_files() {
     }
 }
 
-/// A period of more than 30 days is written in a way that can be read.
+/// A period of more than 30 days is serialized so that it can be read again.
 #[test]
-fn a_limit_is_read_as_it_was_written() {
+fn a_limit_is_read_back_as_it_was_written() {
     for seconds in [86_400 * 31, 86_400 * 30 + 1, 86_400 * 365, 86_400 * 36_525, 61, 3_600] {
         let limit = Limit::fixed_window(1, Duration::from_secs(seconds)).build().expect("a limit");
         let written = serde_json::to_string(&limit).expect("JSON");
@@ -48,7 +48,7 @@ fn a_limit_is_read_as_it_was_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn months_and_years_are_refused_by_the_tool() {
+async fn months_and_years_are_rejected_by_the_tool() {
     let inline = |period: &'static str, start: &'static str| {
         ["--kind", "fixed_window", "--rate", "1", "--period", period, "--start", start]
     };
@@ -64,7 +64,7 @@ async fn months_and_years_are_refused_by_the_tool() {
         crate::support::tool::run(None, &replay, "").refuses(2, &words);
         crate::support::tool::run(None, &["simulate", "--rate", "1", "--period", "1m", "--for", length], "")
             .refuses(2, &words);
-        // These are checked with the other arguments, and the message has more lines.
+        // These arguments are checked together with the others, and the message has more lines.
         for args in [["bench", "--soak", length], ["doctor", "--old-transaction", length]] {
             let refused = crate::support::tool::run(None, &args, "");
             assert_eq!(refused.code, Some(2), "{}", refused.stderr);
@@ -74,7 +74,7 @@ async fn months_and_years_are_refused_by_the_tool() {
 }
 
 #[tokio::test]
-async fn months_and_years_are_refused_in_sql() {
+async fn months_and_years_are_rejected_in_sql() {
     let database = Database::migrated().await;
     let mut conn = database.pool.acquire().await.expect("a connection");
     for function in ["rate_limit", "rate_limit_check", "rate_limit_enforce"] {

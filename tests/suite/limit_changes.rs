@@ -1,4 +1,4 @@
-//! The effects of a changed limit on a balance: the table in the guide's page on kinds.
+//! The effects of a changed limit on a balance, as in the table on the guide's page on kinds.
 
 use pg_limiter::sqlx::{Connection, PgConnection};
 
@@ -19,7 +19,7 @@ async fn a_balance_is_kept_and_decided_by_the_limit_of_the_call() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     let (bucket, window, sliding) = (Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow);
-    // A kind, what is taken of 10 per 100 s, the rate and capacity of the next call, after so many seconds: what is left.
+    // Kind, tokens taken of 10 per 100 s, rate and capacity of the next call, seconds until then, and the balance then.
     let cases = [
         ("a higher rate counts for the time since the last call", bucket, 10.0, (20.0, 10.0), 10, 2.0),
         ("so does a lower rate", bucket, 10.0, (5.0, 10.0), 10, 0.5),

@@ -1,5 +1,5 @@
-//! One order for every isolation level: new rows first, then existing ones, each by name and key. Two calls never wait for
-//! each other in a circle, whatever the levels of their transactions.
+//! The lock order is the same at every isolation level: new rows first, then existing ones, each by name and key. So two calls
+//! never deadlock, whatever the isolation levels of their transactions.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ async fn deadlocks(database: &Database) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the count")
 }
 
-/// A third transaction holds the new row until both wait for it. Then one of them gets it, and the other must not hold the
-/// existing row.
+/// A third transaction keeps the new row locked until both callers wait for it. Then one of them locks it, and the other must
+/// not have locked the existing row.
 #[tokio::test]
-async fn callers_at_two_isolation_levels_take_a_new_and_an_existing_row_in_one_order() {
+async fn callers_at_two_isolation_levels_lock_new_and_existing_rows_in_one_order() {
     let pairs = LEVELS.iter().flat_map(|one| LEVELS.iter().map(move |other| (*one, *other)));
     for (first, second) in pairs {
         let database = Database::migrated().await;
@@ -45,8 +45,8 @@ async fn callers_at_two_isolation_levels_take_a_new_and_an_existing_row_in_one_o
     }
 }
 
-/// Own transactions and callers' transactions at all levels, over few keys, of which some are always new: the defaults mix
-/// them (`pool.begin()` and `within` beside `limiter.limit`).
+/// The limiter's own transactions and callers' transactions at all levels, over few keys, some of which are always new. The
+/// defaults lead to this mix: `within` after `pool.begin()`, beside `limiter.limit`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_at_mixed_isolation_levels_never_deadlock() {
     let database = Database::migrated().await;
@@ -67,7 +67,7 @@ async fn callers_at_mixed_isolation_levels_never_deadlock() {
     assert!(done > 0);
 }
 
-/// How many calls were decided.
+/// Returns how many calls were decided.
 async fn one_caller(limiter: Limiter, nth: usize, ends: Instant) -> u32 {
     let (mut done, mut round) = (0, nth);
     let names = ["bucket", "short", "window", "fixed"];

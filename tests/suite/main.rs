@@ -1,4 +1,4 @@
-//! One binary, one server, a database for each test.
+//! The integration tests: one binary and one server, with a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
 mod answered_late;

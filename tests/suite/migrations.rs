@@ -1,4 +1,4 @@
-//! Migrations into somebody else's database.
+//! Migrations into a database that belongs to an application.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twelve_at_once_on_an_empty_database() {
+async fn twelve_concurrent_migrations_apply_each_version_once() {
     for _ in 0..5 {
         let database = Database::empty().await;
         assert_eq!(twelve_at_once(&database).await, [1, 2, 3, 4], "each version is applied once");
@@ -55,9 +55,9 @@ async fn twelve_at_once_on_an_empty_database() {
     }
 }
 
-/// An engine where the function is missing, and one where it says that it is not implemented.
+/// An engine without the function, and one whose function reports that it is not implemented.
 #[tokio::test(flavor = "multi_thread")]
-async fn twelve_at_once_without_advisory_locks() {
+async fn concurrent_migrations_succeed_without_advisory_locks() {
     let rename = "ALTER FUNCTION pg_catalog.pg_advisory_xact_lock(bigint) RENAME TO hidden_lock";
     let replace = "DO $$ BEGIN
            SET LOCAL allow_system_table_mods = on;
@@ -71,15 +71,15 @@ async fn twelve_at_once_without_advisory_locks() {
             let database = Database::empty().await;
             database.execute(engine).await;
             let error = sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&database.pool).await;
-            assert!(error.is_err(), "the engine has locks after all");
+            assert!(error.is_err(), "the engine still has advisory locks");
             assert_eq!(twelve_at_once(&database).await, [1, 2, 3, 4]);
         }
     }
 }
 
-/// As on an engine whose schema changes are not transactional, and clash at random.
+/// As on an engine whose schema changes are not transactional and conflict at random.
 #[tokio::test(flavor = "multi_thread")]
-async fn statement_by_statement() {
+async fn concurrent_migrations_succeed_statement_by_statement() {
     let clashes = "CREATE SEQUENCE changes;
          CREATE FUNCTION clash() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
            IF nextval('public.changes') % 23 = 0 THEN -- A block has up to 13 changes.
@@ -94,11 +94,11 @@ async fn statement_by_statement() {
             database.execute(clashes).await;
         }
         assert_eq!(twelve_with(&database, stepwise.clone()).await, [1, 2, 3, 4], "each version is applied once");
-        assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0, "no advisory lock was asked for");
+        assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0, "advisory locks were taken");
         if clash {
-            assert!(one::<i64>(&database.pool, "SELECT last_value FROM changes").await > 70, "there were clashes");
+            assert!(one::<i64>(&database.pool, "SELECT last_value FROM changes").await > 70, "there were conflicts");
         }
-        // What is there is what the usual way makes.
+        // The result is the same as that of a migration in one transaction.
         let described = "SELECT string_agg(d, ' ' ORDER BY d) FROM (
              SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') AS d FROM pg_proc
              WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' UNION ALL
@@ -108,14 +108,14 @@ async fn statement_by_statement() {
         let usual = Database::migrated().await;
         let (stepped, usual): (String, String) =
             (one(&database.pool, described).await, one(&usual.pool, described).await);
-        assert!(stepped == usual, "what is there is not what the usual way makes");
+        assert!(stepped == usual, "the result differs from that of a migration in one transaction");
         assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
     }
 }
 
-/// Whatever ends a migration half-way, the next one finishes it.
+/// If a migration ends half-way, the next run finishes it.
 #[tokio::test]
-async fn what_broke_off_half_way_is_finished_by_the_next_run() {
+async fn an_interrupted_migration_is_finished_by_the_next_run() {
     let database = Database::empty().await;
     database.execute("CREATE VIEW rate_limit_groups AS SELECT 1 AS one").await;
     let stepwise = Migrator::default().on(Engine::Yugabyte);
@@ -158,7 +158,7 @@ async fn the_applications_own_migrations_and_settings_are_left_alone() {
 }
 
 #[tokio::test]
-async fn within_the_callers_transaction() {
+async fn a_migration_commits_or_rolls_back_with_the_callers_transaction() {
     let database = Database::empty().await;
     let mut tx = database.pool.begin().await.expect("begin");
     migrate_on(&mut tx).await.expect("migrated");
@@ -171,9 +171,9 @@ async fn within_the_callers_transaction() {
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
 }
 
-/// A BEGIN that the driver knows nothing of.
+/// The driver does not know of this BEGIN.
 #[tokio::test]
-async fn within_a_transaction_begun_by_a_statement() {
+async fn a_migration_joins_a_transaction_begun_by_a_statement() {
     let database = Database::empty().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     for end in ["ROLLBACK", "COMMIT"] {
@@ -187,9 +187,9 @@ async fn within_a_transaction_begun_by_a_statement() {
     }
 }
 
-/// Many at once, although transactions are SERIALIZABLE unless said otherwise; and a role that may only look.
+/// Concurrent migrations where transactions are SERIALIZABLE by default, and a migration by a role that may only read.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_default_isolation_and_the_role() {
+async fn migrations_work_at_any_default_isolation_and_for_read_only_roles() {
     let database = Database::empty().await;
     let name: String = one(&database.pool, "SELECT current_database()::text").await;
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await;
@@ -204,7 +204,7 @@ async fn whatever_the_default_isolation_and_the_role() {
 }
 
 #[tokio::test]
-async fn in_a_schema_of_the_callers_choice() {
+async fn a_migration_into_a_chosen_schema_works() {
     let database = Database::empty().await;
     let schema = Schema::new("Rate \"limits\"; --").expect("a schema");
     Migrator::new(schema.clone()).run(&database.pool).await.expect("migrated");
@@ -217,16 +217,16 @@ async fn in_a_schema_of_the_callers_choice() {
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied());
     assert_eq!(limiter.reset_all_keys("a").await.expect("reset"), 1);
-    // Side by side with the one in public, and gone without it.
+    // It exists beside the one in `public`, and is dropped separately.
     migrate(&database.pool).await.expect("migrated");
     database.execute(&uninstall(&schema)).await;
     database.execute(&format!("DROP SCHEMA \"{}\"", schema.name().replace('"', "\"\""))).await;
     assert_eq!(database.rows().await, 0);
 }
 
-/// A release that is newer, and changed nothing that this one needs, and one that did.
+/// One newer release that changed nothing this one needs, and one that did.
 #[tokio::test]
-async fn a_newer_schema_is_refused_only_if_it_is_breaking() {
+async fn a_newer_schema_is_rejected_only_if_it_is_breaking() {
     let database = Database::migrated().await;
     database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (98, 'from the future')").await;
     let report = migrate(&database.pool).await.expect("it works with that");
@@ -243,9 +243,9 @@ async fn a_newer_schema_is_refused_only_if_it_is_breaking() {
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
 }
 
-/// In the way stands a view of the table's name; then it is taken away.
+/// A view with the table's name is in the way, and is dropped later.
 #[tokio::test]
-async fn a_failure_leaves_no_lock_and_nothing_half_done() {
+async fn a_failed_migration_leaves_no_lock_and_no_partial_changes() {
     let database = Database::empty().await;
     database.execute("CREATE VIEW rate_limits AS SELECT 1 AS one").await;
     let pool = Database::pool(&database.url, 1).await;
@@ -261,7 +261,7 @@ async fn a_failure_leaves_no_lock_and_nothing_half_done() {
     assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate_limit%'").await, 0);
     database.execute("DROP VIEW rate_limits; CREATE TABLE rate_limits (id int)").await;
     assert!(matches!(migrate(&pool).await, Err(MigrateError::Occupied { .. })));
-    // In the middle of the run, which is rolled back.
+    // A failure in the middle of the run: the run is rolled back.
     database
         .execute(
             "DROP TABLE rate_limits; CREATE FUNCTION rate_limit_clock() RETURNS text LANGUAGE sql AS 'SELECT 1::text'",
@@ -276,7 +276,7 @@ async fn a_failure_leaves_no_lock_and_nothing_half_done() {
 }
 
 #[tokio::test]
-async fn a_role_without_create_is_told_what_it_needs() {
+async fn a_role_without_create_gets_an_error_that_names_the_grants() {
     let database = Database::empty().await;
     let role = format!("poor_{}", std::process::id());
     database
@@ -287,14 +287,14 @@ async fn a_role_without_create_is_told_what_it_needs() {
     let error = migrate_on(&mut conn).await.expect_err("no privilege");
     assert!(error.to_string().contains("needs CREATE"), "{error}");
     database.execute(&format!("GRANT CREATE ON SCHEMA public TO {role}")).await;
-    migrate_on(&mut conn).await.expect("what the message says is enough");
+    migrate_on(&mut conn).await.expect("the grants of the message are sufficient");
     conn.close().await.expect("close");
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// The files as they are, run by any tool, twice; then uninstalled.
+/// The files are run as they are, as any tool can, and twice; then the schema is uninstalled.
 #[tokio::test]
-async fn the_printed_sql_is_all_there_is() {
+async fn the_printed_sql_is_the_whole_schema() {
     let database = Database::empty().await;
     for _ in 0..2 {
         database.execute(&script(&Schema::default(), Part::All)).await;
@@ -303,7 +303,7 @@ async fn the_printed_sql_is_all_there_is() {
         Limits::new().define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60))).expect("a limit");
     let limiter = Limiter::new(database.pool.clone(), limits);
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
-    // Migrating over it takes it over: there is nothing to do, for any role.
+    // `migrate` adopts this schema: there is nothing to do, for any role.
     let nothing = migrate(&database.pool).await.expect("migrated");
     assert_eq!((nothing.applied, nothing.functions), (vec![], vec![]));
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied(), "the balances were kept");
@@ -313,7 +313,7 @@ async fn the_printed_sql_is_all_there_is() {
     assert_eq!(one::<i64>(&database.pool, left).await, 0);
 }
 
-/// Updates stay in place: no index holds what changes, and the page has room.
+/// Updates are HOT: no index has a column that changes, and the page has room.
 #[tokio::test]
 async fn rows_are_updated_in_place() {
     let database = Database::migrated().await;
@@ -325,7 +325,7 @@ async fn rows_are_updated_in_place() {
         let _ = limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision");
     }
     conn.close().await.expect("close");
-    // The first call inserts the row; one that was slow is made anew. The counters arrive a moment later.
+    // The first call inserts the row; a slow decision writes twice. The counters arrive a moment later.
     let updates = "SELECT n_tup_upd >= 499 AND n_tup_hot_upd >= n_tup_upd - 10 FROM pg_stat_user_tables \
                    WHERE relname = 'rate_limits'";
     let mut arrived = false;

@@ -1,7 +1,7 @@
-//! Every operation in every form at once, from three processes, at mixed isolation levels, while backends are ended: the books
-//! balance, no limit admits more than it allows, nobody waits for seconds, and nothing deadlocks.
+//! Every operation in every form, concurrently, from three processes, at mixed isolation levels, while backends are
+//! terminated: the books balance, no limit admits more than it allows, no call waits for seconds, and nothing deadlocks.
 //!
-//! `PG_LIMITER_TEST_LOAD_SECONDS` makes it run longer than 10 s, `PG_LIMITER_TEST_SEED` repeats the callers' choices.
+//! `PG_LIMITER_TEST_LOAD_SECONDS` sets the duration (default 10 s). `PG_LIMITER_TEST_SEED` repeats the callers' choices.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -23,23 +23,23 @@ const PROCESSES: u64 = 3;
 const CALLERS: u64 = 6;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// No caller holds a row for longer than some milliseconds, so no call waits for longer than this, unless the machine is so slow
-/// that fewer than so many calls of the same process end meanwhile.
+/// Callers lock rows for a few milliseconds only, so no call waits for longer than this. A longer wait is a violation only if
+/// at least [`CALLS_MEANWHILE`] calls of the same process ended meanwhile; otherwise the machine is slow.
 const LONGEST: Duration = Duration::from_secs(4);
 const CALLS_MEANWHILE: u64 = 500;
 
-/// However slow the machine is, each caller makes so many calls for each second that the test takes.
+/// The least number of calls that each caller makes in a second of the test, however slow the machine is.
 const LEAST_CALLS: u64 = 4;
 
-/// Of each bucket of the books: never empty, never full, and without refill.
+/// The capacity of each bucket in the books. They are never empty and never full, and do not refill.
 const STOCK: f64 = 1e6;
 const FIRST_CHARGE: f64 = 1e5;
 const BOOKS: [&str; 4] = ["a", "b", "c", "sharded"];
 const KEYS: u64 = 3;
-/// From here on, keys that nothing was charged to before.
+/// Keys from this number on have no row at the start.
 const NEW_KEYS: u64 = 1_000_000;
 
-/// Limits that admit so much and no more: the shards of one change under way, the kind of the other.
+/// The total that each tight limit admits. During the test, one changes its number of shards, and the other its kind.
 const TIGHT: f64 = 400.0;
 
 /// A limit that refills.
@@ -53,21 +53,21 @@ struct Work {
     seconds: u64,
 }
 
-/// What may have become of a bucket.
+/// Bounds for the tokens taken from a bucket.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Spent {
     least: f64,
     most: f64,
 }
 
-/// What a process has seen.
+/// The report of a process.
 #[derive(Default, Serialize, Deserialize)]
 struct Report {
-    /// Of the books, by limit and key.
+    /// The buckets in the books, by limit and key.
     books: BTreeMap<String, Spent>,
     /// Tokens that the tight limits have admitted.
     tight: BTreeMap<String, f64>,
-    /// Admissions of the limit with a refill: the times, in microseconds, at which the call began and ended.
+    /// Admissions of the limit that refills: when the call began and ended, in microseconds, and the count.
     paced: Vec<(u64, u64, f64)>,
     calls: u64,
     /// Errors, by the form of the call.
@@ -100,7 +100,7 @@ fn now() -> u64 {
     u64::try_from(now.as_micros()).expect("a time")
 }
 
-/// How a call ended: what it has surely done, or may have.
+/// How a call ended: what it has done for certain, or may have done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Done,
@@ -133,7 +133,7 @@ fn end_of(result: &Result<bool, AppError>) -> End {
     }
 }
 
-/// What is done with the items of a call.
+/// The operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
     Limit,
@@ -164,7 +164,7 @@ async fn on_connection(limiter: &Limiter, conn: &mut PgConnection, op: Op, call:
     })
 }
 
-/// In a transaction of the caller's, which may call in a savepoint before and roll that back.
+/// In the caller's transaction, which may first make the call in a savepoint and roll that back.
 async fn within(limiter: &Limiter, level: &str, op: Op, call: Call, random: &mut u64) -> Result<bool, AppError> {
     let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));
     let mut tx = limiter.pool().begin_with(begin).await?;
@@ -175,7 +175,7 @@ async fn within(limiter: &Limiter, level: &str, op: Op, call: Call, random: &mut
     }
     let done = match on_connection(limiter, &mut tx, op, call).await {
         Ok(done) => done,
-        // Nothing is committed that was not asked to be.
+        // Before the COMMIT, nothing can have been committed.
         Err(Error::OutcomeUnknown { last }) => return Err(last.into()),
         Err(error) => return Err(error.into()),
     };
@@ -322,14 +322,14 @@ async fn one_call(handles: &Handles, ended: &AtomicU64, random: &mut u64, report
             let set = sets[(xorshift(random) % 5) as usize];
             // Groups of one key and of several, in any order.
             let mut items: Vec<(&str, u64)> = set.iter().map(|name| (*name, xorshift(random) % KEYS)).collect();
-            // Beside rows that are there, one that several processes put there at the same time.
+            // Besides existing rows, one that several processes insert at the same time.
             if matches!(op, Op::Limit | Op::Charge) && xorshift(random).is_multiple_of(2) {
                 let name = BOOKS[(xorshift(random) % 4) as usize];
                 items.push((name, NEW_KEYS + now() / 100_000 % 1_000_000));
             }
             let call: Vec<Item> =
                 items.iter().map(|(name, key)| Item::new(*name, format!("k{key}")).count(count)).collect();
-            // An idempotency key is for what takes tokens.
+            // Only `limit` runs with an idempotency key here.
             let form = if op == Op::Limit || form != "once" { form } else { "own" };
             let result = in_form(handles, form, op, call.into(), random).await;
             report.add_books(&items, op, count, end_of(&result));
@@ -384,7 +384,7 @@ async fn run(work: &Work) -> Report {
 
 const WORK: &str = "PG_LIMITER_TEST_LOAD";
 
-/// The entry of a process: this binary, started again.
+/// The entry point of a load process: [`in_processes`] starts this binary again.
 #[test]
 fn load_process() {
     let Ok(work) = std::env::var(WORK) else { return };
@@ -416,7 +416,7 @@ async fn in_processes(work: &Work) -> Report {
     sum
 }
 
-/// Over any interval, no more than the capacity and what flows in.
+/// Over any interval, the limit admits at most its capacity and the refill.
 fn too_much(paced: &mut [(u64, u64, f64)]) -> Option<String> {
     paced.sort_by_key(|(_, ended, _)| *ended);
     for (from, ..) in paced.iter() {
@@ -447,8 +447,8 @@ async fn end_backends(pool: &PgPool, seed: u64, until: Instant) -> u64 {
     ended
 }
 
-/// Where there are server programs: under SERIALIZABLE, a transaction that another test leaves open for long is a conflict for those of
-/// all databases, once there were so many that the server remembers them in sum only.
+/// A private server, if server programs are installed. Under SERIALIZABLE, the server summarizes old transactions once there
+/// are many, and then a transaction that another test leaves open causes conflicts in all databases of the server.
 async fn server_of_its_own() -> (Result<Server, Database>, String) {
     let started = tokio::task::spawn_blocking(|| Server::start(&server_config())).await.expect("a task");
     match started {
@@ -492,7 +492,7 @@ async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_pro
         let left = limiter.peek((name, key)).await.expect("a balance").remaining();
         let spent = STOCK - if is_new { 0.0 } else { FIRST_CHARGE } - left;
         if spent < told.least - 1e-3 || spent > told.most + 1e-3 {
-            found.push(format!("{bucket}: {spent} are spent, and {told:?} were told"));
+            found.push(format!("{bucket}: {spent} are spent, expected {told:?}"));
         }
     }
     for (name, admitted) in &report.tight {
@@ -502,7 +502,7 @@ async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_pro
     }
     found.extend(too_much(&mut report.paced));
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
-    tokio::time::sleep(Duration::from_millis(600)).await; // Ended backends have reported by then.
+    tokio::time::sleep(Duration::from_millis(600)).await; // Terminated backends have reported their statistics by then.
     let deadlocks: i64 = sqlx::query_scalar(deadlocks).fetch_one(&pool).await.expect("the deadlocks");
     if deadlocks > 0 {
         found.push(format!("{deadlocks} deadlocks"));

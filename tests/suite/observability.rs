@@ -1,4 +1,4 @@
-//! What the limiter shows of itself, against the tables that promise it.
+//! The limiter's spans and metrics are those that the tables of the interface document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn limits() -> Limits {
         .expect("limits")
 }
 
-/// The rows of the table below this heading whose first line begins so, without the head of it.
+/// The rows, without the head, of the table under this heading whose head begins with `head`.
 fn table(heading: &str, head: &str) -> Vec<Vec<String>> {
     let section = INTERFACE.split("\n# ").find(|section| section.starts_with(heading)).expect("a section");
     let lines = section.lines().skip_while(|line| !line.starts_with(head)).skip(2);
@@ -37,12 +37,12 @@ fn table(heading: &str, head: &str) -> Vec<Vec<String>> {
     lines.take_while(|line| line.starts_with('|')).map(|line| cells(line)[1..].to_vec()).collect()
 }
 
-/// What stands between backticks.
+/// The words between backticks.
 fn words(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
 
-/// Everything that there is to see, once at least.
+/// Makes everything that is documented happen at least once.
 async fn everything(database: &Database) {
     let limiter = gate::limiter(&database.app, limits(), |_| {});
     let two = || Item::new("two", KEY);
@@ -136,7 +136,7 @@ async fn everything(database: &Database) {
 }
 
 #[tokio::test]
-async fn the_spans_are_those_of_the_interface() {
+async fn the_spans_match_the_interface() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
@@ -174,11 +174,11 @@ async fn the_spans_are_those_of_the_interface() {
         let outcome = span.text("outcome");
         assert!(promised["outcome"].1.contains(outcome), "{name}: {outcome:?}");
     }
-    // Each promised field was seen, and each word of those that are closed sets.
+    // Every documented field was seen, and every word of each closed set.
     for (name, fields) in &promised {
         for (field, (_, words)) in fields {
             let Some(seen) = seen.get(&(name.as_str(), field.as_str())) else {
-                panic!("{name}.{field} was never there")
+                panic!("{name}.{field} was never recorded")
             };
             if matches!(field.as_str(), "op" | "transaction") {
                 assert_eq!(seen, words, "{name}.{field}");
@@ -208,9 +208,9 @@ async fn the_spans_are_those_of_the_interface() {
     assert!(batches.iter().any(|batch| batch.text("op") == "enqueue" && batch.follows.len() == 1));
 }
 
-/// Where nobody looks, there is no span.
+/// Without a subscriber for DEBUG, no span is created.
 #[tokio::test]
-async fn spans_are_for_those_who_ask_for_debug() {
+async fn spans_exist_only_at_the_debug_level() {
     #[derive(Clone)]
     struct Coarse(Spans);
     impl tracing::Subscriber for Coarse {
@@ -275,7 +275,7 @@ mod metrics {
             .collect()
     }
 
-    /// The sum of a counter, or how often a histogram was recorded to, over all series with these labels.
+    /// The sum of a counter, or the number of values in a histogram, over all series with these labels.
     fn total(series: &[Series], name: &str, labels: &[(&str, &str)]) -> u64 {
         let fits = |series: &&Series| {
             let has = |(key, value): &(&str, &str)| series.labels.get(*key).is_some_and(|label| label == value);
@@ -290,7 +290,7 @@ mod metrics {
     }
 
     #[tokio::test]
-    async fn the_metrics_are_those_of_the_interface() {
+    async fn the_metrics_match_the_interface() {
         let recorder = DebuggingRecorder::new();
         let _recorded = ::metrics::set_default_local_recorder(&recorder);
         pg_limiter::observability::metric::describe();
@@ -338,7 +338,7 @@ mod metrics {
     }
 
     #[tokio::test]
-    async fn decisions_add_up_to_what_was_asked() {
+    async fn decision_metrics_add_up_to_the_calls() {
         let recorder = DebuggingRecorder::new();
         let _recorded = ::metrics::set_default_local_recorder(&recorder);
         let database = Database::migrated().await;
@@ -374,7 +374,7 @@ mod metrics {
     }
 
     #[tokio::test]
-    async fn the_lag_of_a_job_is_that_on_the_clock_of_the_database() {
+    async fn the_lag_of_a_job_is_measured_on_the_clock_of_the_database() {
         let recorder = DebuggingRecorder::new();
         let _recorded = ::metrics::set_default_local_recorder(&recorder);
         let database = Database::migrated().await;
@@ -431,11 +431,11 @@ mod metrics {
             );
             database.execute(&sql).await;
         }
-        // A wait that a handler asked for does not count as late.
+        // A job is not late while it waits because its handler returned `Wait`.
         database
             .execute("INSERT INTO rate_limit_groups (queue, key, held_until) SELECT 'gauged', 'held', rate_limit_clock() + 3600000000")
             .await;
-        // Workers that know none of the limits leave the jobs alone.
+        // Workers that know none of the limits do not start the jobs.
         let unknown = Limits::new().define("unknown", Limit::token_bucket(1, CENTURY)).expect("limits");
         let idle = Queue::new(&gate::limiter(&database.app, unknown, |_| {}), "gauged").expect("a queue");
         let stop = Arc::new(tokio::sync::Notify::new());
@@ -458,7 +458,7 @@ mod metrics {
         let expected = [("scheduled", 1.0), ("available", 2.0), ("running", 1.0), ("dead", 3.0)];
         assert_eq!(seen, expected.map(|(state, jobs)| (state.to_owned(), Some(jobs))).into());
 
-        // Without a worker they are unknown, and do not stay at what they were.
+        // Without a worker the gauges are unknown, and do not keep their last values.
         for _ in &workers {
             stop.notify_one();
             tokio::task::yield_now().await;
@@ -472,7 +472,7 @@ mod metrics {
 
     #[cfg(feature = "tower")]
     #[tokio::test]
-    async fn what_a_shadow_layer_lets_through_is_counted() {
+    async fn denials_that_a_shadow_layer_lets_through_are_counted() {
         use bytes::Bytes;
         use http_body_util::{Empty, Full};
         use pg_limiter::web::{ClientAddress, PeerAddress, RateLimitLayer};
@@ -499,7 +499,7 @@ mod metrics {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_before_its_answer_is_not_counted() {
+    async fn a_call_dropped_before_its_answer_is_not_counted() {
         let recorder = DebuggingRecorder::new();
         let _recorded = ::metrics::set_default_local_recorder(&recorder);
         let database = Database::migrated().await;

@@ -1,6 +1,6 @@
-//! Behind pgbouncer 1.18 in transaction mode: one setting is all that it takes, and without it nothing is over-admitted.
+//! Behind pgbouncer 1.18 in transaction mode, one setting is sufficient, and without it nothing is over-admitted.
 //!
-//! More of the suite runs there with `PG_LIMITER_TEST_POOLER=pgbouncer`: see CONTRIBUTING.md.
+//! `PG_LIMITER_TEST_POOLER=pgbouncer` runs more of the suite behind it: see CONTRIBUTING.md.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn unnamed() -> LimiterConfig {
     config
 }
 
-/// A database and its pooler. Not the one that the suite may run behind: `pool` and `url` are the server's.
+/// A database and its own pooler, apart from the one that the suite may run behind: `pool` and `url` lead to the server.
 struct Site {
     database: Database,
     pooler: Pooler,
@@ -51,7 +51,7 @@ impl Site {
         Limiter::with_config(self.pool(8).await, limits(), config)
     }
 
-    /// What the sessions behind the pooler keep for the next client. Wants a pooler of one connection.
+    /// What the session behind the pooler keeps for the next client. Requires a pooler with one connection.
     async fn left_behind(&self) -> Vec<(String, String)> {
         let sql = "SELECT 'statement', name || ': ' || statement FROM pg_prepared_statements \
                    UNION ALL SELECT 'channel', pg_listening_channels() \
@@ -66,7 +66,7 @@ impl Site {
 }
 
 async fn is_allowed(limiter: &Limiter, nth: usize) -> (bool, bool) {
-    // Together with another limit, alone, and in a transaction of the caller's.
+    // With another limit, alone, and in the caller's transaction.
     let both = [Item::new("a", "k"), Item::new("b", "k")];
     let allowed = match nth % 3 {
         0 => limiter.limit(both).await.expect("a decision").is_allowed(),
@@ -85,7 +85,7 @@ async fn is_allowed(limiter: &Limiter, nth: usize) -> (bool, bool) {
     (allowed, nth.is_multiple_of(3))
 }
 
-/// Three handles with pools of their own ask for four times as much as there is.
+/// Handles with pools of their own ask for more than the capacity.
 async fn assert_exact(limiters: &[Limiter]) {
     let tasks = (0..400).map(|nth| {
         let limiter = limiters[nth % limiters.len()].clone();
@@ -100,7 +100,7 @@ async fn assert_exact(limiters: &[Limiter]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_unnamed_statements_it_is_exact_over_shared_connections() {
+async fn unnamed_statements_are_exact_over_shared_connections() {
     let site = Site::new(3, Settings::Refused).await;
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let config = || {
@@ -115,9 +115,9 @@ async fn with_unnamed_statements_it_is_exact_over_shared_connections() {
     }
 }
 
-/// The control: this pooler is one that takes the setting. One connection, so that two clients meet on it.
+/// The control test: this pooler does need the setting. It has one connection, so that two clients share it.
 #[tokio::test]
-async fn named_statements_of_two_clients_meet_and_that_is_an_error() {
+async fn named_statements_of_two_clients_collide_with_an_error() {
     let site = Site::new(1, Settings::Refused).await;
     let config = || {
         let mut config = LimiterConfig::default();
@@ -129,18 +129,18 @@ async fn named_statements_of_two_clients_meet_and_that_is_an_error() {
     let error = second.limit(("a", "k")).await.expect_err("its statement has the name of another");
     assert!(matches!(error, Error::Pooler { .. }), "{error}");
     assert!(error.to_string().contains("already exists") && error.to_string().contains("named_statements"), "{error}");
-    // And what is refused took nothing.
+    // The failed call has taken nothing.
     let directly = Limiter::new(site.database.pool.clone(), limits());
     let left = directly.peek(("a", "k")).await.expect("a balance").remaining();
     assert!((left - 99.0).abs() < 1e-6, "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_works_and_no_session_keeps_anything() {
+async fn every_operation_works_and_leaves_nothing_in_a_session() {
     let site = Site::new(1, Settings::Refused).await;
     let limiter = site.limiter(unnamed()).await;
     let pool = limiter.pool();
-    // Over the pooler, too: there is nothing to do, which it finds out.
+    // `migrate` also works over the pooler, and finds that there is nothing to do.
     assert_eq!(migrate::migrate(pool).await.expect("migrate").applied, [0_i32; 0]);
     assert_eq!(
         migrate::migrate_on(&mut pool.acquire().await.expect("a connection")).await.expect("migrate").applied,
@@ -190,9 +190,9 @@ async fn everything_works_and_no_session_keeps_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_and_its_worker_need_no_session_either() {
+async fn a_queue_and_its_worker_need_no_session() {
     let site = Site::new(1, Settings::Refused).await;
-    // Handlers are given no more connections than there are behind the pooler: one.
+    // Handlers get as many connections as the pooler has: one.
     let limiter = site.limiter(unnamed()).await;
     let queue = Queue::new(&limiter, "q").expect("a queue");
     site.database.execute("CREATE TABLE effects (job bigint PRIMARY KEY)").await;
@@ -217,7 +217,7 @@ async fn a_queue_and_its_worker_need_no_session_either() {
     });
     let mut config = quick();
     config.concurrency = 2;
-    assert!(config.listen, "the default: it is the limiter that knows better");
+    assert!(config.listen, "the default; the limiter does not listen behind a pooler");
     let worker = queue.worker(config, handler).expect("a worker");
     let counting = site.database.pool.clone();
     let stop = async move {
@@ -236,13 +236,14 @@ async fn a_queue_and_its_worker_need_no_session_either() {
     assert_eq!(site.left_behind().await, [] as [(String, String); 0]);
 }
 
-/// With the defaults, the limiter asks for sessions of its own. Both ways of a pooler to have none are noticed.
+/// By default, the limiter asks for its own sessions. It notices both poolers that refuse them and poolers that ignore the
+/// request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_that_refuses_or_ignores_settings_is_noticed() {
+async fn a_pooler_that_rejects_or_ignores_settings_is_noticed() {
     for (settings, isolation) in [
         (Settings::Refused, Isolation::Serializable),
         (Settings::Ignored, Isolation::Serializable),
-        // What the server does by default anyway.
+        // The server's default.
         (Settings::Ignored, Isolation::ReadCommitted),
     ] {
         let site = Site::new(3, settings).await;
@@ -252,22 +253,23 @@ async fn a_pooler_that_refuses_or_ignores_settings_is_noticed() {
             config
         };
         let limiters = [site.limiter(config()).await, site.limiter(config()).await, site.limiter(config()).await];
-        // By the first call of each.
+        // The first call of each limiter notices it.
         for limiter in &limiters {
             assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining(), 100.0);
         }
         assert_exact(&limiters).await;
-        // Nor have statements in the caller's transactions had names.
+        // Statements in the caller's transactions have no names either.
         let kept = "SELECT count(*) FROM pg_prepared_statements";
         let kept = sqlx::raw_sql(kept).fetch_one(&site.pool(1).await).await.expect("a count").get::<i64, _>(0);
         assert_eq!(kept, 0, "{settings:?}, {isolation:?}");
     }
 }
 
-/// It would be taken, be heard by nobody, and stay behind in a session that others share: a worker makes sure of its own.
-/// (In session mode, so that all else works as well without a word about a pooler.)
+/// A pooler in transaction mode accepts LISTEN, but no notification arrives, and it stays behind in a session that others
+/// share. So a worker first makes sure that the session is its own. (The pooler of this test is in session mode, where
+/// everything else works without a pooler setting.)
 #[tokio::test]
-async fn a_worker_listens_only_in_a_session_that_is_its_own() {
+async fn a_worker_listens_only_in_its_own_session() {
     let database = Database::migrated().await;
     let pooler = Pooler::start_in("session", &database.url, 8, Settings::Ignored);
     let events = Events::default();

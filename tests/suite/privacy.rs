@@ -1,4 +1,4 @@
-//! No error, no trace and no output of a failing command tells a key, whatever the database adds to its own errors.
+//! No error, trace or output of a failing command shows a key, whatever the database adds to its own errors.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn limiter(pool: &PgPool) -> Limiter {
     gate::limiter(pool, limits(), |config| config.retry.max_attempts = 3)
 }
 
-/// Everything that can be printed of an error and of what stands behind it.
+/// All text that can be printed from an error and its sources.
 fn all_of(error: &dyn StdError) -> String {
     let mut text = format!("{error} {error:?} {error:#?}");
     let mut next = error.source();
@@ -45,18 +45,18 @@ fn tells_no_key(error: &dyn StdError) {
     assert!(!text.contains(PART), "{text}");
 }
 
-/// Whether a refusal of PostgreSQL has the key in it where this crate does not keep it: otherwise nothing is shown here.
+/// Asserts that PostgreSQL's own error contains the key: otherwise the tests would prove nothing.
 async fn the_database_tells(database: &Database, sql: &'static str) {
     let error = sqlx::query(sql).bind(KEY).execute(&database.pool).await.expect_err("refused");
     assert!(all_of(&error).contains(PART), "{error:?}");
 }
 
-/// Rows of the key are refused by a constraint, whose DETAIL is the row.
+/// A constraint rejects rows of the key; its DETAIL contains the row.
 async fn refuse_rows(database: &Database) {
     database.execute("ALTER TABLE rate_limits ADD CONSTRAINT nobody CHECK (key NOT LIKE '%anna%') NOT VALID").await;
 }
 
-/// Rows are refused by a trigger with this SQLSTATE and the key in DETAIL: at once, or when the transaction commits.
+/// A trigger rejects rows with this SQLSTATE and the key in DETAIL, at once or when the transaction commits.
 async fn refuse_with(database: &Database, table: &str, code: &str, at_commit: bool) {
     let (kind, when) = if at_commit {
         ("CONSTRAINT TRIGGER", "AFTER INSERT OR UPDATE ON {} DEFERRABLE INITIALLY DEFERRED")
@@ -74,7 +74,7 @@ async fn refuse_with(database: &Database, table: &str, code: &str, at_commit: bo
 }
 
 #[tokio::test]
-async fn calls_that_can_never_be_tell_no_key() {
+async fn invalid_calls_show_no_key() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool);
     let other = Limit::token_bucket(7, CENTURY).build().expect("a limit");
@@ -107,11 +107,11 @@ async fn calls_that_can_never_be_tell_no_key() {
 }
 
 #[tokio::test]
-async fn denials_and_what_the_database_refuses_tell_no_key() {
+async fn denials_and_database_errors_show_no_key() {
     let events = Events::default();
     let _traced = watch(events.clone());
     let database = Database::migrated().await;
-    // The server adds the parameters of what failed, as some are set up to.
+    // The server adds the parameters of a failed statement, which is a common setting.
     database
         .execute(
             "DO $$ BEGIN IF current_setting('server_version_num')::int >= 130000 THEN EXECUTE format(
@@ -152,7 +152,7 @@ async fn denials_and_what_the_database_refuses_tell_no_key() {
 }
 
 #[tokio::test]
-async fn conflicts_and_unknown_outcomes_tell_no_key() {
+async fn conflicts_and_unknown_outcomes_show_no_key() {
     for (code, at_commit) in [("40001", false), ("40P01", true), ("22023", false), ("08007", true), ("57014", false)] {
         let events = Events::default();
         let _traced = watch(events.clone());
@@ -171,7 +171,7 @@ async fn conflicts_and_unknown_outcomes_tell_no_key() {
         for error in join_all((0..3).map(|_| limiter.limit(("a", KEY)))).await.into_iter().map(Result::unwrap_err) {
             tells_no_key(&error);
         }
-        // The application's own words are not traced.
+        // The application's own messages are not traced.
         let work = limiter.transaction(async |tx| match limiter.within(tx).limit(("a", KEY)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(Work::Failed { who: KEY, source }),
@@ -196,7 +196,7 @@ enum Work {
 }
 
 #[tokio::test]
-async fn want_of_a_database_a_schema_or_a_privilege_tells_no_key() {
+async fn a_missing_database_schema_or_privilege_shows_no_key() {
     let events = Events::default();
     let _traced = watch(events.clone());
     let empty = Database::empty().await;
@@ -239,7 +239,7 @@ async fn want_of_a_database_a_schema_or_a_privilege_tells_no_key() {
 }
 
 #[tokio::test]
-async fn a_queue_and_its_worker_tell_no_key() {
+async fn a_queue_and_its_worker_show_no_key() {
     let events = Events::default();
     let _traced = watch(events.clone());
     let database = Database::migrated().await;
@@ -268,8 +268,8 @@ async fn a_queue_and_its_worker_tell_no_key() {
     tells_no_key(&queue.settle(id + 1, ("jobs", KEY, 1)).await.expect_err("unknown"));
     tells_no_key(&queue.cancel(id + 1).await.expect_err("unknown"));
 
-    // Fails in its own words, then panics with them, then ends in an error of the database; meanwhile no job can be started
-    // for a while.
+    // The handler returns an error, then panics, then ends with a database error; meanwhile no job can be started for a
+    // while.
     let shown = Arc::new(AtomicBool::new(false));
     let showing = Arc::clone(&shown);
     let worker = queue.worker(
@@ -311,13 +311,13 @@ async fn a_queue_and_its_worker_tell_no_key() {
     assert!(told.contains("a job was not done") && !told.contains(PART), "{told}");
 }
 
-/// Otherwise it would mean nothing that no key is traced: an event may be passed over because another test was there first.
+/// Otherwise the other tests would prove nothing: an event could be skipped because another test reached it first.
 #[test]
-fn what_another_thread_comes_to_first_is_traced_all_the_same() {
+fn an_event_that_another_thread_reaches_first_is_still_traced() {
     let say = || tracing::info!(target: "pg_limiter::privacy", "said aloud");
     let events = Events::default();
     let _traced = watch(events.clone());
-    std::thread::spawn(say).join().expect("nobody listens there");
+    std::thread::spawn(say).join().expect("no subscriber there");
     assert_eq!(events.told(), "");
     say();
     assert!(events.told().contains("said aloud"));
@@ -334,7 +334,7 @@ fn secrets_are_not_shown() {
 }
 
 #[tokio::test]
-async fn failing_commands_of_the_tool_tell_no_key() {
+async fn failing_commands_of_the_tool_show_no_key() {
     let database = Database::migrated().await;
     let empty = Database::empty().await;
     let url = Some(database.url.as_str());

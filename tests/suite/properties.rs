@@ -1,4 +1,4 @@
-//! Properties of the SQL, against an independent model and against what the contract promises.
+//! Properties of the SQL, checked against an independent model and against the contract.
 
 use pg_limiter::sqlx::{self, Connection, PgConnection, Row};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ pub const NOW: i64 = 1_767_225_600_000_000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["k", "l"];
 
-/// Runs a property in one database; every case cleans up behind itself.
+/// Runs a property in one database, which is emptied for every case.
 pub fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut PgConnection, S::Value)) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -64,16 +64,16 @@ pub fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
 
 pub const ALL: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow];
 
-/// What happens next: an operation on some buckets, after a pause.
+/// The next event: an operation on some buckets, after a pause.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub op: &'static str,
     pub reserve: bool,
-    /// Of a thousandth of the period; negative: the clock steps back.
+    /// In thousandths of the period; if negative, the clock steps back.
     pub pause: i64,
-    /// Instead, wait for exactly as long as the last denial said.
+    /// Wait instead for exactly the `retry_after` of the last denial.
     pub obey: bool,
-    /// name, key, count in quarters
+    /// Name, key, count in quarters of a token.
     pub items: Vec<(usize, usize, u32)>,
 }
 
@@ -120,10 +120,10 @@ fn items<'a>(step: &Step<'a>) -> Vec<Item<'a>> {
     step.items.iter().map(|&(limit, key, rule, count)| Item { limit, key, rule, count }).collect()
 }
 
-/// ok, wait, least balance, refused by
+/// ok, wait, least balance, denied by
 pub type Said = (bool, Option<f64>, f64, Vec<String>);
 
-/// What the model says, in the form of the function's answer; `None` if the call is impossible.
+/// The model's verdict, in the form of the function's answer; `None` if the call is impossible.
 pub fn expected(model: &mut Model, step: &Step<'_>) -> Option<Said> {
     let now = step.at.expect("a clock");
     let items = items(step);
@@ -169,7 +169,7 @@ fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): Said) {
     assert_eq!(named, by, "{step:?}");
 }
 
-/// The model's answers decide which steps are possible and how long to wait.
+/// The steps that are possible according to the model, with their times and expected answers.
 pub fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
     let mut world = World { rules: rules.clone(), now: NOW, promised: None };
     let mut model = Model::new();
@@ -195,7 +195,7 @@ fn worlds() -> impl Strategy<Value = ([Rule; 3], Vec<Event>)> {
 }
 
 #[test]
-fn one_by_one_it_says_what_the_model_says() {
+fn single_decisions_match_the_model() {
     check(150, &worlds(), async |conn: &mut PgConnection, (rules, events)| {
         for (event, at, verdict) in play(&rules, &events) {
             let step = step_at(&rules, &event, at);
@@ -206,7 +206,7 @@ fn one_by_one_it_says_what_the_model_says() {
 }
 
 #[test]
-fn in_one_statement_it_says_what_the_model_says() {
+fn decisions_in_one_statement_match_the_model() {
     check(300, &worlds(), async |conn: &mut PgConnection, (rules, events)| {
         let played = play(&rules, &events);
         let steps: Vec<Step<'_>> = played.iter().map(|(event, at, _)| step_at(&rules, event, *at)).collect();
@@ -264,9 +264,9 @@ fn random_event(random: &mut u64) -> Event {
     Event { op, reserve, pause, obey: below(random, 2) == 0, items }
 }
 
-/// The functions that decide in memory read no table and write none. `PG_LIMITER_TEST_STEPS=1000000` makes more steps.
+/// The functions that decide in memory neither read nor write a table. `PG_LIMITER_TEST_STEPS=1000000` makes more steps.
 #[tokio::test]
-async fn in_memory_it_says_what_the_model_says() {
+async fn decisions_in_memory_match_the_model() {
     const STEPS: usize = 1_000;
     let steps = std::env::var("PG_LIMITER_TEST_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
     let seed = std::env::var("PG_LIMITER_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_260_101);
@@ -277,7 +277,7 @@ async fn in_memory_it_says_what_the_model_says() {
         let rules = std::array::from_fn(|_| random_rule(&mut random));
         let mut events: Vec<Event> = Vec::new();
         let mut played = Vec::new();
-        // Some events are impossible calls, and left out.
+        // Events that are impossible calls are left out.
         while played.len() < STEPS {
             events.extend((0..STEPS - played.len()).map(|_| random_event(&mut random)));
             played = play(&rules, &events);
@@ -299,7 +299,7 @@ async fn table(conn: &mut PgConnection) -> Vec<String> {
 }
 
 #[test]
-fn denials_and_checks_change_nothing_and_check_says_what_limit_says() {
+fn denials_and_checks_change_nothing_and_check_agrees_with_limit() {
     check(100, &worlds(), async |conn: &mut PgConnection, (rules, events)| {
         for (event, at, _) in play(&rules, &events) {
             let step = step_at(&rules, &event, at);
@@ -340,21 +340,21 @@ fn the_order_of_limits_does_not_matter() {
     });
 }
 
-/// Balances do not fall between calls, so a wait can be tried out one call at a time.
+/// Balances do not fall between calls, so one call at a time can test a wait.
 #[test]
-fn the_promised_time_is_exact() {
+fn retry_after_is_exact() {
     check(150, &worlds(), async |conn: &mut PgConnection, (rules, events)| {
         for (event, at, _) in play(&rules, &events) {
             let step = step_at(&rules, &event, at);
             let answer = decide(conn, std::slice::from_ref(&step)).await.expect("a decision").remove(0);
             let Some(wait) = answer.wait.filter(|_| !answer.ok) else { continue };
-            // What may be called noticeable: the time in which a millionth of a token arrives, but at least 2 us.
+            // A noticeable time: that in which a millionth of a token arrives, but at least 2 us.
             let slowest =
                 step.items.iter().map(|(_, _, rule, _)| rule.period_us as f64 / rule.rate).fold(0.0, f64::max);
             let noticeable = (slowest * 1e-6).ceil() as i64 + 2;
             let then = |wait: i64| Step { op: "check", at: Some(at + wait), ..step.clone() };
             let answers = decide(conn, &[then(wait)]).await.expect("a decision");
-            assert!(answers[0].ok, "{step:?} was refused after the promised {wait} us: {answers:?}");
+            assert!(answers[0].ok, "{step:?} was denied after the promised {wait} us: {answers:?}");
             if wait > noticeable {
                 let answers = decide(conn, &[then(wait - noticeable)]).await.expect("a decision");
                 assert!(!answers[0].ok, "{step:?} was allowed {noticeable} us before the promised {wait} us");
@@ -363,9 +363,9 @@ fn the_promised_time_is_exact() {
     });
 }
 
-/// Hammered at every moment: what was admitted in any stretch of time is bounded.
+/// Under calls at every moment, the amount admitted in any stretch of time is bounded.
 #[test]
-fn never_over_admits_in_any_window() {
+fn no_window_is_over_admitted() {
     let hammer = (rule(ALL), proptest::collection::vec((0..300_i64, 0..12_u32), 1..120));
     check(150, &hammer, async |conn: &mut PgConnection, (rule, pauses)| {
         let mut now = NOW;
@@ -405,7 +405,7 @@ fn never_over_admits_in_any_window() {
     });
 }
 
-/// A limit is a value of the caller: a call with a new rate or capacity is decided by these, on the stored balance.
+/// The caller passes the limit: a call with a new rate or capacity is decided by these, on the stored balance.
 #[test]
 fn a_changed_limit_applies_from_the_next_call() {
     let rules = rule(ALL).prop_flat_map(|rule| {
@@ -447,7 +447,7 @@ fn a_changed_limit_applies_from_the_next_call() {
     });
 }
 
-/// Whatever changes, in whatever order, a count of a sliding window does not leave too soon, and nothing fails.
+/// Whatever changes in whatever order, the counts of a sliding window do not leave too soon, and no call fails.
 #[test]
 fn a_changed_grid_or_kind_never_grants_more_at_once() {
     let rules = proptest::collection::vec(rule(ALL), 2..4);
@@ -458,7 +458,7 @@ fn a_changed_grid_or_kind_never_grants_more_at_once() {
             let rule = &rules[nth % rules.len()];
             now += pause * rule.period_us / 1000;
             let capacity = rule.capacity.unwrap_or(rule.rate);
-            // At one moment no more than the capacity is granted, whatever the row says.
+            // At one moment, at most the capacity is granted, whatever the row holds.
             let count = (f64::from(count) / 4.0).min(capacity);
             let ask = || Step { op: "limit", reserve: false, at: Some(now), items: vec![("a", "k", rule, count)] };
             let answers = decide(conn, &[ask(), ask(), ask()]).await.expect("decisions");
@@ -469,9 +469,9 @@ fn a_changed_grid_or_kind_never_grants_more_at_once() {
     });
 }
 
-/// A million steps against exact integers: in units of a token divided by the period, nothing is ever rounded.
+/// A million steps against exact integers, in units of a token divided by the period, so that nothing is rounded.
 #[test]
-fn no_drift_over_a_million_steps() {
+fn balances_do_not_drift_over_a_million_steps() {
     const STEPS: usize = 1_000_000;
     const BATCH: usize = 5_000;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! Pruning: exactly the rows that equal no row go, step by step.
+//! Pruning deletes exactly the rows that mean the same as no row, step by step.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use crate::model::{Kind, Rule};
 use crate::properties::{ALL, NOW, check, rule};
 use crate::support::{Answer, Database, Step, decide};
 
-/// From now on the limiter's clock stands still: what is idle is up to the test.
+/// Stops the limiter's clock, so that the test chooses which rows are idle.
 async fn stop_the_clock(conn: &mut PgConnection) {
     let clock = "CREATE OR REPLACE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql AS";
     sqlx::query(AssertSqlSafe(format!("{clock} 'SELECT {NOW}::bigint'"))).execute(conn).await.expect("a clock");
@@ -25,7 +25,7 @@ async fn names(conn: &mut PgConnection) -> Vec<String> {
     sqlx::query_scalar("SELECT name FROM rate_limits ORDER BY name").fetch_all(conn).await.expect("names")
 }
 
-/// What is decided from now on, in short: every balance, all at once, reserved, again, and a while after that.
+/// A sample of decisions from now on: the balance, the whole capacity at once and reserved, later calls, and one long after.
 async fn probe(conn: &mut PgConnection, name: &str, rule: &Rule) -> Vec<Answer> {
     let most = rule.capacity.unwrap_or(rule.rate);
     let step = |op, count, reserve, after: i64| Step {
@@ -51,7 +51,7 @@ async fn probe(conn: &mut PgConnection, name: &str, rule: &Rule) -> Vec<Answer> 
     answers
 }
 
-/// Up to what rounding does in a microsecond's time.
+/// Equal up to rounding within a microsecond.
 fn alike(one: &[Answer], other: &[Answer]) -> bool {
     one.iter().zip(other).all(|(one, other)| {
         let near = |(one, other): (Option<i64>, Option<i64>)| match (one, other) {
@@ -65,11 +65,11 @@ fn alike(one: &[Answer], other: &[Answer]) -> bool {
 }
 
 #[test]
-fn exactly_the_rows_without_effect_go_and_no_decision_changes() {
-    // When a key was used, in thousandths of the period before now; how much of the capacity; what for.
+fn prune_deletes_exactly_the_rows_without_effect() {
+    // When a key was used, in thousandths of the period before now; the share of the capacity; the operation.
     let use_ = (0..3_000_i64, 1..5_u32, prop_oneof![6 => Just("limit"), 1 => Just("charge"), 2 => Just("credit")]);
     let key = (rule(ALL), proptest::collection::vec(use_, 1..4), 1..1_000_i64).prop_map(|(mut rule, uses, odd)| {
-        // No grid ends within a hair of NOW, where an effect is left that is lost in rounding.
+        // No grid ends so close to NOW that the remaining effect would be lost in rounding.
         rule.start_us += 10_000;
         (rule, uses, odd)
     });
@@ -113,19 +113,19 @@ fn exactly_the_rows_without_effect_go_and_no_decision_changes() {
     assert!(gone.get() > 50 && kept.get() > 50, "{gone:?} gone, {kept:?} kept");
 }
 
-/// At the very microsecond, for each kind.
+/// To the microsecond, for each kind.
 #[tokio::test]
-async fn a_row_goes_at_the_moment_from_which_it_equals_no_row() {
+async fn a_row_is_pruned_from_the_moment_it_means_the_same_as_no_row() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     stop_the_clock(&mut conn).await;
-    // Its last effect: 10 tokens have flowed in, the next window is open, the sub-interval has left.
+    // When the last effect ends: 10 tokens have flowed in, the next window has begun, the sub-interval has left the window.
     for (kind, resolution, lasts) in
         [(Kind::TokenBucket, 1, 10), (Kind::FixedWindow, 1, 10), (Kind::SlidingWindow, 5, 12)]
     {
         for late in [0, 1] {
             let (capacity, max_reserved) = (None, None);
-            // NOW is a multiple of the period: grids go with the use.
+            // NOW is a multiple of the period; the grid is shifted with the time of use.
             let rule =
                 Rule { kind, rate: 10.0, period_us: 10, capacity, max_reserved, start_us: late, resolution, shards: 1 };
             let items = vec![("a", "k", &rule, 10.0)];
@@ -137,7 +137,7 @@ async fn a_row_goes_at_the_moment_from_which_it_equals_no_row() {
     }
 }
 
-/// Rows of the limit `a`, with a balance of 0; the idle ones equal no row.
+/// Rows of the limit `a`, with a balance of 0; the idle ones mean the same as no row.
 pub async fn fill(database: &Database, keys: u32, idle_unless: &str) {
     let idle_at = format!("CASE WHEN {idle_unless} THEN 9000000000000000000 ELSE {NOW} END");
     let keys = format!("generate_series(1, {keys}) AS i");
@@ -148,10 +148,10 @@ pub async fn fill(database: &Database, keys: u32, idle_unless: &str) {
 }
 
 #[tokio::test]
-async fn step_by_step_every_row_is_looked_at() {
+async fn pruning_step_by_step_visits_every_row() {
     let database = Database::migrated().await;
     fill(&database, 3_500, "i % 7 = 0").await;
-    // Names and keys that differ in little, and shards.
+    // Names and keys that differ little, and shards.
     let others = "INSERT INTO rate_limits (name, key, shard, value, ts, idle_at) SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
                   unnest(ARRAY['', ' ', 'Z', 'ä']) AS k, generate_series(0, 2) AS s";
     database.execute(others).await;
@@ -189,7 +189,7 @@ async fn step_by_step_every_row_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_role_needs_execute_and_nothing_else() {
+async fn a_role_needs_only_execute_to_prune() {
     let database = Database::migrated().await;
     fill(&database, 3, "i = 1").await;
     let role = format!("pruner_{}", std::process::id());
@@ -215,7 +215,7 @@ async fn a_role_needs_execute_and_nothing_else() {
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// Planned on an empty table, run on a large one: a step reads its own rows, by the primary key.
+/// The step is planned on an empty table and run on a large one. It reads only its own rows, by the primary key.
 #[tokio::test]
 async fn no_step_reads_more_than_its_rows() {
     let database = Database::migrated().await;
@@ -232,7 +232,7 @@ async fn no_step_reads_more_than_its_rows() {
     let pruned: i64 = sqlx::query_scalar(step).fetch_one(&mut *tx).await.expect("a step");
     assert!((30..=70).contains(&pruned), "{pruned}");
     let (scanned, fetched): (i64, i64) = sqlx::query_as(reads).fetch_one(&mut *tx).await.expect("statistics");
-    // Each row looked at, and each that goes locked and removed.
+    // Each of the 100 rows is read; each deleted one is also locked and deleted.
     assert!(scanned == 0 && fetched <= 100 + 2 * pruned, "{scanned} scanned, {fetched} fetched");
     tx.rollback().await.expect("rollback");
 }

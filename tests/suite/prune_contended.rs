@@ -1,4 +1,4 @@
-//! Pruning beside callers: nobody waits, nobody fails for it, and nothing is granted twice.
+//! Pruning beside callers: no call waits or fails because of it, and nothing is granted twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,13 @@ use crate::support::Database;
 
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// 10 tokens, and none flows in while a test runs; a row of the year 1970 is full again.
+/// 10 tokens a day: almost none flow in while a test runs, and a row from the year 1970 is full again.
 fn ten() -> Limit {
     Limit::token_bucket(10, Duration::from_secs(86_400)).build().expect("a limit")
 }
 
 #[tokio::test]
-async fn rows_in_use_are_passed_by_without_waiting() {
+async fn prune_skips_locked_rows_without_waiting() {
     let database = Database::migrated().await;
     fill(&database, 20, "false").await;
     let mut config = LimiterConfig::default();
@@ -29,20 +29,20 @@ async fn rows_in_use_are_passed_by_without_waiting() {
     let mut reader = database.pool.begin().await.expect("begin");
     let lock = "SELECT FROM rate_limits WHERE key = 'k9' FOR KEY SHARE";
     sqlx::query(lock).execute(&mut *reader).await.expect("a lock");
-    assert_eq!(limiter.prune().await.expect("it waits for nobody"), 18);
+    assert_eq!(limiter.prune().await.expect("it does not wait"), 18);
     assert_eq!(database.rows().await, 2);
     reader.rollback().await.expect("rollback");
     assert_eq!(limiter.prune().await.expect("pruned"), 1);
-    // What was taken stays taken.
+    // The tokens taken meanwhile stay taken.
     user.commit().await.expect("commit");
     assert_eq!(limiter.prune().await.expect("pruned"), 0);
     let left = limiter.peek(Item::new(("a", ten()), "k7")).await.expect("a balance").remaining();
     assert!((left - 9.0).abs() < 0.05, "{left}");
 }
 
-/// Callers of idle keys, and several who prune: each key admits what its limit grants, and no more.
+/// Calls on idle keys beside several pruners: each key admits what its limit grants, and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_granted_twice_while_rows_go() {
+async fn nothing_is_granted_twice_while_rows_are_pruned() {
     const KEYS: u32 = 150;
     const ROUNDS: u32 = 3;
     const CAPACITY: u32 = 2;
@@ -56,7 +56,7 @@ async fn nothing_is_granted_twice_while_rows_go() {
         let limiter = Limiter::with_config(pool, Limits::new(), config);
         let (mut pruned, mut admitted) = (0, 0);
         for _ in 0..ROUNDS {
-            // Full since long ago: with a row or without, the key has its whole capacity.
+            // The rows have long been full: with a row or without, the key has its whole capacity.
             database.execute("TRUNCATE rate_limits").await;
             fill(&database, KEYS, "false").await;
             database.execute(&format!("UPDATE rate_limits SET value = {CAPACITY}")).await;
@@ -80,7 +80,7 @@ async fn nothing_is_granted_twice_while_rows_go() {
                     tokio::spawn(async move {
                         let mut admitted = 0;
                         for key in 0..KEYS {
-                            // From both ends, so that some keys are met by the one who prunes at that moment.
+                            // From both ends, so that some keys are being pruned at that moment.
                             let key = if nth % 2 == 0 { KEYS - key } else { key + 1 };
                             while ask(&limiter, level, || Item::new(("a", limit), format!("k{key}"))).await {
                                 admitted += 1;
@@ -126,9 +126,9 @@ async fn ask(limiter: &Limiter, level: &str, item: impl Fn() -> Item) -> bool {
     }
 }
 
-/// A step reads all that the caller writes, and removes what he has read: two SERIALIZABLE transactions could not do so.
+/// A step reads what the caller writes, and deletes what the caller has read. Two SERIALIZABLE transactions would conflict.
 #[tokio::test]
-async fn a_serializable_caller_does_not_fail_for_it() {
+async fn pruning_causes_no_conflict_for_a_serializable_caller() {
     let database = Database::migrated().await;
     fill(&database, 20, "i = 2").await;
     let limiter = Limiter::new(database.pool.clone(), Limits::new());

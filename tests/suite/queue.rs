@@ -1,12 +1,11 @@
-//! The queue: what is enqueued, when it runs, and what becomes of it.
+//! The queue: enqueueing jobs, when they run, and how they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pg_limiter::queue::{
-    EnqueueOutcome, Enqueued, Finish, Handler, Job, JobState, Queue, RunningJob, Ticket, WorkerConfig, WorkerReport,
-    handler_fn,
+    EnqueueOutcome, Finish, Handler, Job, JobState, Queue, RunningJob, WorkerConfig, WorkerReport, handler_fn,
 };
 use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Error, Item, Limit, Limits};
@@ -43,7 +42,7 @@ pub fn quick() -> WorkerConfig {
     config
 }
 
-/// Runs until so many jobs were done.
+/// Runs a worker until this number of jobs is done.
 pub async fn work_until_done<H: Handler>(queue: &Queue, config: WorkerConfig, handler: H, jobs: i64) -> WorkerReport {
     let worker = queue.worker(config, handler).expect("a worker");
     let queue = queue.clone();
@@ -97,7 +96,7 @@ async fn a_job_runs_when_the_last_of_its_limits_is_ready() {
     let both = || Job::new([Item::new("fast", "g"), Item::new("slow", "g")], &1).expect("a job");
     for nth in 0..4_u32 {
         let ticket = scheduled(&queue.enqueue(both()).await.expect("an answer"));
-        // Two tokens at once, then one in each century.
+        // Two tokens at once, then one each century.
         let centuries = nth.saturating_sub(1);
         let off = ticket.wait.abs_diff(CENTURY * centuries);
         assert!(off < Duration::from_secs(60), "{nth}: {:?}", ticket.wait);
@@ -105,7 +104,7 @@ async fn a_job_runs_when_the_last_of_its_limits_is_ready() {
 }
 
 #[tokio::test]
-async fn over_the_bound_it_is_refused_with_the_time_to_come_back() {
+async fn a_job_beyond_the_bound_is_denied_with_a_retry_after() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let job = || Job::new([Item::new("bounded", "g"), Item::new("fast", "g")], &1).expect("a job");
@@ -127,7 +126,7 @@ async fn over_the_bound_it_is_refused_with_the_time_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_unique_id_is_one_job() {
+async fn a_unique_id_names_one_job() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let job = |key: &str| Job::new(("slow", key), &1).expect("a job").unique_id("once");
@@ -155,11 +154,11 @@ async fn a_unique_id_is_one_job() {
 }
 
 #[tokio::test]
-async fn two_who_enqueue_one_id_at_once_take_its_tokens_once() {
+async fn concurrent_jobs_of_one_id_take_its_tokens_once() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     for round in 0..20 {
-        // In groups of their own, so that they do not wait for each other's tokens.
+        // The jobs are in different groups, so they do not wait for each other's tokens.
         let job = |key: &str| Job::new(("slow", key), &1).expect("a job").unique_id(format!("{round}"));
         let mut first = database.app.begin().await.expect("begin");
         let a = scheduled(&queue.within(&mut first).enqueue(job(&format!("a{round}"))).await.expect("an answer"));
@@ -180,9 +179,9 @@ async fn two_who_enqueue_one_id_at_once_take_its_tokens_once() {
     }
 }
 
-/// The first one takes the last tokens: who comes with the same id at the same time waits for them, and is not refused.
+/// The first call takes the last tokens. A concurrent call with the same id waits for it, and is not denied.
 #[tokio::test]
-async fn who_enqueues_one_id_twice_at_once_is_not_refused_because_of_himself() {
+async fn a_job_enqueued_twice_at_once_is_not_denied_because_of_itself() {
     let database = Database::migrated().await;
     let limits = Limits::new()
         .define("last", Limit::token_bucket(1, Duration::from_secs(86_400)).max_reserved(0.0))
@@ -217,7 +216,7 @@ async fn a_handlers_writes_commit_with_the_job() {
     for nth in 0..20 {
         let _ = scheduled(&queue.enqueue(Job::new(("fast", "g"), &nth).expect("a job")).await.expect("an answer"));
     }
-    // Every second one fails once after it has written.
+    // Every second job fails once after it has written.
     let handler = handler_fn(|job, tx| {
         Box::pin(async move {
             sqlx::query("INSERT INTO effects VALUES ($1, $2)")
@@ -239,7 +238,7 @@ async fn a_handlers_writes_commit_with_the_job() {
 }
 
 #[tokio::test]
-async fn too_many_failures_are_the_end_until_it_is_requeued() {
+async fn a_job_with_too_many_failures_is_dead_until_it_is_requeued() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let job = |payload: &str| Job::new(("fast", "g"), &payload).expect("a job").max_attempts(3);

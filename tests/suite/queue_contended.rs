@@ -1,4 +1,4 @@
-//! Transactions of callers that stay open, workers that share buckets, and ends of jobs at the same moment.
+//! Callers' transactions that stay open, workers that share buckets, and jobs that end at the same moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ fn idle() -> impl pg_limiter::queue::Handler {
     handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))
 }
 
-/// What a worker that knows this limit claims: ids, and in how many microseconds they start.
+/// Claims as a worker that knows this limit: returns the ids, and in how many microseconds the jobs start.
 pub async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration, f64)) -> Vec<(i64, i64)> {
     let (name, rate, period, capacity) = limit;
     let sql = "SELECT job_id, job_start_in FROM rate_limit_claim('q', 'w', $1, $2, 30000000, 1000000, $3, \
@@ -53,16 +53,16 @@ pub async fn make_due(database: &Database) {
     database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id WHERE state = 'scheduled'").await;
 }
 
-/// All jobs of the group are done, although some transaction is open.
+/// A worker does all jobs, although another transaction is open.
 pub async fn works_off(queue: &Queue, done: i64) {
-    tokio::time::timeout(MINUTE, work_until_done(queue, quick(), idle(), done)).await.expect("nobody is waited for");
+    tokio::time::timeout(MINUTE, work_until_done(queue, quick(), idle(), done)).await.expect("it need not wait");
 }
 
 #[tokio::test]
-async fn a_cancellation_that_is_not_committed_holds_up_nobody_else() {
+async fn an_uncommitted_cancellation_delays_no_other_job() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
-    // Two can start, and the others have to stand in line.
+    // Two jobs can start, and the others have to wait.
     let mut ids = Vec::new();
     for _ in 0..12 {
         ids.push(enqueue(&queue, job("slow", "a")).await);
@@ -77,9 +77,10 @@ async fn a_cancellation_that_is_not_committed_holds_up_nobody_else() {
     tx.rollback().await.expect("rollback");
 }
 
-/// More jobs than a claim asks for, and they are due first: in a group that may start, in one that waits, and in lower priorities.
+/// The group with the uncommitted cancellation has more due jobs than a claim asks for, and they come first. The group may
+/// start or has to wait, and its jobs have the same priority as the others or a higher one.
 #[tokio::test]
-async fn a_cancellation_that_is_not_committed_hides_no_due_job_from_small_claims() {
+async fn an_uncommitted_cancellation_hides_no_due_job_from_small_claims() {
     for (not_before, priority) in [(0, 0), (0, -1), (4_000_000_000_000_000_i64, 0), (4_000_000_000_000_000, -1)] {
         let database = Database::migrated().await;
         let queue = queue(&database).await;
@@ -117,14 +118,14 @@ async fn a_cancellation_that_is_not_committed_hides_no_due_job_from_small_claims
 }
 
 #[tokio::test]
-async fn settling_in_a_transaction_that_is_not_committed_holds_up_no_worker() {
+async fn an_uncommitted_settlement_delays_no_worker() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let first = enqueue(&queue, job("fast", "g")).await;
     works_off(&queue, 1).await;
     let mut tx = database.app.begin().await.expect("begin");
     assert!(queue.within(&mut tx).settle(first, ("fast", "g", 5)).await.expect("an answer"));
-    // Reserved before: the limit's own row is held.
+    // The transaction has locked the row of the bucket of `g`, so the next job of that group is inserted directly.
     enqueue(&queue, job("fast", "h")).await;
     let sql = "INSERT INTO rate_limit_jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
                SELECT queue, key, run_at, payload, limit_names, limit_keys, counts, 1, 1 FROM rate_limit_jobs WHERE id = $1";
@@ -134,7 +135,7 @@ async fn settling_in_a_transaction_that_is_not_committed_holds_up_no_worker() {
 }
 
 #[tokio::test]
-async fn a_job_that_holds_its_row_for_longer_than_its_lease_is_not_lost_nor_are_others() {
+async fn a_job_that_locks_its_row_past_its_lease_is_not_lost() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     for key in ["settles", "b", "c"] {
@@ -162,9 +163,9 @@ async fn a_job_that_holds_its_row_for_longer_than_its_lease_is_not_lost_nor_are_
     assert_eq!(starts, 3);
 }
 
-/// Who sleeps through the end of a job sleeps for hours here.
+/// A worker that misses the end of a job would sleep for hours here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_end_of_a_job_is_slept_through() {
+async fn a_worker_never_misses_the_end_of_a_job() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let jobs = (0..400).map(|nth| Job::new(("fast", format!("{}", nth % 7)), &nth).expect("a job"));
@@ -185,7 +186,7 @@ async fn no_end_of_a_job_is_slept_through() {
 }
 
 #[tokio::test]
-async fn what_was_claimed_and_given_back_is_not_paid_back() {
+async fn tokens_of_an_unstarted_claim_are_not_given_back() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let pool = &database.pool;
@@ -206,7 +207,7 @@ async fn what_was_claimed_and_given_back_is_not_paid_back() {
 }
 
 #[tokio::test]
-async fn what_one_worker_claims_ahead_another_does_not_start_before() {
+async fn jobs_claimed_ahead_start_before_later_claims_of_other_workers() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("l", Limit::token_bucket(100, SECOND).capacity(5)).expect("limits");
     let queue = queue_with(&database, limits).await;
@@ -228,7 +229,7 @@ async fn what_one_worker_claims_ahead_another_does_not_start_before() {
 }
 
 #[tokio::test]
-async fn lines_of_limits_that_a_worker_does_not_know_keep_nobody_waiting() {
+async fn groups_of_unknown_limits_delay_no_other_group() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     for (limit, key) in [("slow", "a"), ("slow", "b"), ("fast", "c")] {
@@ -244,7 +245,7 @@ async fn lines_of_limits_that_a_worker_does_not_know_keep_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_full_window_does_not_let_lower_priorities_pass() {
+async fn lower_priorities_do_not_pass_while_the_window_is_full() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let low = enqueue(&queue, job("fast", "g")).await;
@@ -266,7 +267,7 @@ async fn a_full_window_does_not_let_lower_priorities_pass() {
 }
 
 #[tokio::test]
-async fn a_cancellation_does_not_hurry_what_failed() {
+async fn a_cancellation_does_not_move_up_failed_jobs() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let first = enqueue(&queue, job("slow", "g")).await;
@@ -279,9 +280,9 @@ async fn a_cancellation_does_not_hurry_what_failed() {
     assert_eq!(queue.job(failed).await.expect("an answer").expect("a job").run_at, run_at);
 }
 
-/// Both wait for the same statement.
+/// All three jobs are enqueued by the same statement.
 #[tokio::test]
-async fn one_that_is_refused_does_not_speak_for_another_of_its_unique_id() {
+async fn a_denied_job_does_not_block_another_of_its_unique_id() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     for _ in 0..2 {
@@ -297,7 +298,7 @@ async fn one_that_is_refused_does_not_speak_for_another_of_its_unique_id() {
     until_in_state(&queue, JobState::Scheduled, 3).await;
 }
 
-/// More than the bucket ever holds while others take from it, too.
+/// The large job needs more than the bucket ever holds while other jobs take from it.
 #[tokio::test]
 async fn a_large_job_is_not_starved_by_small_ones_of_another_group() {
     let database = Database::migrated().await;
@@ -316,15 +317,15 @@ async fn a_large_job_is_not_starved_by_small_ones_of_another_group() {
     works_off(&queue, 151).await;
     let mut starts = recorded(&database.pool).await;
     let place = starts.iter().position(|start| start.job == large).expect("a start");
-    // However slowly jobs are claimed: those that came before it go first. While it starved, it was the last.
-    assert!(place < 100, "{place} small ones were before it");
+    // However slowly jobs are claimed, the jobs enqueued before it start first. A starved job would be the last.
+    assert!(place < 100, "{place} small jobs started before it");
     starts.iter_mut().for_each(|start| start.key.clear());
     assert_times(&starts, 50.0, SECOND, 5.0);
 }
 
-/// A claim that is never committed used to hold up all claims that came across one of its groups.
+/// A claim that never commits must not delay claims of the same groups.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
+async fn a_worker_cut_off_in_its_claim_delays_no_other() {
     let database = Database::migrated().await;
     let proxy = Arc::new(Proxy::before(&database.url).await);
     let limits = || Limits::new().define("l", Limit::token_bucket(50, SECOND)).expect("limits");
@@ -337,10 +338,10 @@ async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
     enqueue(&queue, job("l", "a")).await;
     proxy.put(Fault::always(Point::Commit, Way::Delay(Duration::from_secs(600))));
     let mut config = quick();
-    config.concurrency = 1; // It claims one job, and whatever it commits is not answered.
+    config.concurrency = 1; // It claims one job, and no COMMIT of its connection is answered.
     let worker = behind.worker(config, idle()).expect("a worker");
     let cut_off = tokio::spawn(worker.run(std::future::pending()));
-    // It has claimed the job, whether that is committed or not. (The first COMMIT may be another one's.)
+    // Wait until it has claimed the job, committed or not. (The first COMMIT may be another one.)
     let claimed = "SELECT (SELECT count(*) FROM rate_limit_jobs WHERE state = 'running') + (SELECT count(*) FROM pg_stat_activity \
                    WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%rate_limit_claim(%')";
     while sqlx::query_scalar::<i64>(claimed).fetch_one(&database.pool).await.expect("a count") == 0 {
@@ -350,13 +351,13 @@ async fn a_worker_that_is_cut_off_in_its_claim_holds_up_no_other() {
         enqueue(&queue, job("l", key)).await;
     }
     let done = work_until_done(&queue, quick(), idle(), 3);
-    tokio::time::timeout(MINUTE / 2, done).await.expect("nobody waits for the claim");
+    tokio::time::timeout(MINUTE / 2, done).await.expect("no worker waits for the claim");
     cut_off.abort();
 }
 
-/// A claim held the job in the middle: the one behind it moved up past it.
+/// A claim has locked the job in the middle: the job behind it must not move up past it.
 #[tokio::test]
-async fn a_cancellation_moves_up_no_job_past_one_that_a_claim_holds() {
+async fn a_cancellation_moves_no_job_past_one_locked_by_a_claim() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let mut ids = Vec::new();
@@ -379,12 +380,12 @@ async fn a_cancellation_moves_up_no_job_past_one_that_a_claim_holds() {
     let waits = tokio::time::timeout(SECOND, until_waiting(&database, 1)).await.is_ok();
     claim.rollback().await.expect("rollback");
     assert_eq!(cancelling.await.expect("a task").expect("an answer"), JobState::Scheduled);
-    assert!(waits, "the claim was not waited for");
+    assert!(waits, "the cancellation did not wait for the claim");
     let after = times().await;
     assert_eq!(after[2..], before[1..4]);
 }
 
-/// Each cancellation is bounded work; what it cannot pass on stays free, and promised times stay true.
+/// A cancellation moves up a bounded number of jobs. If more follow, one slot stays free, and the promised times still hold.
 #[tokio::test]
 async fn a_cancellation_moves_up_a_bounded_number_of_jobs() {
     let database = Database::migrated().await;
@@ -410,14 +411,14 @@ async fn a_cancellation_moves_up_a_bounded_number_of_jobs() {
     let after = times().await;
     assert_eq!(after[11..=1_010], before[10..1_010]);
     assert_eq!(after[1_011..], before[1_011..]);
-    assert!((owed().await - owed_before).abs() < 1e-3, "the slot of the last one that moved stays free");
-    // All that are behind it move up: the last time is given back.
+    assert!((owed().await - owed_before).abs() < 1e-3, "the slot of the last job that moved stays free");
+    // All jobs behind it move up, so the last slot is given back.
     assert_eq!(queue.cancel(ids[2_000]).await.expect("an answer"), JobState::Scheduled);
     assert_eq!(times().await[2_001..], before[2_000..2_499]);
     assert!((owed().await - owed_before - 1.0).abs() < 1e-3, "a token is given back");
 }
 
-/// Leases are extended while the answer to a job's COMMIT is on its way: by then the job is no lease any more, but nor is it lost.
+/// Leases are extended while the answer to a job's COMMIT is on its way. The job then has no lease any more, but is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_whose_commit_is_answered_late_is_done() {
     let database = Database::migrated().await;

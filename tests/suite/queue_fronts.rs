@@ -1,4 +1,4 @@
-//! Jobs that cannot start yet and share a bucket with others: none starves, and none starts on tokens that are not there.
+//! Jobs that cannot start yet and share a bucket with others: none starves, and none starts on tokens that do not exist.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn of(group: &str, count: u32) -> Job {
     Job::new(Item::global("l").count(count), &1).expect("a job").group(group)
 }
 
-/// Claims, again and again, until so many jobs have started: their ids.
+/// Claims repeatedly until this number of jobs has started; returns their ids.
 async fn claimed(database: &Database, jobs: usize, limit: (&str, f64, Duration, f64), bound: Duration) -> Vec<i64> {
     let began = Instant::now();
     let mut ids = Vec::new();
@@ -42,7 +42,7 @@ async fn looks_again(database: &Database) {
 }
 
 #[tokio::test]
-async fn jobs_larger_than_their_bucket_start_at_the_rate_after_workers_were_away() {
+async fn oversized_jobs_start_at_the_rate_after_workers_were_away() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let (rate, capacity) = (100.0, 1.0);
@@ -62,7 +62,7 @@ async fn jobs_larger_than_their_bucket_start_at_the_rate_after_workers_were_away
 }
 
 #[tokio::test]
-async fn a_job_that_was_cancelled_and_requeued_starts_on_no_earlier_payment() {
+async fn a_cancelled_and_requeued_job_starts_on_no_earlier_payment() {
     let database = Database::migrated().await;
     let (rate, capacity) = (10.0, 1.0);
     let queue = queue_of(&database, rate, capacity).await;
@@ -82,7 +82,7 @@ async fn a_job_that_was_cancelled_and_requeued_starts_on_no_earlier_payment() {
     database.execute(&format!("UPDATE rate_limit_jobs SET run_at = 5000000 WHERE id = {large}")).await;
     looks_again(&database).await;
     let started: Vec<i64> = claim(&database.pool, 9, 0, limit).await.into_iter().map(|(id, _)| id).collect();
-    assert_eq!(started, [small], "the other one took what there was");
+    assert_eq!(started, [small], "the small job took the available tokens");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn cancelling_a_job_that_has_paid_ahead_lets_the_others_start_at_once() {
     let waits = enqueue(&queue, of("b", 1)).await;
     make_due(&database).await;
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
-    // In a transaction that stays open for a while: no other job is held up.
+    // The cancelling transaction stays open for a while, and delays no other job.
     let mut tx = database.app.begin().await.expect("begin");
     assert_eq!(queue.within(&mut tx).cancel(large).await.expect("an answer"), JobState::Available);
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
@@ -108,7 +108,7 @@ async fn cancelling_a_job_that_has_paid_ahead_lets_the_others_start_at_once() {
     assert_eq!(claimed(&database, 1, limit, 10 * SECOND).await, [waits]);
 }
 
-/// Each of the small ones has to wait, too, and there is always one that is ready before the large one.
+/// The small jobs also have to wait, and one of them is always ready before the large one.
 #[tokio::test]
 async fn a_job_that_fits_its_bucket_is_not_starved_by_small_ones_of_other_groups() {
     let database = Database::migrated().await;
@@ -126,15 +126,15 @@ async fn a_job_that_fits_its_bucket_is_not_starved_by_small_ones_of_other_groups
     work_until_done(&queue, quick(), idle(), 301).await;
     let mut starts = recorded(&database.pool).await;
     let place = starts.iter().position(|start| start.job == large).expect("a start");
-    assert!(place < 150, "{place} small ones were before it");
+    assert!(place < 150, "{place} small jobs started before it");
     starts.iter_mut().for_each(|start| start.key.clear());
     assert_times(&starts, rate, SECOND, capacity);
 }
 
-/// A job of two limits that waits for the slower one keeps nothing of the other: when many such wait for one moment, they start at
-/// the rate of the other.
+/// A job of two limits that waits for the slower one keeps no tokens of the other. When many such jobs become ready at the
+/// same moment, they start at the rate of the limit that they share.
 #[tokio::test]
-async fn jobs_of_two_limits_that_become_ready_together_start_at_the_rate_of_what_they_share() {
+async fn jobs_that_become_ready_together_start_at_the_rate_of_their_shared_limit() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let queue = queue_with(&database, two_limits()).await;
@@ -159,7 +159,8 @@ fn two_limits() -> Limits {
         .expect("limits")
 }
 
-/// A window whose capacity is below its rate, shared by groups whose jobs do not fit twice: no window starts more than its rate.
+/// Groups share a window with a capacity below its rate, and a small job does not fit beside a large one. No window starts
+/// more than its rate.
 #[tokio::test]
 async fn a_shared_window_starts_no_more_than_its_rate_and_starves_no_large_job() {
     let database = Database::migrated().await;
@@ -179,20 +180,20 @@ async fn a_shared_window_starts_no_more_than_its_rate_and_starves_no_large_job()
     work_until_done(&queue, quick(), idle(), 44).await;
     let starts = recorded(&database.pool).await;
     let last = starts.iter().rposition(|start| large.contains(&start.job)).expect("a start");
-    assert!(last < 35, "a large one was the {last}th");
+    assert!(last < 35, "a large job was the {last}th");
     let period = i64::try_from(period.as_micros()).expect("short");
     let mut windows = std::collections::BTreeMap::<i64, f64>::new();
     for start in &starts {
         *windows.entry(start.at / period).or_default() += start.count;
     }
-    // A start is noted a moment after its tokens are taken: one may fall into the window after.
+    // A start is recorded a moment after its tokens are taken, so it may fall into the next window.
     assert!(windows.values().all(|taken| *taken <= 17.0), "{windows:?}");
     let taken: f64 = windows.values().sum();
     let (first, last) = (*windows.keys().next().expect("a window"), *windows.keys().last().expect("a window"));
     assert!(taken <= 10.0 * (last - first + 1) as f64 + 1e-6, "{windows:?}");
 }
 
-/// Claims are autocommitted statements only where sessions are at READ COMMITTED.
+/// Claims are autocommitted statements only if the session's default is READ COMMITTED.
 #[tokio::test]
 async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
     let database = Database::migrated().await;

@@ -1,4 +1,4 @@
-//! Workers that are killed at random: every job is done, once, and no group is over its rate.
+//! Workers that are killed at random: every job is done exactly once, and no group exceeds its rate.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn queue(url: &str) -> Queue {
     Queue::new(&Limiter::new(pool, limits), "killed").expect("a queue")
 }
 
-/// The entry of a worker process: this binary, started again. It ends by being killed.
+/// The entry point of a worker process: [`start`] runs this binary again. The process ends by being killed.
 #[test]
 fn worker_process() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -42,7 +42,7 @@ fn worker_process() {
         let handler = handler_fn(|job, tx| {
             Box::pin(async move {
                 sqlx::query("INSERT INTO effects (job) VALUES ($1)").bind(job.id).execute(&mut *tx).await?;
-                // Now and then one fails after it has written.
+                // One job in fifty fails once after it has written.
                 if job.attempt == 1 && job.id % 50 == 0 {
                     return Err("once more".into());
                 }
@@ -70,7 +70,7 @@ async fn one(pool: &PgPool, sql: &'static str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_workers_lose_no_job_and_do_none_twice() {
+async fn killed_workers_lose_no_job_and_complete_none_twice() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     database.execute("CREATE TABLE effects (job bigint NOT NULL)").await;
@@ -88,7 +88,7 @@ async fn killed_workers_lose_no_job_and_do_none_twice() {
     let mut seed = u64::from(std::process::id());
     let mut done = 0;
     while done < i64::from(JOBS) {
-        // Not before something was done since: or nothing ever would be.
+        // Wait until another job is done: otherwise no job might ever be.
         let before = done;
         while done == before {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -104,7 +104,7 @@ async fn killed_workers_lose_no_job_and_do_none_twice() {
     for mut worker in workers {
         worker.kill().await.expect("kill");
     }
-    assert!(killed >= 5, "{killed} were killed");
+    assert!(killed >= 5, "{killed} workers were killed");
     let pool = &database.pool;
     assert_eq!(one(pool, "SELECT count(*) FROM rate_limit_jobs WHERE state = 'done'").await, i64::from(JOBS));
     assert_eq!(one(pool, "SELECT count(*) FROM rate_limit_jobs").await, i64::from(JOBS));

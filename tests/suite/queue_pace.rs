@@ -1,4 +1,4 @@
-//! When jobs start: not before their time, in order, and never more of a group than its limits allow.
+//! When jobs start: not before their time, in order, and never more in a group than its limits allow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use crate::support::{Database, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Nothing but to be done.
+/// A handler that does nothing.
 fn idle() -> impl pg_limiter::queue::Handler {
     handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))
 }
 
-/// Makes everything that waits due: as if no worker had been there for a while.
+/// Makes all waiting jobs due, as if no worker had run for a while.
 async fn let_pass(database: &Database, length: Duration) {
     sqlx::query("UPDATE rate_limit_jobs SET run_at = run_at - $1")
         .bind(i64::try_from(length.as_micros()).expect("short"))
@@ -30,7 +30,7 @@ async fn let_pass(database: &Database, length: Duration) {
 }
 
 #[tokio::test]
-async fn late_jobs_start_at_the_rate_of_the_limit_and_not_at_once() {
+async fn late_jobs_start_at_the_rate_of_their_limit() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let limits = Limits::new().define("l", Limit::token_bucket(40, SECOND).capacity(3)).expect("limits");
@@ -75,7 +75,7 @@ async fn many_workers_start_the_jobs_of_a_group_in_order_and_each_once() {
 }
 
 #[tokio::test]
-async fn windows_and_large_counts_start_at_their_times() {
+async fn jobs_of_windows_and_large_counts_start_at_their_times() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let limits = Limits::new()
@@ -85,7 +85,7 @@ async fn windows_and_large_counts_start_at_their_times() {
     let queue = queue_with(&database, limits).await;
     let jobs = (0..9).map(|nth| Job::new(("windows", "w"), &nth).expect("a job"));
     let windows = queue.enqueue_all(jobs).await.expect("answers");
-    // More at once than the bucket holds.
+    // The count is more than the bucket holds.
     let jobs = (0..4).map(|nth| Job::new(("paces", "p", 8), &nth).expect("a job"));
     let paces = queue.enqueue_all(jobs).await.expect("answers");
     work_until_done(&queue, quick(), idle(), 13).await;
@@ -104,7 +104,7 @@ async fn windows_and_large_counts_start_at_their_times() {
 }
 
 #[tokio::test]
-async fn a_third_party_that_says_to_wait_moves_the_group() {
+async fn a_job_that_returns_wait_delays_its_group() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let queue = queue(&database).await;
@@ -132,7 +132,7 @@ async fn a_third_party_that_says_to_wait_moves_the_group() {
     let (held, free) = (of("held"), of("free"));
     assert_eq!(held.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 2, 2, 3, 4, 5]);
     assert!(held[3].1 - held[2].1 >= Duration::from_secs(3), "{held:?}");
-    // The others did not wait for it.
+    // The other group did not wait.
     assert_eq!(free.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     assert!(free[5].1 < held[3].1, "{seen:?}");
     let failures: i64 = sqlx::query_scalar("SELECT sum(failures)::bigint FROM rate_limit_jobs")
@@ -143,7 +143,7 @@ async fn a_third_party_that_says_to_wait_moves_the_group() {
 }
 
 #[tokio::test]
-async fn while_a_group_is_held_an_estimate_tells_so() {
+async fn an_estimate_includes_the_wait_of_its_group() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let job = || Job::new(("fast", "g"), &1).expect("a job");
@@ -171,7 +171,7 @@ async fn while_a_group_is_held_an_estimate_tells_so() {
 }
 
 #[tokio::test]
-async fn of_those_that_are_due_higher_priorities_start_first() {
+async fn higher_priorities_start_first_among_due_jobs() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let limits = Limits::new().define("l", Limit::token_bucket(50, SECOND).capacity(1)).expect("limits");
@@ -206,12 +206,12 @@ async fn groups_that_share_a_limit_share_its_rate() {
     work_until_done(&queue, quick(), idle(), 30).await;
     let mut starts = recorded(&database.pool).await;
     starts.iter_mut().for_each(|start| start.key.clear());
-    // One job at a time may pay ahead.
+    // One job at a time may pay in advance.
     assert_within(&database.pool, &starts, 40.0, SECOND, 2.0, 1.0).await;
 }
 
 #[tokio::test]
-async fn a_sleeping_worker_is_woken_for_what_is_due_before() {
+async fn a_sleeping_worker_is_woken_for_an_earlier_job() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let mut config = quick();
@@ -236,7 +236,7 @@ async fn a_sleeping_worker_is_woken_for_what_is_due_before() {
 }
 
 #[tokio::test]
-async fn without_listening_it_looks_by_itself() {
+async fn a_worker_that_does_not_listen_polls() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let mut config = quick();
@@ -253,12 +253,12 @@ async fn without_listening_it_looks_by_itself() {
 }
 
 #[tokio::test]
-async fn a_worker_with_nothing_to_do_does_not_ask_all_the_time() {
+async fn an_idle_worker_polls_rarely() {
     let database = Database::migrated().await;
     let track = format!("ALTER DATABASE {} SET track_functions = 'all'", database.name);
     sqlx::raw_sql(sqlx::AssertSqlSafe(track)).execute(&database.pool).await.expect("a setting");
     let queue = queue(&database).await;
-    // Due, but its limit is not known to the worker; and one that is due long after.
+    // One job is due, but the worker does not know its limit; the others are due much later.
     let unknown = Limits::new().define("other", Limit::token_bucket(1, SECOND)).expect("limits");
     let others = queue_with(&database, unknown).await;
     let _ = scheduled(&others.enqueue(Job::new(("other", "g"), &1).expect("a job")).await.expect("an answer"));
@@ -277,19 +277,19 @@ async fn a_worker_with_nothing_to_do_does_not_ask_all_the_time() {
         tokio::time::sleep(Duration::from_millis(1500)).await;
     };
     worker.run(stop).await.expect("a report");
-    pool.close().await; // Figures are told at the end of a session at the latest.
+    pool.close().await; // The statistics are reported at the end of a session at the latest.
     let sql = "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'rate_limit_claim'";
     let mut calls: Option<i64> = None;
     while calls.is_none() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         calls = sqlx::query_scalar(sql).fetch_optional(&database.pool).await.expect("the calls");
     }
-    assert!(calls.is_some_and(|calls| calls <= 20), "{calls:?} looks");
+    assert!(calls.is_some_and(|calls| calls <= 20), "{calls:?} claims");
     assert_eq!(in_state(&others, JobState::Scheduled).await, 2);
 }
 
 #[tokio::test]
-async fn what_is_running_at_the_end_comes_to_its_end_or_is_given_back() {
+async fn jobs_running_at_shutdown_finish_or_are_given_back() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let job = |name: &str| Job::new(("fast", name), &name).expect("a job");

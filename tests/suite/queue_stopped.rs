@@ -28,7 +28,7 @@ async fn queue(url: &str) -> Queue {
     Queue::new(&Limiter::new(pool, limits), "stopped").expect("a queue")
 }
 
-/// The entry of a worker process: this binary, started again. It ends by being killed.
+/// The entry point of a worker process: [`start`] runs this binary again. The process ends by being killed.
 #[test]
 fn worker_process() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -68,12 +68,12 @@ async fn signal(worker: &Child, signal: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopped_and_killed_workers_hold_up_no_others_and_start_no_more_than_the_rate() {
+async fn stopped_and_killed_workers_delay_no_others_and_keep_the_rate() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     database.execute("CREATE TABLE effects (job bigint NOT NULL)").await;
     let queue = queue(&database.url).await;
-    // Answers that do not fit into the buffers of a connection.
+    // Makes answers that do not fit into the buffers of a connection.
     let text = "x".repeat(30_000);
     let jobs: Vec<Job> = (0..JOBS)
         .map(|nth| {
@@ -97,7 +97,7 @@ async fn stopped_and_killed_workers_hold_up_no_others_and_start_no_more_than_the
         let nth = usize::try_from(seed >> 33).expect("small") % PROCESSES;
         match stops % 4 {
             3 => {
-                // All of them: nothing is started, and afterwards not more at once.
+                // Stops all workers: no job starts, and afterwards no more than the rate.
                 for worker in &workers {
                     signal(worker, "-STOP").await;
                 }
@@ -110,7 +110,7 @@ async fn stopped_and_killed_workers_hold_up_no_others_and_start_no_more_than_the
                 signal(&workers[nth], "-STOP").await;
                 let (began, before) = (Instant::now(), in_state(&queue, JobState::Done).await);
                 while in_state(&queue, JobState::Done).await == before && before < i64::from(JOBS) {
-                    assert!(began.elapsed() < 10 * SECOND, "a worker that is stopped holds up the others");
+                    assert!(began.elapsed() < 10 * SECOND, "a stopped worker delays the others");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 if stops % 3 == 0 {

@@ -1,4 +1,4 @@
-//! What becomes of reserved tokens: given back, corrected, estimated; and what is refused before it takes any.
+//! Reserved tokens are given back, corrected and estimated, and invalid jobs are rejected before they take any.
 
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +36,7 @@ fn job(key: &str) -> Job {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_gives_its_tokens_back_and_those_behind_it_move_up() {
+async fn a_cancelled_job_gives_its_tokens_back_and_jobs_behind_it_move_up() {
     let database = Database::migrated().await;
     let queue = one_a_century(&database).await;
     let mut tickets = Vec::new();
@@ -55,7 +55,7 @@ async fn a_cancelled_job_gives_its_tokens_back_and_those_behind_it_move_up() {
         let queue = queue.clone();
         async move { queue.job(id).await.expect("an answer").expect("a job").run_at }
     };
-    // Each has the time of the one before it; the first one, one that asked for more, and one that asked for a time stay.
+    // Each job gets the time of the one before it. The first job, one with a larger count, and one with its own time stay.
     for (nth, expected) in [(0, 0), (2, 1), (3, 2), (4, 3)] {
         assert_eq!(run_at(tickets[nth].id).await, tickets[expected].run_at, "job {nth}");
     }
@@ -67,7 +67,7 @@ async fn a_cancelled_job_gives_its_tokens_back_and_those_behind_it_move_up() {
     let left = balance(&queue, "l", "g").await;
     assert!((left + 6.0).abs() < 1e-6, "given back twice: {left}");
 
-    // In a transaction: back is back.
+    // In a transaction that rolls back, the cancellation is undone.
     let mut tx = database.app.begin().await.expect("begin");
     assert_eq!(queue.within(&mut tx).cancel(tickets[2].id).await.expect("an answer"), JobState::Scheduled);
     tx.rollback().await.expect("rollback");
@@ -83,7 +83,7 @@ async fn a_cancelled_job_gives_its_tokens_back_and_those_behind_it_move_up() {
 }
 
 #[tokio::test]
-async fn what_was_really_used_is_settled_once_and_up_or_down() {
+async fn actual_use_is_settled_once_up_or_down() {
     let database = Database::migrated().await;
     let limits = Limits::new()
         .define("tokens", Limit::token_bucket(1000, CENTURY))
@@ -118,7 +118,7 @@ async fn what_was_really_used_is_settled_once_and_up_or_down() {
     assert!(!queue.settle(less, ("tokens", "less", 10)).await.expect("an answer"));
     assert!(queue.settle(more, ("tokens", "more", 150.5)).await.expect("an answer"));
     assert!(!queue.settle(within, ("tokens", "within", 10)).await.expect("an answer"));
-    // The second attempt has reserved again.
+    // The second attempt has reserved tokens again.
     for (key, reserved, started) in [("less", 960.0, 900.0), ("more", 849.5, 900.0), ("within", 840.0, 840.0)] {
         let left = balance(&queue, "tokens", key).await;
         assert!((left - reserved).abs() < 0.01, "{key}: {left}");
@@ -140,10 +140,10 @@ async fn what_was_really_used_is_settled_once_and_up_or_down() {
     assert!(matches!(queue.settle(less, ("tokens", "less", -1)).await, Err(Error::Invalid(InvalidCall::Count { .. }))));
 }
 
-/// A window grants its whole rate, whatever is kept between windows: what was started is corrected under the limit that it was
-/// started under.
+/// A window grants its whole rate, even if its capacity, which limits what is carried over, is lower. Tokens of started jobs
+/// are corrected under the limit that the jobs were started under.
 #[tokio::test]
-async fn settling_in_a_handler_leaves_what_the_window_still_grants() {
+async fn settling_in_a_handler_leaves_the_rest_of_the_window() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("w", Limit::fixed_window(20, CENTURY).capacity(1)).expect("limits");
     let queue = queue_with(&database, limits).await;
@@ -165,9 +165,9 @@ async fn settling_in_a_handler_leaves_what_the_window_still_grants() {
     assert!((left - 17.5).abs() < 1e-6, "{left}");
 }
 
-/// The same of a job that is larger than its bucket.
+/// The same for a job that is larger than its bucket.
 #[tokio::test]
-async fn settling_a_job_that_is_larger_than_its_bucket_gives_back_all_that_it_did_not_use() {
+async fn settling_an_oversized_job_gives_back_all_unused_tokens() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(1)).expect("limits");
     let queue = queue_with(&database, limits).await;
@@ -188,7 +188,7 @@ async fn settling_a_job_that_is_larger_than_its_bucket_gives_back_all_that_it_di
 }
 
 #[tokio::test]
-async fn an_estimate_is_what_enqueueing_says() {
+async fn an_estimate_matches_the_ticket() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("l", Limit::token_bucket(1, CENTURY).max_reserved(2)).expect("limits");
     let queue = queue_with(&database, limits).await;
@@ -207,7 +207,7 @@ async fn an_estimate_is_what_enqueueing_says() {
 }
 
 #[tokio::test]
-async fn jitter_and_a_time_asked_for_come_on_top() {
+async fn jitter_and_a_requested_time_delay_a_job() {
     let database = Database::migrated().await;
     let queue = one_a_century(&database).await;
     let hour = Duration::from_secs(3600);
@@ -226,7 +226,7 @@ async fn jitter_and_a_time_asked_for_come_on_top() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_before_it_takes_anything() {
+async fn invalid_jobs_are_rejected_before_they_take_anything() {
     let database = Database::migrated().await;
     let limits = Limits::new()
         .define("l", Limit::token_bucket(1, CENTURY).max_reserved(3))
@@ -244,7 +244,7 @@ async fn what_cannot_be_is_refused_before_it_takes_anything() {
     let text = "x".repeat(99);
     let new = |limit: &str| Job::new((limit, "k"), &1).expect("a job");
     let jobs: [(Job, &str); 12] = [
-        (Job::new(("l", "k"), &text).expect("a job"), "the payload has 101 bytes, and 100 are allowed"),
+        (Job::new(("l", "k"), &text).expect("a job"), "the payload has 101 bytes, and at most 100 are allowed"),
         (new("nothing"), "there is no limit \"nothing\""),
         (new("sliding"), "cannot reserve"),
         (new(&"n".repeat(250)), "at most 247"),
@@ -252,9 +252,9 @@ async fn what_cannot_be_is_refused_before_it_takes_anything() {
         (Job::new(("l", "k", f64::NAN), &1).expect("a job"), "the count NaN"),
         (Job::new(Vec::new(), &1).expect("a job"), "names no limit"),
         (Job::new(Item::new(("l", inline), "k"), &1).expect("a job"), "define it by name"),
-        (new("l").unique_id(""), "a unique id has 1 to 255 bytes"),
-        (new("l").run_at(SystemTime::now() - Duration::from_secs(5)), "has gone by"),
-        (new("l").run_at(SystemTime::UNIX_EPOCH), "has gone by"),
+        (new("l").unique_id(""), "the unique id is empty"),
+        (new("l").run_at(SystemTime::now() - Duration::from_secs(5)), "run_at is in the past"),
+        (new("l").run_at(SystemTime::UNIX_EPOCH), "run_at is in the past"),
         (new("l").jitter(Duration::MAX), "the jitter is out of range"),
     ];
     for (job, words) in jobs {
@@ -262,13 +262,13 @@ async fn what_cannot_be_is_refused_before_it_takes_anything() {
             let error = answer.expect_err(words);
             assert!(error.to_string().contains(words), "{error}");
         }
-        // A transaction goes on after it.
+        // The caller's transaction goes on after the error.
         let mut tx = database.app.begin().await.expect("begin");
         queue.within(&mut tx).enqueue(job).await.expect_err(words);
         let _ = scheduled(&queue.within(&mut tx).enqueue(new("l")).await.expect("an answer"));
         tx.rollback().await.expect("rollback");
     }
-    assert!(Job::new(("l", "k"), &f64::NAN).is_ok()); // Is null in JSON.
+    assert!(Job::new(("l", "k"), &f64::NAN).is_ok()); // Serialized as null in JSON.
     assert!(matches!(Job::new(("l", "k"), &"a\0b"), Err(InvalidJob::Payload { .. })));
     let nobody = std::collections::BTreeMap::from([((1, 2), 3)]);
     assert!(matches!(Job::new(("l", "k"), &nobody), Err(InvalidJob::Payload { .. })));
@@ -277,7 +277,7 @@ async fn what_cannot_be_is_refused_before_it_takes_anything() {
 }
 
 #[tokio::test]
-async fn a_worker_that_cannot_be_says_so() {
+async fn an_invalid_worker_config_is_an_error() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let idle = || handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }));
@@ -300,9 +300,9 @@ async fn a_worker_that_cannot_be_says_so() {
     assert!(matches!(answer, Err(Error::Invalid(_))), "{answer:?}");
 }
 
-/// Whoever may only call the functions can enqueue, work and cancel, and cannot write a row by hand.
+/// A role that may only call the functions can enqueue, work and cancel, and cannot write rows directly.
 #[tokio::test]
-async fn a_role_needs_the_functions_only() {
+async fn a_role_needs_only_execute_for_the_queue() {
     let database = Database::migrated().await;
     let role = format!("worker_{}", database.name);
     let grants = guide::grants()[2].replace("app_role", &role);

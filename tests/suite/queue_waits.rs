@@ -1,4 +1,4 @@
-//! `Finish::Wait`: it is counted, shown and bounded, and the times that are promised meanwhile are true.
+//! `Finish::Wait` is counted, shown and bounded, and times promised during a wait hold.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ async fn enqueue(queue: &Queue, job: Job) -> i64 {
     scheduled(&queue.enqueue(job).await.expect("an answer")).id
 }
 
-/// Asks to wait so long in its first starts.
+/// Returns `Wait` on its first `times` starts.
 fn waits_at_first(wait: Duration, times: u32) -> impl Handler {
     handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
         let waits = job.group == "held" && job.payload_json() == "\"waits\"" && job.waits < times;
@@ -36,7 +36,7 @@ fn waits_at_first(wait: Duration, times: u32) -> impl Handler {
     })
 }
 
-/// The first job of the group `held` has returned `Wait` for an hour, a second one is behind it, and the worker has stopped.
+/// The first job of the group `held` has returned `Wait` for an hour, a second job is behind it, and the worker has stopped.
 async fn held_for_an_hour(queue: &Queue) {
     for _ in 0..2 {
         enqueue(queue, Job::new(("tenth", "held"), &"waits").expect("a job")).await;
@@ -48,7 +48,7 @@ async fn held_for_an_hour(queue: &Queue) {
     worker.run(async move { until_in_state(&watched, JobState::Available, 1).await }).await.expect("a report");
 }
 
-/// A job in 10 s.
+/// A queue whose limit allows one job in 10 s.
 async fn tenths(database: &Database) -> Queue {
     let limits = Limits::new().define("tenth", Limit::token_bucket(1, SECOND * 10).capacity(1)).expect("limits");
     queue_with(database, limits).await
@@ -59,35 +59,35 @@ async fn estimates_count_from_the_end_of_a_wait() {
     let database = Database::migrated().await;
     let queue = tenths(&database).await;
     held_for_an_hour(&queue).await;
-    // 28 s later, by which the reservations have been paid off.
+    // 28 s later, the reservations have been refilled.
     let passed = "UPDATE rate_limit_jobs SET run_at = run_at - 28000000; UPDATE rate_limits SET ts = ts - 28000000";
     database.execute(passed).await;
     let held_until = number(&database, "SELECT held_until FROM rate_limit_groups WHERE key = 'held'").await;
     let job = || Job::new(("tenth", "held"), &1).expect("a job");
 
-    // The two jobs before it take the tokens of 10 s each.
+    // The two jobs before it take the tokens of 10 s each, so 20 s in all.
     let estimate = queue.estimate(job()).await.expect("an estimate");
     assert_eq!(micros(estimate.run_at.expect("a time")) - held_until, 20_000_000);
     for nth in 2..4 {
         let ticket = scheduled(&queue.enqueue(job().unique_id(format!("{nth}"))).await.expect("an answer"));
         assert_eq!(micros(ticket.run_at) - held_until, nth * 10_000_000, "{nth}");
     }
-    // Also to a second one of its id.
+    // A duplicate gets the same time.
     let again = queue.enqueue(job().unique_id("2")).await.expect("an answer").enforce().expect("a duplicate");
     assert_eq!(micros(again.run_at) - held_until, 20_000_000);
-    // One of a higher priority is the first, and one with a later time of its own keeps that.
+    // A job of a higher priority comes first, and a job with a later time of its own keeps that time.
     let first = queue.estimate(job().priority(1)).await.expect("an estimate");
     assert_eq!(micros(first.run_at.expect("a time")), held_until);
     let at = SystemTime::now() + HOUR * 2;
     let later = queue.estimate(job().run_at(at)).await.expect("an estimate").run_at.expect("a time");
     assert!(micros(later).abs_diff(micros(at)) <= 1, "{later:?} {at:?}");
-    // The other groups are not held.
+    // Other groups do not wait.
     let other = queue.estimate(Job::new(("tenth", "other"), &1).expect("a job")).await.expect("an estimate");
     assert_eq!(other.wait, Duration::ZERO);
 }
 
 #[tokio::test]
-async fn after_repeated_waits_no_job_starts_before_its_promised_time_and_none_is_promised_too_late() {
+async fn promised_times_hold_after_repeated_waits() {
     let database = Database::migrated().await;
     record(&database.pool).await;
     let limits = Limits::new().define("l", Limit::token_bucket(5, SECOND).capacity(1)).expect("limits");
@@ -111,13 +111,13 @@ async fn after_repeated_waits_no_job_starts_before_its_promised_time_and_none_is
     let starts = recorded(&database.pool).await;
     for ticket in promised.await.expect("a task") {
         let start = starts.iter().find(|start| start.job == ticket.id).expect("a start");
-        // How much later than promised it starts depends on how busy the machine is.
+        // A busy machine may start it later than promised, but never earlier.
         assert!(start.at >= micros(ticket.run_at) - 1000, "{} us early: {start:?}", micros(ticket.run_at) - start.at);
     }
 }
 
 #[tokio::test]
-async fn waits_are_counted_and_shown_and_are_no_failures() {
+async fn waits_are_counted_and_shown_but_are_not_failures() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -153,14 +153,14 @@ async fn waits_are_counted_and_shown_and_are_no_failures() {
     assert_eq!(groups, [("g", None), ("held", until), ("other", None)]);
     database.execute("UPDATE rate_limit_jobs SET waits_until = waits_until - 3601000000").await;
     assert!(shown().await.iter().all(|(.., until)| until.is_none()));
-    // With all its attempts once more, and all its waits.
+    // A requeued job has all its attempts and waits again.
     database.execute("UPDATE rate_limit_jobs SET state = 'dead' WHERE id = 2").await;
     queue.requeue(2).await.expect("an answer").expect("a time");
     assert_eq!(shown().await[1], (2, 0, None));
 }
 
 #[tokio::test]
-async fn beyond_the_maximum_a_wait_is_a_failure_and_the_group_waits_all_the_same() {
+async fn a_wait_beyond_the_maximum_is_a_failure_and_still_delays_the_group() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let id = enqueue(&queue, Job::new(("fast", "held"), &"waits").expect("a job").max_attempts(2)).await;
@@ -178,13 +178,13 @@ async fn beyond_the_maximum_a_wait_is_a_failure_and_the_group_waits_all_the_same
     let held = "SELECT count(*) FROM rate_limit_groups AS g JOIN rate_limit_jobs AS j USING (queue, key) \
                 WHERE g.held_until = j.waits_until AND j.finished_at <= g.held_until";
     assert_eq!(number(&database, held).await, 1);
-    // A claim removes the line, which has no job, and jobs of the group start again.
+    // A claim removes the group's entry, which has no job, and new jobs of the group start again.
     enqueue(&queue, Job::new(("fast", "held"), &"goes").expect("a job")).await;
     work_until_done(&queue, quick(), waits_at_first(HOUR, 0), 1).await;
 }
 
 #[tokio::test]
-async fn dead_jobs_are_discarded_and_no_others() {
+async fn only_dead_jobs_are_discarded() {
     let database = Database::migrated().await;
     let queue = queue(&database).await;
     let mut ids = Vec::new();
@@ -206,7 +206,7 @@ async fn dead_jobs_are_discarded_and_no_others() {
     assert_eq!(queue.discard(&[]).await.expect("an answer"), 0);
     assert_eq!(queue.discard(&ids[..6]).await.expect("an answer"), 1);
     assert_eq!(left().await, [1, 2, 3, 4, 6, 7, 8, 9]);
-    // Those that have been dead for 6, 7 and 8 hours.
+    // The remaining jobs have been dead for 6, 7 and 8 hours.
     assert_eq!(elsewhere.prune_dead(Duration::ZERO).await.expect("an answer"), 0);
     assert_eq!(queue.prune_dead(HOUR * 9).await.expect("an answer"), 0);
     assert_eq!(queue.prune_dead(HOUR * 7).await.expect("an answer"), 2);

@@ -1,4 +1,4 @@
-//! `rate_limit_all` and `rate_limit_check_all`: several limits in one decision, for callers that are not in Rust.
+//! `rate_limit_all` and `rate_limit_check_all`: several limits in one decision, for callers from SQL.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::shards_contended::{LEVELS, all_rows_or_none, code, session};
 use crate::support::gate::CENTURY;
 use crate::support::{Database, guide};
 
-/// A limit that nothing flows into while the test runs.
+/// A limit that hardly refills while the test runs.
 pub fn bucket(name: &str, key: &str, capacity: f64) -> Value {
     json!({"name": name, "key": key, "kind": "token_bucket", "rate": capacity, "period": "36525 days"})
 }
@@ -37,7 +37,7 @@ impl Decided {
         self.limits.iter().map(|limit| limit[field].clone()).collect()
     }
 
-    /// What is left of each, rounded.
+    /// The balance of each element, rounded.
     fn values(&self) -> Vec<i64> {
         self.limits.iter().map(|limit| limit["value"].as_f64().expect("a number").round() as i64).collect()
     }
@@ -95,13 +95,13 @@ async fn all_limits_are_charged_or_none_is() {
             assert_eq!((decided.denied_by.as_slice(), decided.values()), (&["narrow".to_owned()][..], vec![3, 0]));
             assert_eq!(decided.all("refused"), [false, true]);
         }
-        // What was refused took nothing.
+        // The denied call has taken nothing.
         assert_eq!(all(&mut conn, &[with(group[0].clone(), "count", 3)]).await.values(), [0]);
     }
 }
 
 #[tokio::test]
-async fn a_denial_names_each_limit_that_refused_once_and_sorted() {
+async fn a_denial_names_each_denying_limit_once_and_sorted() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let group = [
@@ -115,7 +115,7 @@ async fn a_denial_names_each_limit_that_refused_once_and_sorted() {
     assert!(all(&mut conn, &group).await.ok);
     let denied = all(&mut conn, &group).await;
     assert_eq!(denied.denied_by, ["Zeta", "a", "z"]);
-    // One object an element, as it was given.
+    // One object for each element, in the given order.
     for field in ["name", "key"] {
         assert_eq!(denied.all(field), group.iter().map(|limit| limit[field].clone()).collect::<Vec<_>>());
     }
@@ -123,14 +123,14 @@ async fn a_denial_names_each_limit_that_refused_once_and_sorted() {
     assert_eq!(denied.values(), [0, 0, 8, 0, 0, 8]);
     let fields: Vec<&String> = denied.limits[0].as_object().expect("an object").keys().collect();
     assert_eq!(fields, ["key", "name", "refused", "value"]);
-    // In SQL, no denial is an empty array.
+    // Without a denial, `denied_by` is an empty array in SQL.
     let free = "SELECT denied_by = '{}' AND 'a' <> ALL (denied_by) FROM rate_limit_all($1::jsonb)";
     let empty: bool =
         sqlx::query_scalar(free).bind(json!(&group[2..3]).to_string()).fetch_one(&mut conn).await.expect("a decision");
     assert!(empty);
 }
 
-/// Of every kind: at the promised time each limit would allow it, and a second before some limit would not.
+/// Limits of every kind: at the promised time each would allow the call, and a second earlier at least one would not.
 #[tokio::test]
 async fn the_largest_retry_after_is_promised_and_kept() {
     let database = Database::migrated().await;
@@ -170,14 +170,14 @@ async fn the_largest_retry_after_is_promised_and_kept() {
             }
             assert_eq!(allowed, expected, "{group:?}");
         }
-        // The same as the largest of those of each: that of all is not above those before it, and not below those after it.
+        // It equals the largest of the single waits: time passes, so it lies between measurements before and after.
         let largest: Vec<i64> = [check(&mut conn, &three).await, denied].iter().filter_map(|one| one.wait).collect();
         let mut of_each = 0;
         for limit in &three {
             of_each = of_each.max(check(&mut conn, std::slice::from_ref(limit)).await.wait.expect("a wait"));
         }
         assert!(largest[0] <= largest[1] && of_each <= largest[0], "{largest:?} {of_each}");
-        // Once the time has passed, the call itself is allowed: the rows are moved back by it.
+        // Once the time has passed, the call itself is allowed. The test moves the rows back by this time.
         if group.iter().all(|limit| limit["kind"] == "token_bucket") {
             database.execute(&format!("UPDATE rate_limits SET ts = ts - {wait} + 3600000000")).await;
             assert!(!all(&mut conn, &three).await.ok);
@@ -210,14 +210,14 @@ async fn a_reservation_is_for_all_limits_and_its_wait_is_the_longest() {
     assert!(second.ok && second.wait.is_some_and(|wait| wait > 3 * day && wait <= 4 * day), "{second:?}");
     let third = reserve(&mut conn, &[slow.clone(), bounded.clone()]).await;
     assert!(!third.ok && third.denied_by == ["bounded"], "{third:?}");
-    assert!(third.wait.is_some_and(|wait| wait <= day), "only of the one that refused: {third:?}");
+    assert!(third.wait.is_some_and(|wait| wait <= day), "only of the limit that denied: {third:?}");
     assert_eq!(third.values(), [-2, -1]);
-    // Not from a bucket in debt, and not without capacity, unless it is asked for.
+    // Without `reserve`, a bucket in debt denies, and a count beyond the capacity is an error.
     let plain = call(&mut conn, "rate_limit_all", &json!([bounded]), false).await.expect("a decision");
     assert!(!plain.ok, "{plain:?}");
     let (code, message, _) = refused(&mut conn, "rate_limit_all", &json!([slow])).await;
     assert!(code == "22023" && message.starts_with("count_exceeds_capacity: "), "{code} {message}");
-    // NULL reserves nothing, as in rate_limit.
+    // NULL for `reserve` means false, as in rate_limit.
     let null = "SELECT ok FROM rate_limit_all($1::jsonb, NULL)";
     let ok: bool =
         sqlx::query_scalar(null).bind(json!([bounded]).to_string()).fetch_one(&mut conn).await.expect("decided");
@@ -239,11 +239,11 @@ async fn the_same_bucket_twice_counts_twice() {
     let values: Vec<f64> = decided.limits.iter().map(|limit| limit["value"].as_f64().expect("a number")).collect();
     let left = [3.5, 9.0, 3.5, 3.5, 3.5];
     assert!(values.iter().zip(left).all(|(value, left)| (value - left).abs() < 1e-6), "{values:?}");
-    // Each alone would pass.
+    // Each item alone would be allowed.
     let denied = all(&mut conn, &[with(a.clone(), "count", 2), with(a.clone(), "count", 2)]).await;
     assert!(!denied.ok && denied.denied_by == ["a"] && denied.all("refused") == [true, true], "{denied:?}");
     assert_eq!(database.rows().await, 2);
-    // More than it can ever hold, in all.
+    // In total, more than the bucket can ever hold.
     let (code, message, _) =
         refused(&mut conn, "rate_limit_all", &json!([with(a.clone(), "count", 6), with(a.clone(), "count", 5)])).await;
     assert!(code == "22023" && message.starts_with("count_exceeds_capacity: the count 11 "), "{code} {message}");
@@ -251,7 +251,7 @@ async fn the_same_bucket_twice_counts_twice() {
     let (code, message, _) = refused(&mut conn, "rate_limit_all", &json!([most, most])).await;
     assert!(code == "22023" && message.starts_with("invalid_count: the count 2e+100 "), "{code} {message}");
 
-    // Written in another way, but the same.
+    // The same limit, written differently.
     let same = [
         a.clone(),
         with(a.clone(), "period", "876600 hours"),
@@ -261,7 +261,7 @@ async fn the_same_bucket_twice_counts_twice() {
     ];
     let checked = check(&mut conn, &same).await;
     assert!(!checked.ok && checked.denied_by == ["a"], "{checked:?}");
-    // Another limit.
+    // A different limit.
     for (field, value) in [
         ("rate", json!(11)),
         ("period", json!("36524 days")),
@@ -278,13 +278,13 @@ async fn the_same_bucket_twice_counts_twice() {
             assert!(!hint.is_empty());
         }
     }
-    // For two keys it may be in two forms.
+    // Two keys may have different limits of the same name.
     assert!(all(&mut conn, &[a.clone(), with(with(a, "key", "other"), "rate", 11)]).await.ok);
 }
 
-/// The same sequences of groups, from SQL and from Rust, on keys of their own.
+/// The same sequences of groups, from SQL and from Rust, each on its own keys.
 #[tokio::test]
-async fn sql_and_rust_decide_groups_alike() {
+async fn sql_and_rust_decide_groups_the_same() {
     let database = Database::migrated().await;
     let limits = Limits::new()
         .define("bucket", Limit::token_bucket(12, CENTURY))
@@ -326,7 +326,7 @@ async fn sql_and_rust_decide_groups_alike() {
             if !in_sql.ok {
                 for (nth, limit) in in_rust.limits().iter().enumerate() {
                     assert_eq!(in_sql.limits[nth]["refused"], limit.refused, "{picks:?}");
-                    // Of a sharded bucket that did not refuse, it is an estimate.
+                    // For a sharded bucket that did not deny, the balance is an estimate.
                     if limit.refused || &*limit.limit != "sharded" {
                         assert_eq!(in_sql.values()[nth], limit.remaining.round() as i64, "{picks:?}: {in_sql:?}");
                     }
@@ -340,7 +340,7 @@ async fn sql_and_rust_decide_groups_alike() {
 }
 
 #[tokio::test]
-async fn a_check_decides_alike_and_writes_nothing() {
+async fn a_check_decides_the_same_and_writes_nothing() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let group = [bucket("a", "k", 2.0), with(bucket("b", "k", 9.0), "count", 3), bucket("a", "k", 2.0)];
@@ -362,14 +362,14 @@ async fn a_check_decides_alike_and_writes_nothing() {
     assert!(reserved.ok && reserved.wait.is_some() && reserved.values() == [-2, 3, -2], "{reserved:?}");
     let after: String = sqlx::query_scalar(rows).fetch_one(&mut conn).await.expect("rows");
     assert_eq!(before, after);
-    // Tokens cannot be taken in a transaction that only reads: an error, and no permit.
+    // Tokens cannot be taken in a read-only transaction: it is an error, not a permit.
     sqlx::raw_sql("BEGIN READ ONLY").execute(&mut conn).await.expect("begin");
     let error = call(&mut conn, "rate_limit_all", &json!([bucket("c", "k", 2.0)]), false).await.expect_err("read only");
     assert_eq!(code(&error), "25006");
 }
 
 #[tokio::test]
-async fn what_is_rolled_back_was_not_charged() {
+async fn a_rolled_back_call_is_not_charged() {
     let database = Database::migrated().await;
     for level in LEVELS {
         database.execute("DELETE FROM rate_limits").await;
@@ -391,10 +391,10 @@ async fn what_is_rolled_back_was_not_charged() {
     }
 }
 
-/// Sessions at every isolation level, which name the limits in different orders: as many permits as there are tokens, and
-/// no deadlock.
+/// Sessions at every isolation level name the limits in different orders. They get as many permits as there are tokens, and
+/// none deadlocks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_at_once_never_take_more_than_there_is() {
+async fn concurrent_sessions_never_take_more_than_the_capacity() {
     let database = Database::migrated().await;
     let limits = [
         bucket("a", "k", 40.0),
@@ -423,7 +423,7 @@ async fn sessions_at_once_never_take_more_than_there_is() {
     let taken =
         join_all(sessions).await.into_iter().fold([0; 4], |sum, one| std::array::from_fn(|nth| sum[nth] + one[nth]));
     assert!(taken.iter().zip(capacities).all(|(taken, capacity)| *taken <= capacity), "{taken:?}");
-    // A session that wants nothing else went on until there was none.
+    // One session asked for this limit alone, until it was exhausted.
     assert_eq!(taken[1], 35, "{taken:?}");
     let mut conn = session(&database, "READ COMMITTED").await;
     let none: Vec<Value> = limits.iter().map(|limit| with(limit.clone(), "count", 0)).collect();
@@ -438,9 +438,9 @@ async fn sessions_at_once_never_take_more_than_there_is() {
     assert_eq!(deadlocks, 0);
 }
 
-/// The trigger of the guide.
+/// The trigger in the guide.
 #[tokio::test]
-async fn the_trigger_of_the_guide_refuses_rows_by_both_limits() {
+async fn the_guides_trigger_rejects_rows_by_both_limits() {
     let database = Database::migrated().await;
     let blocks = guide::sql_of(guide::chapter("sql"));
     let trigger = blocks.iter().find(|block| block.contains("CREATE TABLE messages")).expect("the trigger");
@@ -458,7 +458,7 @@ async fn the_trigger_of_the_guide_refuses_rows_by_both_limits() {
         })
     };
     insert("('ann', 'red'), ('bob', 'red')").await.expect("allowed");
-    // Of one statement all rows are refused, with what the first took.
+    // If one row of a statement is rejected, all are, and the tokens of the first are given back.
     let error = insert("('ann', 'red'), ('ann', 'red')").await.expect_err("too many");
     assert_eq!(error, "rate limit exceeded: author, org");
     insert("('ann', 'red')").await.expect("allowed");
@@ -470,7 +470,7 @@ async fn the_trigger_of_the_guide_refuses_rows_by_both_limits() {
 }
 
 #[tokio::test]
-async fn a_role_needs_the_grant_and_gets_no_more_by_it() {
+async fn the_guides_grant_is_necessary_and_gives_nothing_else() {
     let database = Database::migrated().await;
     let role = format!("caller_of_{}", database.name);
     database.execute(&format!("CREATE ROLE {role}")).await;
@@ -480,7 +480,7 @@ async fn a_role_needs_the_grant_and_gets_no_more_by_it() {
     for function in ["rate_limit_all", "rate_limit_check_all"] {
         assert_eq!(code(&call(&mut conn, function, &group, false).await.expect_err("no grant")), "42501");
     }
-    // The block of the guide for callers from SQL.
+    // The guide's block for callers from SQL.
     database.execute(&guide::grants()[1].replace("app_role", &role)).await;
     for function in ["rate_limit_check_all", "rate_limit_all"] {
         assert!(call(&mut conn, function, &group, false).await.expect("granted").ok);
@@ -500,7 +500,7 @@ async fn a_role_needs_the_grant_and_gets_no_more_by_it() {
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// Functions, operators and types of the caller's own do not get called.
+/// Functions, operators and types that the caller has created are not used.
 #[tokio::test]
 async fn a_hostile_search_path_changes_nothing() {
     let database = Database::migrated().await;
@@ -533,7 +533,7 @@ async fn a_hostile_search_path_changes_nothing() {
         ))
         .await;
     let mut conn = session(&database, "READ COMMITTED").await;
-    // The owner of the functions, and the other role.
+    // As the owner of the functions, and as the other role.
     for set_role in ["", &format!("SET ROLE {role}")] {
         database.execute("DELETE FROM public.rate_limits").await;
         let path = format!("{set_role}; SET search_path = evil, pg_temp, pg_catalog, public");

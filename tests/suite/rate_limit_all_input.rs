@@ -1,4 +1,4 @@
-//! What `rate_limit_all` takes and what it refuses: malformed calls, the rules of limits, lengths of time.
+//! The input that `rate_limit_all` accepts and rejects: malformed calls, the rules for limits, lengths of time.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::rate_limit_all::{bucket, call, refused, with};
 use crate::shards_contended::session;
 use crate::support::Database;
 
-/// What is wrong stands first in the message, with the number of the element. No message shows a key, and nothing is written.
+/// The message begins with the error's code and the number of the element. It shows no key, and nothing is written.
 #[tokio::test]
-async fn every_malformed_call_is_an_error_of_its_own() {
+async fn every_malformed_call_has_its_own_error() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let good = bucket("a", "anna.secret", 10.0);
@@ -81,7 +81,7 @@ async fn every_malformed_call_is_an_error_of_its_own() {
             assert!(code == "22023" && message.starts_with(expected), "{calls}: {code} {message}, not {expected}");
             assert!(!hint.is_empty() && !message.contains("anna") && !hint.contains("anna"), "{message}: {hint}");
         }
-        // Numbers that no double precision holds, which serde does not either.
+        // Numbers that neither double precision nor serde can represent.
         for (name, number, code) in [
             ("rate", "1e400", "invalid_limit"),
             ("rate", "1e-400", "invalid_limit"),
@@ -102,7 +102,7 @@ async fn every_malformed_call_is_an_error_of_its_own() {
         assert_eq!(null.code().as_deref(), Some("22023"));
         assert_eq!(null.message(), "invalid_call: the argument is NULL, not an array");
     }
-    // A long name of a field is cut off, and a text is not taken apart by the format of a message.
+    // A long field name is cut off, and format characters in a text are left as they are.
     let (_, message, _) = refused(&mut conn, "rate_limit_all", &field(&"x".repeat(5000), Value::Null)).await;
     assert!(message.len() < 200, "{message}");
     let (_, message, _) = refused(&mut conn, "rate_limit_all", &raw(r#"[{"%s %% \"": 1}]"#)).await;
@@ -110,9 +110,9 @@ async fn every_malformed_call_is_an_error_of_its_own() {
     assert_eq!(database.rows().await, 0);
 }
 
-/// The same bounds, and but for the number of the element the same words.
+/// The bounds are the same, and so are the messages, apart from the number of the element.
 #[tokio::test]
-async fn limits_are_judged_as_by_rate_limit() {
+async fn limits_are_validated_as_by_rate_limit() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let base = |kind: &str| json!({"name": "a", "key": "k", "kind": kind, "rate": 10, "period": "01:00:00"});
@@ -166,7 +166,7 @@ async fn limits_are_judged_as_by_rate_limit() {
     assert!(allowed > 40 && errors > 80, "{allowed} allowed, {errors} errors");
 }
 
-/// Texts of the shape of lengths, right and wrong, the same ones each time.
+/// Texts that look like lengths, valid and invalid, the same in each run.
 fn texts_like_lengths() -> Vec<String> {
     let units: Vec<&str> =
         "years y mons month weeks w days d hours hr h mins m secs s msecs ms usec us".split(' ').collect();
@@ -198,9 +198,9 @@ fn texts_like_lengths() -> Vec<String> {
     (0..20_000).map(|_| text()).collect()
 }
 
-/// None of them makes the cast fail, whatever the settings of the session.
+/// No text makes the cast fail, whatever the settings of the session.
 #[tokio::test]
-async fn a_length_is_what_the_cast_makes_of_it_or_none() {
+async fn a_length_equals_its_interval_cast_or_is_null() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let texts = texts_like_lengths();
@@ -219,13 +219,13 @@ async fn a_length_is_what_the_cast_makes_of_it_or_none() {
         let same: Option<bool> = sqlx::query_scalar(sql).bind(text).fetch_one(&mut conn).await.expect(text);
         assert_eq!(same, Some(true), "{text}");
     }
-    // "1M" is a month in a limits file, and a minute for the cast.
+    // "1M" means a month in a limits file, and a minute in the cast.
     for text in "1M|1|| |soon|P|PT|1 minute 1 minute|1.5h 30m|1 fortnight|99999999999 s|infinity".split('|') {
         let none = "SELECT public.rate_limit_length($1) IS NULL";
         let none: bool = sqlx::query_scalar(none).bind(text).fetch_one(&mut conn).await.expect(text);
         assert!(none, "{text}");
     }
-    // Lengths of a limits file mean the same here.
+    // Lengths mean the same as in a limits file.
     for text in "1h 30m|1500ms|7d|1 week 2days 3hrs 4min 5sec 6msec 7usec|1us|90 minutes".split('|') {
         let file = json!({"limits": {"a": {"kind": "token_bucket", "rate": 1, "period": text}}}).to_string();
         let limits = Limits::from_json(&file).expect(text);

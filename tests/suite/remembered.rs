@@ -1,4 +1,4 @@
-//! The memory of denials: a hammered key is refused without asking the database, and only as long as that is right.
+//! Remembered denials: a hammered key is denied without a query, and only while the denial is still correct.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn limiter(max_age: Duration) -> (Database, Limiter) {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Both tokens are gone, and it has been said once.
+/// Takes both tokens, and makes a call that is denied and remembered.
 async fn exhaust(limiter: &Limiter) {
     assert!(limiter.limit(("a", "k", 2)).await.expect("a decision").is_allowed());
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied());
@@ -43,7 +43,7 @@ async fn a_hammered_key_does_not_reach_the_database() {
         last = wait;
     }
     assert_eq!(limiter.batches(), asked);
-    // Another count, another key, a group, a check: these are asked.
+    // Another count, another key, a group and a check do query the database.
     assert!(limiter.limit(("a", "k", 0.5)).await.expect("a decision").is_denied());
     assert!(limiter.limit(("a", "l")).await.expect("a decision").is_allowed());
     assert!(limiter.limit([Item::new("a", "k"), Item::new("a", "l")]).await.expect("a decision").is_denied());
@@ -52,7 +52,7 @@ async fn a_hammered_key_does_not_reach_the_database() {
 }
 
 #[tokio::test]
-async fn what_gives_tokens_back_ends_the_denial() {
+async fn giving_tokens_back_ends_a_remembered_denial() {
     let (_database, limiter) = limiter(HOUR).await;
     exhaust(&limiter).await;
     limiter.credit(("a", "k")).await.expect("a balance");
@@ -64,9 +64,9 @@ async fn what_gives_tokens_back_ends_the_denial() {
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
 }
 
-/// Another process gives the tokens back: the denial ends with its age.
+/// Another process gives the tokens back: the denial is remembered until it reaches its maximum age.
 #[tokio::test]
-async fn a_denial_is_not_remembered_for_longer_than_its_age() {
+async fn a_denial_is_not_remembered_beyond_its_maximum_age() {
     let (database, limiter) = limiter(Duration::from_millis(300)).await;
     exhaust(&limiter).await;
     database.execute("SELECT rate_limit_reset('a', 'k')").await;
@@ -77,9 +77,9 @@ async fn a_denial_is_not_remembered_for_longer_than_its_age() {
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
 }
 
-/// At the moment that was promised, the database is asked, and says yes.
+/// At the promised moment the limiter queries the database, and the call is allowed.
 #[tokio::test]
-async fn the_promised_moment_is_kept() {
+async fn a_remembered_denial_ends_at_its_retry_after() {
     let (_database, limiter) = limiter(HOUR).await;
     for _ in 0..10 {
         while limiter.limit(("soon", "k")).await.expect("a decision").is_allowed() {}

@@ -1,4 +1,4 @@
-//! Reservations in one statement with the row's lock, against sums done by hand.
+//! Reservations in the statement that locks the row, compared with sums computed by hand.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::gate::{CENTURY, limiter};
 
 const CAPACITY: f64 = 3.0;
 
-/// Nothing flows in while the test runs.
+/// Hardly anything flows in while the test runs.
 fn limits() -> Limits {
     Limits::new()
         .define("bounded", Limit::token_bucket(1, CENTURY).capacity(CAPACITY).max_reserved(2.5))
@@ -24,7 +24,7 @@ const NAMES: [(&str, f64, f64); 3] =
     [("bounded", CAPACITY, 2.5), ("unbounded", CAPACITY, f64::INFINITY), ("none", 0.0, f64::INFINITY)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reservation_takes_what_is_asked_and_waits_for_what_is_missing() {
+async fn a_reservation_takes_its_count_and_waits_for_the_missing_tokens() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let step = (0..3_usize, 0..12_u32, any::<bool>());
@@ -86,9 +86,9 @@ async fn a_reservation_takes_what_is_asked_and_waits_for_what_is_missing() {
     .expect("all rounds");
 }
 
-/// Many at once, each with a bucket of its own: the first of them are new.
+/// Many concurrent reservations, each on its own bucket; in the first round the buckets are new.
 #[tokio::test]
-async fn several_reservations_at_once_are_those_of_one_after_the_other() {
+async fn concurrent_reservations_equal_consecutive_ones() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for round in 1..=4_u32 {
@@ -114,9 +114,9 @@ async fn several_reservations_at_once_are_those_of_one_after_the_other() {
     }
 }
 
-/// A bucket so deep in debt that the time until it is full cannot be told.
+/// A bucket so deep in debt that the time until it is full cannot be represented.
 #[tokio::test]
-async fn endless_debts_are_borne() {
+async fn endless_debt_is_accepted() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! `retry_after` of groups of mixed kinds: the same call at exactly that time is allowed if nobody else consumes, and earlier it
-//! is not.
+//! `retry_after` of groups of mixed kinds: the same call is allowed at exactly that time if no other call takes tokens, and
+//! not earlier.
 
 use pg_limiter::sqlx::{Connection, PgConnection};
 
@@ -52,7 +52,7 @@ async fn keeps_its_promises(url: &str, seed: u64, lane: u64) {
     let (mut denials, mut early, mut round) = (0, 0, 0);
     let names = ["token", "fixed", "sliding", "sharded", "coarse"];
     while denials < most {
-        // Other limits and keys from time to time.
+        // New limits and keys from time to time.
         let rules = rules(&mut random);
         let mut clock = START + (xorshift(&mut random) % 86_400_000_000).cast_signed();
         let keys: Vec<String> = (0..GROUPS).map(|nth| format!("{lane} {round} {nth}")).collect();

@@ -1,5 +1,5 @@
-//! The worked cases of `tests/data/scenarios.jsonl`, through the SQL: the public functions one by one, the deciding
-//! function one by one, and whole scenarios in one statement.
+//! Runs the worked cases of `tests/data/scenarios.jsonl` through the SQL: through the public functions step by step, through
+//! the deciding function step by step, and as whole scenarios in one statement.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::model::{Kind, Rule};
 use crate::support::sqlx;
 use crate::support::{Answer, Database, Step, decide};
 
-/// 2026-01-01T00:00:00Z in milliseconds; what the file counts from.
+/// 2026-01-01T00:00:00Z in milliseconds: the zero of the times in the file.
 const EPOCH_MS: f64 = 1_767_225_600_000.0;
 /// In milliseconds.
 const TOLERANCE: f64 = 0.002;
@@ -160,7 +160,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn step_by_step_through_the_deciding_function() {
+async fn the_deciding_function_gives_the_worked_answers() {
     let database = Database::migrated().await;
     let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {
@@ -182,7 +182,7 @@ async fn step_by_step_through_the_deciding_function() {
 }
 
 #[tokio::test]
-async fn whole_scenarios_in_one_statement() {
+async fn whole_scenarios_in_one_statement_give_the_worked_answers() {
     let database = Database::migrated().await;
     let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {
@@ -197,7 +197,7 @@ async fn whole_scenarios_in_one_statement() {
 }
 
 #[tokio::test]
-async fn step_by_step_through_the_public_functions() {
+async fn the_public_functions_give_the_worked_answers() {
     let database = Database::migrated().await;
     let mut conn = database.app.acquire().await.expect("a connection");
     for case in cases() {

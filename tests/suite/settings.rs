@@ -1,5 +1,5 @@
-//! Settings of the database or of a role, which an administrator made for other statements: the limiter works with them, or
-//! stops at once at an error that names them.
+//! Settings of the database or a role that an administrator made for other statements: the limiter works with them, or
+//! returns at once an error that names them.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,7 +54,7 @@ async fn unit_of_work(limiter: &Limiter, runs: &AtomicU32) -> Result<bool, WorkE
         .await
 }
 
-/// A database with this setting, a connection of which has it.
+/// A database with these settings, and a pool whose connections have them.
 async fn database_with(settings: &[&str]) -> (Database, PgPool) {
     let database = Database::migrated().await;
     for setting in settings {
@@ -99,7 +99,7 @@ async fn everything_works(settings: &[&str]) {
         let _ = limiter.credit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("credit")));
         let _ = limiter.charge(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("charge")));
         limiter.reset(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("reset")));
-        // In the caller's transaction the caller's time limits count: the error says which one it was.
+        // In the caller's transaction, the caller's time limits apply: the error names the one that ended the call.
         let runs = AtomicU32::new(0);
         while let Err(error) = unit_of_work(&limiter, &runs).await {
             assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", told("unit of work"));
@@ -195,10 +195,10 @@ async fn transaction_defaults_of_the_database_do_not_stop_the_limiter() {
     }
 }
 
-/// An administrator has made the database read-only: what takes tokens stops at once and names the setting, and what only reads
-/// goes on.
+/// An administrator has made the database read-only: calls that take tokens fail at once with an error that names the
+/// setting, and calls that only read still work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_database_is_an_error_at_once_that_names_the_setting() {
+async fn a_read_only_database_fails_at_once_with_the_name_of_the_setting() {
     let (database, pool) = database_with(&["default_transaction_read_only = on"]).await;
     let names_it = |error: &Error, what: &str| {
         let is_named = error.to_string().contains("default_transaction_read_only is on");
@@ -231,7 +231,7 @@ async fn a_read_only_database_is_an_error_at_once_that_names_the_setting() {
         let runs = AtomicU32::new(0);
         let error = unit_of_work(&limiter, &runs).await.expect_err("read-only");
         assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
-        assert_eq!(runs.load(Ordering::Relaxed), 1, "another run changes nothing");
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "a retry changes nothing");
         let mut tx = pool.begin().await.expect("begin");
         let error = limiter.within(&mut tx).limit(("bucket", "k")).await.expect_err("read-only");
         assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
@@ -244,9 +244,9 @@ async fn a_read_only_database_is_an_error_at_once_that_names_the_setting() {
     let set = ["--kind", "token_bucket", "--rate", "10", "--period", "1m"];
     let (ok, told) = tool(&database, &[&["limit", "a", "k"][..], &set].concat());
     assert!(!ok && told.contains("default_transaction_read_only is on"), "{told}");
-    assert!(began.elapsed() < Duration::from_secs(10), "it went on trying for {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "it kept retrying for {:?}", began.elapsed());
 
-    // The setting is gone: connections that had it are not used again.
+    // After the setting is reset, connections that had it are not used again.
     let own = limiter(&pool, Connections::Own);
     names_it(&own.limit(("bucket", "k")).await.expect_err("read-only"), "limit");
     let mut admin = database.pool.acquire().await.expect("a connection");

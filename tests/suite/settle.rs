@@ -1,4 +1,4 @@
-//! `settle`: an estimate that was taken is corrected to what was used.
+//! `settle` corrects an estimate that was taken to what was actually used.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn limits() -> Limits {
 }
 
 #[tokio::test]
-async fn less_is_given_back_and_more_is_charged() {
+async fn settle_gives_back_unused_tokens_and_charges_extra_ones() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     for name in ["bucket", "window", "sliding", "sharded"] {
@@ -37,7 +37,7 @@ async fn less_is_given_back_and_more_is_charged() {
                 };
                 let balance = limiter.peek(peek).await.expect("a balance").remaining();
                 assert!((balance - left).abs() < 1e-3, "{name}, {key}: {balance} left");
-                // With shards the returned balance is an estimate.
+                // With shards, the returned balance is an estimate.
                 if name != "sharded" {
                     assert!((settled.remaining() - left).abs() < 1e-3, "{name}, {key}: {settled:?}");
                 }
@@ -47,7 +47,7 @@ async fn less_is_given_back_and_more_is_charged() {
 }
 
 #[tokio::test]
-async fn a_correction_in_a_transaction_goes_with_its_rollback() {
+async fn a_rollback_undoes_settle() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     assert!(limiter.limit(("bucket", 7, 40)).await.expect("a decision").is_allowed());
@@ -59,16 +59,16 @@ async fn a_correction_in_a_transaction_goes_with_its_rollback() {
         let balance = limiter.peek(("bucket", 7)).await.expect("a balance").remaining();
         assert!((balance - 60.0).abs() < 1e-3, "{balance}");
     }
-    // It is no more idempotent than credit and charge.
+    // Like `credit` and `charge`, it is not idempotent.
     for left in [90.0, 100.0, 100.0] {
         let balance = limiter.settle(("bucket", 7, 40), 10_u64).await.expect("a balance").remaining();
         assert!((balance - left).abs() < 1e-3, "{balance}");
     }
 }
 
-/// One statement, seen as one call.
+/// `settle` is one statement, and is traced as one call.
 #[tokio::test]
-async fn it_is_one_call() {
+async fn settle_is_one_call() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     assert!(limiter.limit(("bucket", "k", 40)).await.expect("a decision").is_allowed());
@@ -88,7 +88,7 @@ async fn it_is_one_call() {
 
 /// A call that was denied before may take the tokens that `settle` gave back.
 #[tokio::test]
-async fn remembered_denials_do_not_outlive_it() {
+async fn settle_forgets_remembered_denials() {
     let database = Database::migrated().await;
     let mut config = Database::config();
     config.remember_denials = Some(DenialMemory::default());
@@ -100,7 +100,7 @@ async fn remembered_denials_do_not_outlive_it() {
 }
 
 #[tokio::test]
-async fn what_can_be_no_count_is_refused() {
+async fn invalid_counts_are_rejected_by_settle() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     for (estimate, used, wrong) in

@@ -1,4 +1,4 @@
-//! Sharded limits as their user meets them, and what they cost.
+//! Sharded limits: how they behave for callers, and what they cost.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{Database, Events, watch};
 
 const SHARDS: u32 = 8;
 
-/// One of each kind, with so many tokens that nothing flows in while a test runs.
+/// One limit of each kind, which hardly refills while a test runs.
 fn limits(tokens: u32, shards: u32) -> Limits {
     let limits = || {
         Limits::new()
@@ -30,7 +30,7 @@ async fn rows(database: &Database, name: &str) -> Vec<(i32, i32, f64)> {
     sqlx::query_as(sql).bind(name).fetch_all(&database.pool).await.expect("rows")
 }
 
-/// How many tokens can be had one by one.
+/// Takes tokens one by one until a denial, and returns how many were taken.
 async fn drain(limiter: &Limiter, name: &str) -> u32 {
     let mut admitted = 0;
     loop {
@@ -67,7 +67,7 @@ async fn no_token_is_stranded() {
 }
 
 #[tokio::test]
-async fn charged_beyond_the_balance_it_is_owed_by_all_shards() {
+async fn a_charge_beyond_the_balance_is_owed_by_all_shards() {
     let database = Database::migrated().await;
     let limiter = Limiter::new(database.pool.clone(), limits(80, SHARDS));
     for name in KINDS {
@@ -100,13 +100,13 @@ async fn the_load_is_spread_evenly() {
             .map(|(_, _, value)| if name == "sliding" { *value } else { 1000.0 - value })
             .collect();
         assert!((taken.iter().sum::<f64>() - 400.0).abs() < 1e-3, "{name}: {taken:?}");
-        // With one choice they would differ by some 20; with two by log log 8 and a little.
+        // With one random choice they would differ by about 20; with two choices by a little more than log log 8.
         let (least, most) = taken.iter().fold((f64::MAX, 0.0), |(a, b), &x| (f64::min(a, x), f64::max(b, x)));
         assert!(most - least <= 10.0, "{name}: {taken:?}");
     }
 }
 
-/// What the session has done to the table of late: rows fetched by an index, inserted, updated, deleted.
+/// The transaction's row counts for the table so far: fetched by an index, inserted, updated, deleted.
 async fn touched(conn: &mut PgConnection) -> [i64; 4] {
     let sql = "SELECT ARRAY[idx_tup_fetch, n_tup_ins, n_tup_upd, n_tup_del] FROM pg_stat_xact_user_tables \
                WHERE relname = 'rate_limits'";
@@ -119,7 +119,7 @@ fn since(before: [i64; 4], after: [i64; 4]) -> [i64; 4] {
 }
 
 #[tokio::test]
-async fn far_from_exhaustion_two_rows_are_looked_at_and_one_is_written() {
+async fn a_decision_far_from_exhaustion_reads_two_rows_and_writes_one() {
     let database = Database::migrated().await;
     let limiter = Limiter::new(database.pool.clone(), limits(8000, SHARDS));
     let all = || KINDS.map(|name| Item::new(name, "k"));
@@ -140,7 +140,7 @@ async fn far_from_exhaustion_two_rows_are_looked_at_and_one_is_written() {
             let decision = limiter.within(&mut tx).limit(items.clone()).await.expect("a decision");
             assert!(decision.is_allowed());
             let [fetched, inserted, _, deleted] = since(before, touched(&mut tx).await);
-            // The two drawn, again in a second pass, the one that is locked, the one that is written, perhaps twice.
+            // The two drawn rows, the same in a second pass, the locked row, and the written row, perhaps twice.
             assert!(fetched <= 7 * buckets, "{level}: {items:?}: {fetched} rows");
             let written = "SELECT count(*) FROM rate_limits WHERE xmin::text = (txid_current() % 4294967296)::text";
             let written: i64 = sqlx::query_scalar(written).fetch_one(&mut *tx).await.expect("a count");
@@ -150,7 +150,7 @@ async fn far_from_exhaustion_two_rows_are_looked_at_and_one_is_written() {
     }
 }
 
-/// All that wait in one process are served from few rows.
+/// All calls that wait in one process are served from few rows.
 #[tokio::test]
 async fn a_batch_uses_few_shards() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
@@ -176,9 +176,9 @@ async fn a_batch_uses_few_shards() {
     }
 }
 
-/// Another number of shards neither grants tokens nor loses any, and nothing of the old number is left.
+/// Changing the number of shards neither grants nor loses tokens, and leaves no row of the old number.
 #[tokio::test]
-async fn another_number_of_shards_changes_nothing_else() {
+async fn changing_the_number_of_shards_keeps_the_balance() {
     let database = Database::migrated().await;
     for name in KINDS {
         let mut left = 100.0;
@@ -199,7 +199,7 @@ async fn another_number_of_shards_changes_nothing_else() {
     }
 }
 
-/// A part of a bucket is never pruned: a row that is idle says when it was last used.
+/// Part of a bucket is never pruned, because an idle row still records when it was last used.
 #[tokio::test]
 async fn a_bucket_is_pruned_as_a_whole() {
     let database = Database::migrated().await;
@@ -233,7 +233,7 @@ async fn a_bucket_is_pruned_as_a_whole() {
 }
 
 #[test]
-fn the_number_of_shards_is_recommended_and_warned_of() {
+fn the_number_of_shards_is_recommended_and_too_many_are_warned_about() {
     let limit = |tokens: f64, shards| Limit::token_bucket(tokens, CENTURY).shards(shards).build();
     let plain = limit(1000.0, 1).expect("a limit");
     for (peak, shards) in
@@ -248,7 +248,7 @@ fn the_number_of_shards_is_recommended_and_warned_of() {
     assert_eq!(limit(10.0, 10).expect("a limit").warnings().len(), 1);
     let warning = limit(24.0, 5).expect("a limit").warnings()[0].to_string();
     assert!(
-        warning.contains("24 tokens over 5 shards are 4.8 each") && warning.contains("; take at most 4"),
+        warning.contains("24 tokens over 5 shards are 4.8 each") && warning.contains("; use at most 4"),
         "{warning}"
     );
     assert_eq!(limit(25.0, 5).expect("a limit").warnings(), []);
@@ -267,7 +267,7 @@ async fn a_limiter_traces_its_warnings() {
 }
 
 #[tokio::test]
-async fn the_tool_and_sql_know_shards() {
+async fn the_tool_and_sql_support_shards() {
     let database = Database::migrated().await;
     let url = Some(database.url.as_str());
     let limit = |shards| ["--rate", "20", "--period", "36500d", "--shards", shards];

@@ -1,4 +1,4 @@
-//! Sharded limits, against the model, which knows of no shards.
+//! Sharded limits, compared with the model, which has no shards.
 
 use pg_limiter::sqlx::{self, PgConnection, Row};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn sharded(rules: &[Rule; 3], shards: u32) -> [Rule; 3] {
     rules.clone().map(|rule| Rule { shards, ..rule })
 }
 
-/// Whether the balances were looked at, and not estimated.
+/// Whether the balances were read, and not estimated.
 fn is_exact(step: &Step<'_>, ok: bool) -> bool {
     let all_of_it = step.op == "credit" || step.op == "reset" || (step.op == "check" && step.items[0].3 == 0.0) || !ok;
     step.items.len() == 1 && all_of_it
@@ -35,7 +35,7 @@ fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): &Said) {
     assert_eq!(refused, *by, "{step:?}");
 }
 
-/// Events under rules of so many shards each, so many in a statement.
+/// Runs the events under rules with these numbers of shards in turn, `size` events in a statement.
 async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], shards: &[usize], size: usize) {
     let worlds = SHARDS.map(|shards| sharded(rules, shards));
     let played = play(rules, events);
@@ -53,7 +53,7 @@ async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], sh
     }
 }
 
-/// The rows of a bucket are as many as each says.
+/// Each bucket has as many rows as each of its rows states.
 async fn all_rows_or_none(conn: &mut PgConnection) {
     let sql = "SELECT name, key, count(*) = max(shards) AND min(shards) = max(shards) AND max(shard) = max(shards) - 1
         FROM rate_limits GROUP BY name, key";
@@ -64,20 +64,20 @@ async fn all_rows_or_none(conn: &mut PgConnection) {
 }
 
 fn some_shards() -> impl Strategy<Value = Vec<usize>> {
-    // One for all, or changing all the time.
+    // One number of shards throughout, or one that changes all the time.
     prop_oneof![proptest::collection::vec(0..SHARDS.len(), 1), proptest::collection::vec(0..SHARDS.len(), 7)]
 }
 
-// The clock runs forward here. Where it steps back, the time of a bucket stands still until it is passed again; with shards
-// that of each row does, and the others go on by the clock.
+// In these tests the clock runs forward. If it steps back, the time of a bucket stands still until the clock passes it again.
+// With shards, the time of each row does so separately, and other rows follow the clock.
 
 fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![Just(1), 2..12_usize, Just(1000)]
 }
 
-/// A sliding window loses nothing to an overflow: spread over rows it is the same at all times.
+/// A sliding window loses no tokens to overflow, so at all times it behaves the same when it is spread over rows.
 #[test]
-fn a_sharded_sliding_window_is_a_sliding_window() {
+fn a_sharded_sliding_window_decides_like_one_row() {
     let rules = [rule(&[Kind::SlidingWindow]), rule(&[Kind::SlidingWindow]), rule(&[Kind::SlidingWindow])];
     let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), sizes());
     check(150, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, size)| {
@@ -88,10 +88,10 @@ fn a_sharded_sliding_window_is_a_sliding_window() {
     });
 }
 
-/// As long as nothing flows in, shards of any kind together say what one row would: whatever is asked, however the number
-/// of shards changes.
+/// While nothing flows in, shards of any kind decide as one row would, whatever the calls and however the number of shards
+/// changes.
 #[test]
-fn in_one_moment_shards_say_what_one_row_would() {
+fn shards_decide_like_one_row_while_nothing_flows_in() {
     let rules = [rule(ALL), rule(ALL), rule(ALL)];
     let worlds = (rules, proptest::collection::vec(event(), 1..60), some_shards(), sizes());
     check(200, &worlds, async |conn: &mut PgConnection, (rules, mut events, shards, size)| {
@@ -102,7 +102,7 @@ fn in_one_moment_shards_say_what_one_row_would() {
     });
 }
 
-/// What the rows hold together. Either none owes tokens or all are alike.
+/// The balance of all rows together. Asserts that either no row owes tokens, or all rows are equal.
 async fn held(conn: &mut PgConnection, rule: &Rule, now: i64) -> f64 {
     let rows = sqlx::query("SELECT value, ts, shards FROM rate_limits").fetch_all(conn).await.expect("rows");
     let window = |at: i64| (at - rule.start_us).div_euclid(rule.period_us);
@@ -121,10 +121,10 @@ async fn held(conn: &mut PgConnection, rule: &Rule, now: i64) -> f64 {
     if rows.is_empty() { rule.capacity.unwrap_or(rule.rate) } else { balances.iter().sum() }
 }
 
-/// Over time: never above what one row would grant, never refused what the rows have together, and every promise is kept,
-/// while the number of shards may change.
+/// Over time, shards never grant more than one row would, never deny what the rows have together, and keep every promised
+/// time, while the number of shards may change.
 #[test]
-fn over_time_shards_never_grant_more_and_refuse_nothing_they_have() {
+fn shards_never_grant_more_than_one_row_and_deny_nothing_they_have() {
     const FLOWING: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow];
     let step = (
         prop_oneof![3 => 0..60_i64, 3 => 0..400_i64, 1 => 400..4_000_i64],
@@ -170,12 +170,12 @@ fn over_time_shards_never_grant_more_and_refuse_nothing_they_have() {
                     }
                 } else {
                     let least = if reserve { rule.max_reserved.map_or(f64::NEG_INFINITY, |most| -most) } else { 0.0 };
-                    assert!(held - count < least + 1e-6, "refused {count} of {held}");
+                    assert!(held - count < least + 1e-6, "denied {count} of {held}");
                     let wait = answer.wait.expect("a time to wait for");
                     let at = |wait: i64| decide_one(ask("check", now + wait, count));
                     assert!(at(wait)(conn).await.ok, "{wait} was promised for {count}");
                     let early = if rule.kind == Kind::FixedWindow { wait - 2 } else { wait - wait / 1000 - 2 };
-                    assert!(early < 0 || !at(early)(conn).await.ok, "{count} was there after {early} of {wait}");
+                    assert!(early < 0 || !at(early)(conn).await.ok, "{count} was allowed after {early} of {wait}");
                     promised = Some(wait);
                 }
                 all_rows_or_none(conn).await;

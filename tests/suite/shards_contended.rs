@@ -1,4 +1,4 @@
-//! Sharded buckets that several sessions want at the same time, step by step: who waits for whom, and what he then finds.
+//! Sharded buckets under several concurrent sessions, step by step: which session waits for which, and what it then finds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::gate::until_waiting;
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 const OURS: [&str; 2] = ["REPEATABLE READ", "SERIALIZABLE"];
 
-/// Calls on the buckets (n, key), nothing flowing in while the test runs.
+/// Calls on the buckets (n, key), which hardly refill while the test runs.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub kind: &'a str,
@@ -74,12 +74,12 @@ pub async fn session(database: &Database, level: &str) -> PgConnection {
     conn
 }
 
-/// In a session of its own.
+/// Runs the statement in its own session.
 fn spawn(mut conn: PgConnection, sql: String) -> JoinHandle<Result<Said, String>> {
     tokio::spawn(async move { run(&mut conn, &sql).await })
 }
 
-/// A bucket of so many rows with these balances.
+/// Inserts a bucket with one row for each balance.
 async fn bucket(database: &Database, key: &str, balances: &[f64]) {
     let values: Vec<String> =
         balances.iter().enumerate().map(|(shard, value)| format!("({shard},{value}::float8)")).collect();
@@ -104,12 +104,12 @@ async fn hold(database: &Database, key: &str, shard: i32) -> sqlx::Transaction<'
     holder
 }
 
-/// The rows of a bucket are as many as each says, and none are left over.
+/// Each bucket has as many rows as each of its rows states, and no others.
 pub async fn all_rows_or_none(database: &Database) {
     let sql = "SELECT key FROM rate_limits GROUP BY name, key
         HAVING count(*) <> max(shards) OR min(shards) <> max(shards) OR max(shard) <> max(shards) - 1";
     let broken: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("rows");
-    assert_eq!(broken, [""; 0], "these have not all of their rows, or rows of others");
+    assert_eq!(broken, [""; 0], "these buckets lack rows or have extra ones");
 }
 
 pub async fn peek(database: &Database, kind: &str, key: &str, shards: i32, capacity: f64) -> f64 {
@@ -119,9 +119,9 @@ pub async fn peek(database: &Database, kind: &str, key: &str, shards: i32, capac
     run(&mut conn, &ask.group()).await.expect("a balance").value
 }
 
-/// The first UPDATE leaves alone the rows of buckets that come after one that has to be gathered.
+/// If the tokens of a bucket have to be gathered from all of its rows, the first UPDATE skips the buckets that come after it.
 #[tokio::test]
-async fn a_batch_with_a_bucket_to_be_gathered_takes_its_rows_in_the_order_of_all() {
+async fn a_batch_that_gathers_a_bucket_locks_rows_in_the_common_order() {
     for level in LEVELS {
         let database = Database::migrated().await;
         bucket(&database, "a", &[0.6; 4]).await;
@@ -153,9 +153,9 @@ async fn a_batch_with_a_bucket_to_be_gathered_takes_its_rows_in_the_order_of_all
     }
 }
 
-/// After a wait whose holder rolled back, the same rows are written again, and no others.
+/// A decision that is made again after a wait writes the same rows, and no others, if the lock holder rolled back.
 #[tokio::test]
-async fn who_decides_again_after_a_wait_takes_no_rows_out_of_order() {
+async fn a_decision_repeated_after_a_wait_locks_no_rows_out_of_order() {
     for level in OURS {
         let database = Database::migrated().await;
         bucket(&database, "a", &[10.0, 10.0, 20.0, 15.0]).await;
@@ -166,7 +166,7 @@ async fn who_decides_again_after_a_wait_takes_no_rows_out_of_order() {
         let ask = Ask::limit(&["a"], 25.0, 4, 400.0).group();
         let gathers = spawn(session(&database, "READ COMMITTED").await, ask);
         until_waiting(&database, 2).await;
-        tokio::time::sleep(Duration::from_millis(20)).await; // More than what counts as a wait.
+        tokio::time::sleep(Duration::from_millis(20)).await; // Longer than the threshold for a wait.
         gate.rollback().await.expect("rollback");
         let mut taken = 0.0;
         match drains.await.expect("a task") {
@@ -180,9 +180,9 @@ async fn who_decides_again_after_a_wait_takes_no_rows_out_of_order() {
     }
 }
 
-/// The reset's snapshot knows of four rows, and there are eight when it goes on.
+/// The reset's snapshot has four rows of the bucket, and eight exist when the reset goes on.
 #[tokio::test]
-async fn a_reset_that_waits_for_a_bucket_that_grows_forgets_all_of_it() {
+async fn a_reset_that_waits_for_a_growing_bucket_deletes_all_of_it() {
     for reset in ["rate_limit_reset('n', 'a')", "rate_limit_reset('n')"] {
         let database = Database::migrated().await;
         bucket(&database, "a", &[25.0; 4]).await;
@@ -195,20 +195,20 @@ async fn a_reset_that_waits_for_a_bucket_that_grows_forgets_all_of_it() {
         grows.commit().await.expect("commit");
         resets.await.expect("a task").expect("a reset");
         all_rows_or_none(&database).await;
-        // One row for all: what is left of the eight must not be had besides.
+        // A bucket of one row grants the whole capacity: rows left over from the eight must not grant more.
         let mut conn = session(&database, "READ COMMITTED").await;
         let all = Ask::limit(&["a"], 100.0, 1, 100.0).group();
         assert!(run(&mut conn, &all).await.expect("a decision").ok);
         for _ in 0..60 {
             let said = run(&mut conn, &Ask::limit(&["a"], 1.0, 8, 100.0).group()).await.expect("a decision");
-            assert!(!said.ok, "{reset}: more than there ever was");
+            assert!(!said.ok, "{reset}: more than the capacity was granted");
         }
     }
 }
 
-/// The other way round: the rows that are too many go, and none stays.
+/// The other way round: the surplus rows are deleted, and none stays.
 #[tokio::test]
-async fn a_reset_that_waits_for_a_bucket_that_shrinks_forgets_all_of_it() {
+async fn a_reset_that_waits_for_a_shrinking_bucket_deletes_all_of_it() {
     for (to, reset) in [(2, "rate_limit_reset('n', 'a')"), (1, "rate_limit_reset('n')"), (2, "rate_limit_reset('n')")] {
         let database = Database::migrated().await;
         bucket(&database, "a", &[12.5; 8]).await;
@@ -223,7 +223,7 @@ async fn a_reset_that_waits_for_a_bucket_that_shrinks_forgets_all_of_it() {
     }
 }
 
-/// It waits for the fuller row, finds it empty, and looks at the others.
+/// The call waits for the fuller row, finds it empty, and reads the others.
 #[tokio::test]
 async fn under_read_committed_a_small_call_behind_a_large_one_is_decided() {
     let database = Database::migrated().await;
@@ -240,7 +240,8 @@ async fn under_read_committed_a_small_call_behind_a_large_one_is_decided() {
     assert!((left - 78.0).abs() < 1e-3, "{left}");
 }
 
-/// A new bucket beside a sharded one whose drawn row is empty once it is had: what was put there to be locked is no row.
+/// A new bucket in a group with a sharded one, whose drawn row is empty once it is locked. The placeholder that was inserted to
+/// lock the new bucket does not count as a row.
 #[tokio::test]
 async fn under_read_committed_a_new_bucket_is_full_however_often_rows_are_read() {
     let database = Database::migrated().await;
@@ -264,7 +265,7 @@ async fn under_read_committed_a_new_bucket_is_full_however_often_rows_are_read()
     }
 }
 
-/// What was gathered before the wait is not taken for what is there after it.
+/// The balance that was gathered before the wait is not used after it.
 #[tokio::test]
 async fn under_read_committed_a_window_that_was_reset_meanwhile_is_full() {
     let database = Database::migrated().await;
@@ -281,9 +282,9 @@ async fn under_read_committed_a_window_that_was_reset_meanwhile_is_full() {
     all_rows_or_none(&database).await;
 }
 
-/// The same in one statement with another bucket, which is only checked.
+/// The same in one statement with a check of another bucket.
 #[tokio::test]
-async fn under_read_committed_nobody_pays_for_a_window_that_was_reset_meanwhile() {
+async fn under_read_committed_a_reset_window_charges_no_other_bucket() {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
     let both = Ask { kind: "fixed_window", ..Ask::limit(&["a", "b"], 1.0, 4, 12.0) }.group();
@@ -302,9 +303,9 @@ async fn under_read_committed_nobody_pays_for_a_window_that_was_reset_meanwhile(
     assert_eq!(balances(&database, "a").await.iter().sum::<f64>(), 7.0);
 }
 
-/// Rows that somebody deleted by hand count as full.
+/// Rows that were deleted by hand count as full.
 #[tokio::test]
-async fn without_some_of_its_rows_a_bucket_keeps_its_promises() {
+async fn a_bucket_that_lacks_rows_keeps_its_promised_times() {
     let database = Database::migrated().await;
     for gone in ["shard IN (3, 4)", "shard = 2", "shard IN (0, 1)"] {
         database.execute("DELETE FROM rate_limits").await;
@@ -331,7 +332,7 @@ async fn without_some_of_its_rows_a_bucket_keeps_its_promises() {
     }
 }
 
-/// Far from exhaustion a decision writes one row; near it, no more than it needs.
+/// Far from exhaustion, a decision writes one row; near it, only the rows that it needs.
 #[tokio::test]
 async fn a_decision_writes_few_rows() {
     let database = Database::migrated().await;
@@ -352,7 +353,7 @@ async fn a_decision_writes_few_rows() {
     }
 }
 
-/// A session's first call is slow, and so is JIT: the function takes that for a wait, and decides a second time.
+/// A session's first call and JIT are slow. The function takes that for a wait, and decides a second time.
 #[tokio::test]
 async fn a_reset_on_a_quiet_database_succeeds_at_every_level() {
     let database = Database::migrated().await;
@@ -368,7 +369,7 @@ async fn a_reset_on_a_quiet_database_succeeds_at_every_level() {
                 let ask = |op, count| Ask { kind, op, count, ..Ask::limit(&["a"], count, 4, 100.0) }.group();
                 assert!(run(&mut conn, &ask("limit", 60.0)).await.expect("a decision").ok);
                 assert_eq!(database.rows().await, 4);
-                // Its first reset, too, is the session's first statement of this kind.
+                // A new session, so that the reset is its first statement of this kind.
                 let mut conn = session(&database, level).await;
                 let said = run(&mut conn, &ask("reset", 0.0)).await;
                 assert!(said.as_ref().is_ok_and(|said| said.value == 100.0), "{level}, {kind}: {said:?}");

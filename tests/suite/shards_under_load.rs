@@ -1,11 +1,11 @@
-//! Sharded buckets that several sessions ask, reset, prune and divide anew at the same time, all at once.
+//! Sharded buckets that several sessions charge, reset, prune and reshard concurrently.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::shards_contended::{Ask, LEVELS, all_rows_or_none, code, peek, run, session};
 use crate::support::Database;
 
-/// Numbers that look random and are the same each time.
+/// Pseudorandom numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -17,7 +17,7 @@ impl Dice {
     }
 }
 
-/// What a session has done: by key, and the SQLSTATEs that it met.
+/// The tokens that a session has taken, by key, and the SQLSTATEs of its errors.
 #[derive(Default)]
 struct Done {
     taken: [f64; 3],
@@ -26,7 +26,7 @@ struct Done {
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 
-/// One session's work: everything that there is, kept, rolled back, or ended by the death of its backend.
+/// One session's work: every operation, committed, rolled back, or ended with its backend.
 async fn work(url: String, level: &'static str, kind: &'static str, shards: i32, seed: u64, calls: usize) -> Done {
     let settings = format!("SET default_transaction_isolation = '{level}'; SET deadlock_timeout = '100ms'");
     let connect = async || {
@@ -78,7 +78,7 @@ async fn work(url: String, level: &'static str, kind: &'static str, shards: i32,
     done
 }
 
-/// All at once; what was taken and what is left are all there was. Returns the SQLSTATEs that were met.
+/// Runs the sessions concurrently. Asserts that the tokens taken and left add up to all tokens. Returns the SQLSTATEs of errors.
 async fn conserved(level: &'static str, kind: &'static str, shards: [i32; 3], calls: usize) -> Vec<String> {
     let database = Database::migrated().await;
     let mut conn = session(&database, "READ COMMITTED").await;
@@ -96,7 +96,7 @@ async fn conserved(level: &'static str, kind: &'static str, shards: [i32; 3], ca
     for (key, taken) in KEYS.iter().zip(taken) {
         let left = peek(&database, kind, key, shards[1], 1000.0).await;
         assert!((1000.0 - taken - left).abs() < 1e-2, "{level}, {kind}, {shards:?}: {key}: {taken} taken, {left} left");
-        // And every one of them can be had.
+        // Every token that is left can be taken.
         if left >= 1.0 {
             let keys = [*key];
             let rest = Ask { kind, ..Ask::limit(&keys, left.floor(), shards[2], 1000.0) };
@@ -108,7 +108,7 @@ async fn conserved(level: &'static str, kind: &'static str, shards: [i32; 3], ca
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_or_found_whatever_is_rolled_back() {
+async fn tokens_are_conserved_whatever_is_rolled_back() {
     for (level, kind, shards) in [
         ("READ COMMITTED", "token_bucket", [8, 8, 8]),
         ("READ COMMITTED", "fixed_window", [8, 1, 4]),
@@ -122,7 +122,7 @@ async fn nothing_is_lost_or_found_whatever_is_rolled_back() {
     }
 }
 
-/// Of a bucket whose number of shards changes between the passes, the row that was drawn may be gone.
+/// If a bucket's number of shards changes between the passes, the row that was drawn may no longer exist.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_read_committed_groups_whose_shards_change_never_deadlock() {
     for code in conserved("READ COMMITTED", "sliding_window", [8, 4, 1], 150).await {
@@ -130,7 +130,7 @@ async fn under_read_committed_groups_whose_shards_change_never_deadlock() {
     }
 }
 
-/// Buckets that are full again at once, removed all the time by prunes and resets: all of their rows are there, or none.
+/// Buckets that are full again at once are constantly deleted by prunes and resets: all of their rows exist, or none.
 #[tokio::test(flavor = "multi_thread")]
 async fn prunes_and_resets_leave_all_rows_or_none() {
     for level in LEVELS {

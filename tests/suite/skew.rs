@@ -1,4 +1,4 @@
-//! Clocks of several nodes that differ, as on a cluster where each connection reads the clock of the node it is to.
+//! Nodes whose clocks differ, as on a cluster where each connection reads the clock of its node.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const CAPACITY: f64 = 20.0;
 /// YugabyteDB's default of max_clock_skew_usec.
 const SKEW: f64 = 0.5;
 
-/// Connections to nodes whose clocks go wrong by so many seconds.
+/// Connections to nodes whose clocks are wrong by these numbers of seconds.
 async fn nodes(database: &Database, skews: &[f64]) -> Vec<PgConnection> {
     database
         .execute(
@@ -39,7 +39,7 @@ async fn time(database: &Database) -> f64 {
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a time")
 }
 
-/// However often the nodes take turns, their difference is granted once and not each time.
+/// However often the nodes take turns, their difference is granted only once.
 #[tokio::test]
 async fn a_difference_of_clocks_is_granted_once() {
     let database = Database::migrated().await;
@@ -59,17 +59,17 @@ async fn a_difference_of_clocks_is_granted_once() {
             }
         }
         let elapsed = time(&database).await - began;
-        // The bucket was full at first, and the widest difference of two clocks is 1.5 times the skew.
+        // The bucket is full at first, and the largest difference between two clocks is 1.5 times the skew.
         let most = CAPACITY + RATE * (elapsed + 1.5 * SKEW);
         assert!(admitted <= most, "{name}: {admitted} admitted in {elapsed} s, {most} at most");
-        // It would be far more if each turn granted it.
+        // If each turn granted the difference, it would be far more.
         assert!(1200.0 * RATE * SKEW > 10.0 * most);
     }
 }
 
-/// A promise that one node gives is kept by one whose clock is behind, later by no more than the difference.
+/// A node whose clock is behind keeps another node's promised time, late by at most the difference of the clocks.
 #[tokio::test]
-async fn a_node_that_is_behind_waits_for_the_difference() {
+async fn a_node_that_is_behind_adds_at_most_the_difference_to_a_wait() {
     let database = Database::migrated().await;
     let limit = Limit::token_bucket(1, Duration::from_secs(1000)).capacity(1).build().expect("a limit");
     let limiter = Limiter::new(database.pool.clone(), Limits::new());
@@ -79,5 +79,5 @@ async fn a_node_that_is_behind_waits_for_the_difference() {
     let ahead = limiter.within(&mut nodes[0]).limit(item()).await.expect("a decision").retry_after().expect("a wait");
     let behind = limiter.within(&mut nodes[1]).limit(item()).await.expect("a decision").retry_after().expect("a wait");
     let later = behind.as_secs_f64() - ahead.as_secs_f64();
-    assert!(later > 0.0 && later <= SKEW, "{ahead:?} by the one that is ahead, {behind:?} by the other");
+    assert!(later > 0.0 && later <= SKEW, "{ahead:?} on the node that is ahead, {behind:?} on the other");
 }

@@ -1,4 +1,4 @@
-//! What a sliding window admits in stretches that do not begin where one of its parts does.
+//! The most that a sliding window admits in intervals that do not begin with one of its parts.
 
 use pg_limiter::sqlx;
 
@@ -7,15 +7,16 @@ use crate::support::Database;
 const RATE: f64 = 100.0;
 const SECOND: i64 = 1_000_000;
 
-/// The part that is leaving counts by its share, as if its calls had come evenly. If they came at its end, all of them are
-/// still within the period when little of them counts: so what holds in any case is the rate in a period less one part, and
-/// less than twice the rate in a whole one. Whoever takes all he can get at the worst moments does not get more.
+/// The oldest part is weighted by how much of it remains in the window, as if its calls had come evenly. If they all came at
+/// its end, they are still within the period when they hardly count any more. So the bounds that always hold are: the rate in
+/// a period less one part, and less than twice the rate in a whole period. A greedy caller at the worst moments stays within
+/// both.
 #[tokio::test]
-async fn at_worst_it_admits_its_rate_in_a_period_less_one_part_and_less_than_twice_in_a_whole_one() {
+async fn a_sliding_window_admits_at_most_its_rate_in_a_period_less_one_part() {
     let database = Database::migrated().await;
     for parts in [1, 2, 5] {
         let step = SECOND / parts / 10;
-        // From the end of a part on, greedily.
+        // Takes everything at each step, starting at the end of a part.
         let first = 1_767_225_600 * SECOND + SECOND / parts - 1;
         let mut admitted: Vec<(i64, f64)> = Vec::new();
         for at in (0..40 * parts).map(|nth| first + nth * step) {

@@ -1,6 +1,6 @@
-//! `migrations/functions/` is `sql/`, one file for each function, with its signature and its hash in the first two lines.
-//! `BLESS=1 cargo test --all-features --test suite sql_sources` writes it anew after a change in `sql/`, and
-//! `migrations/tables.txt`, which lists what the numbered migrations make. Those never change.
+//! `migrations/functions/` has a file for each function in `sql/`, with its signature and its hash in the first two lines.
+//! After a change in `sql/`, `BLESS=1 cargo test --all-features --test suite sql_sources` writes it again, together with
+//! `migrations/tables.txt`, which lists what the numbered migrations create. The numbered migrations never change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -92,7 +92,7 @@ const SOURCES: &[&str] = &[
     "answers/prune",
 ];
 
-/// The SHA-256 of the migrations. A file that was released never changes: databases that have it would not get the change.
+/// The SHA-256 of each migration. A released file never changes: databases that have it would not get the change.
 const FROZEN: [&str; 4] = [
     "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
     "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
@@ -106,7 +106,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The functions of the sources, by the names of their files: each with the comment above it.
+/// The functions in the sources by file name, each with the comment above it.
 fn compose() -> BTreeMap<String, String> {
     let mut composed = BTreeMap::new();
     for name in SOURCES {
@@ -115,7 +115,7 @@ fn compose() -> BTreeMap<String, String> {
         let lines: Vec<&str> = source.trim_end().lines().collect();
         let creates: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with(CREATE)).collect();
         let Some((_, later)) = creates.split_first() else {
-            composed.insert(stem(name), lines.join("\n") + "\n"); // Put together by the server.
+            composed.insert(stem(name), lines.join("\n") + "\n"); // The server composes this one.
             continue;
         };
         let start_of =
@@ -136,14 +136,14 @@ fn stem(name: &str) -> String {
     name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
-/// The objects of the schema: their type, name and definition.
+/// The objects in the schema: their type, name and definition.
 async fn installed(pool: &PgPool, what: &[&str]) -> BTreeSet<(String, String, String)> {
     let sql = include_str!("../../sql/install/installed.sql");
     let rows: Vec<(String, String, String)> = sqlx::query_as(sql).fetch_all(pool).await.expect("the catalogs");
     rows.into_iter().filter(|(kind, ..)| what.contains(&kind.as_str())).collect()
 }
 
-/// The files, with the signature and the hash that the server makes of each.
+/// The files, each with the signature and the hash that the server computes.
 async fn with_hashes() -> BTreeMap<String, String> {
     let database = Database::empty().await;
     database.execute(include_str!("../../sql/install/history.sql")).await;
@@ -170,7 +170,7 @@ fn is_blessed() -> bool {
 const STALE: &str = "is not what sql/ says; run: BLESS=1 cargo test --all-features --test suite sql_sources";
 
 #[tokio::test]
-async fn functions_are_put_together_from_the_sources() {
+async fn function_files_match_the_sources() {
     let folder = root().join("migrations/functions");
     let files = with_hashes().await;
     let names = std::fs::read_dir(&folder).expect("a folder").map(|file| file.expect("a file").path());
@@ -178,7 +178,7 @@ async fn functions_are_put_together_from_the_sources() {
         let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
         if !files.contains_key(&name) {
             assert!(is_blessed(), "{} {STALE}", path.display());
-            std::fs::remove_file(&path).expect("remove the file of a function that is gone");
+            std::fs::remove_file(&path).expect("remove the file of a dropped function");
         }
     }
     for (name, text) in &files {
@@ -199,7 +199,7 @@ async fn functions_are_put_together_from_the_sources() {
 }
 
 #[tokio::test]
-async fn the_list_of_tables_is_what_the_migrations_make() {
+async fn the_list_of_tables_matches_the_migrations() {
     let database = Database::empty().await;
     database.execute(include_str!("../../sql/install/history.sql")).await;
     for migration in migrations(&Schema::default()) {
@@ -227,7 +227,7 @@ fn released_migrations_never_change() {
 }
 
 #[test]
-fn public_stands_only_where_the_schema_is_meant() {
+fn public_appears_only_as_the_schema_name() {
     let tables = migrations(&Schema::default()).into_iter().map(|migration| migration.sql);
     let functions = functions(&Schema::default()).into_iter().map(|function| function.sql);
     let install = ["claim", "history", "installed", "untrusted"].map(|name| {
@@ -244,7 +244,7 @@ fn public_stands_only_where_the_schema_is_meant() {
     }
 }
 
-/// Functions stay short enough to be read: 200 lines, and 45 variables with their parameters.
+/// Functions stay readable: at most 200 lines, and 45 variables including parameters.
 #[tokio::test]
 async fn no_function_is_too_long_to_follow() {
     let database = Database::migrated().await;

@@ -1,6 +1,7 @@
-//! `#[sqlx::test]` closes its pool when the test has ended, and then drops its database, without FORCE: with a limiter that
-//! is still alive, as in a server that the test has started. Its steps, as in sqlx 0.9 (`sqlx-core/src/testing`,
-//! `sqlx-postgres/src/testing`); it takes its server from the environment of the process, which these tests cannot set.
+//! When a test ends, `#[sqlx::test]` closes its pool and then drops its database without FORCE, even if a limiter is still
+//! alive, for example in a server that the test has started. These tests repeat the steps of sqlx 0.9
+//! (`sqlx-core/src/testing`, `sqlx-postgres/src/testing`), because the macro takes its server from the environment of the
+//! process, which they cannot set.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits};
 use crate::support::Database;
 
 struct Test {
-    /// Where its database is made, and dropped.
+    /// The database from which the test's database is created and dropped.
     database: Database,
     name: String,
     pool: PgPool,
@@ -57,9 +58,9 @@ async fn the_connections_of_a_live_limiter_are_closed_with_its_pool() {
     }
 }
 
-/// A call that waits for a row has a connection beside the lanes; it gets its answer, and then that one is closed, too.
+/// A call that waits for a row has a connection beside the lanes. It gets its answer, and then this connection is also closed.
 #[tokio::test]
-async fn so_are_those_beside_the_lanes() {
+async fn connections_beside_the_lanes_are_closed_with_the_pool() {
     let test = Test::begin(2).await;
     let limiter = Limiter::new(test.pool.clone(), limits());
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
@@ -73,7 +74,7 @@ async fn so_are_those_beside_the_lanes() {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'";
         sqlx::query_scalar::<_, i64>(sql).bind(&test.name).fetch_one(&test.database.pool).await.expect("the activity")
     };
-    // Longer than a lane waits for a lock: then the call goes on beside it.
+    // Longer than a lane waits for a lock; then the call goes on beside the lane.
     tokio::time::sleep(Duration::from_millis(200)).await;
     while backends().await == 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -84,7 +85,7 @@ async fn so_are_those_beside_the_lanes() {
     drop(limiter);
 }
 
-/// A handle on a pool that lives on leaves nothing behind when it goes.
+/// A dropped handle leaves no connection open, even if its pool lives on.
 #[tokio::test]
 async fn a_dropped_limiter_closes_its_connections() {
     let test = Test::begin(3).await;

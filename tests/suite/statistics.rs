@@ -1,5 +1,5 @@
-//! The limiter leaves little in the server's statistics and in its log: few distinct statements, one write for a decision, short
-//! entries.
+//! The limiter leaves little in the server's statistics and log: few distinct statements, one write for each decision, short
+//! log entries.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::{Database, server_config};
 
 const LEVELS: [&str; 2] = ["READ COMMITTED", "SERIALIZABLE"];
 
-/// A server of the test's own, so that nothing else is in its statistics.
+/// The test's own server, so that its statistics contain nothing else.
 struct OwnServer {
     _server: Server,
     url: String,
@@ -35,7 +35,7 @@ impl OwnServer {
         Some(Self { _server: server, url, pool })
     }
 
-    /// One that logs to a file, with the defaults for what is logged of an error.
+    /// A server that logs to a file, with the default settings for errors.
     async fn logging(settings: &[(&str, &str)]) -> Self {
         let logging = [("logging_collector", "on"), ("log_line_prefix", "~~~ "), ("log_rotation_size", "0")];
         Self::start(&[&logging, settings].concat()).await.expect("a server")
@@ -45,7 +45,7 @@ impl OwnServer {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("a count")
     }
 
-    /// The entries of its log: each begins with its severity, and its lines follow.
+    /// The entries of its log. Each begins with its severity, and its lines follow.
     async fn log(&self) -> Vec<String> {
         let sql = "SELECT pg_catalog.pg_read_file(pg_catalog.pg_current_logfile('stderr'))";
         let log: String = sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("the log");
@@ -109,7 +109,7 @@ async fn work_off(queue: &Queue, workers: usize) {
     let _ = tokio::time::timeout(Duration::from_secs(120), work).await.expect("in time");
 }
 
-/// By `pg_stat_statements` where the server's programs have it, or else by the log of all statements.
+/// Counted by `pg_stat_statements` if it is installed, and otherwise from the log of all statements.
 #[tokio::test]
 async fn the_number_of_distinct_statements_does_not_grow_with_the_calls() {
     let statistics = [("shared_preload_libraries", "pg_stat_statements")];
@@ -120,7 +120,7 @@ async fn the_number_of_distinct_statements_does_not_grow_with_the_calls() {
         let sql = "SELECT query FROM pg_stat_statements";
         sqlx::query_scalar(sql).fetch_all(&server.pool).await.expect("the statements")
     } else {
-        eprintln!("these server programs have no pg_stat_statements: the log is read instead");
+        eprintln!("pg_stat_statements is not installed: reading the log instead");
         let server = OwnServer::logging(&[("log_statement", "all")]).await;
         let before = server.log().await.len();
         mixed_calls(&server).await;
@@ -143,7 +143,7 @@ async fn session(url: &str, level: &str) -> PgConnection {
     session
 }
 
-/// One call on one bucket, as a client sends it; as SQL users write it; several buckets in one statement.
+/// A call on one bucket as a client sends it, the same as SQL users write it, and several buckets in one statement.
 const TAKE: &str = "rate_limit_take('hot', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
 const RATE_LIMIT: &str = "rate_limit('hot', 'k', 'token_bucket', 1e6, '36525 days')";
 const BATCH: &str =
@@ -161,7 +161,7 @@ const CALLS: [(&str, usize); 7] =
 const CALLERS: usize = 6;
 const EACH: usize = 10;
 
-/// Every caller keeps the row for longer than the clock's reading may be old.
+/// Every caller locks the row for longer than the maximum age of a clock reading.
 #[tokio::test]
 async fn a_contended_read_committed_decision_writes_each_row_once() {
     for (call, rows) in CALLS {
@@ -178,7 +178,7 @@ async fn a_contended_read_committed_decision_writes_each_row_once() {
                  CREATE TRIGGER counted AFTER UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION count_write()",
             )
             .await;
-        // A machine that stops a statement half-way for a millisecond makes it write once more, and rightly so.
+        // If the machine pauses a statement for a millisecond, it writes once more, which is correct.
         let mut least = f64::INFINITY;
         for _ in 0..5 {
             least = least.min(writes_for_each_row(&database, &sql, rows).await);
@@ -186,7 +186,7 @@ async fn a_contended_read_committed_decision_writes_each_row_once() {
                 break;
             }
         }
-        assert!((1.0..=1.05).contains(&least), "{call}: {least} updates for a row of a decision");
+        assert!((1.0..=1.05).contains(&least), "{call}: {least} updates for each row of a decision");
     }
 }
 
@@ -209,7 +209,7 @@ async fn writes_for_each_row(database: &Database, sql: &str, rows: usize) -> f64
     each
 }
 
-/// The server logs a statement inside a function whole, as the context of what went wrong in it.
+/// The server logs the whole text of a statement inside a function as the context of its error.
 #[tokio::test]
 async fn a_conflict_takes_little_room_in_the_log() {
     let server = OwnServer::logging(&[]).await;
@@ -221,7 +221,7 @@ async fn a_conflict_takes_little_room_in_the_log() {
         }
     }
     let log = server.log().await;
-    // An entry is a message and what follows it up to the next one: DETAIL, HINT, CONTEXT, STATEMENT.
+    // An entry is a message with its DETAIL, HINT, CONTEXT and STATEMENT, up to the next message.
     let mut entries: Vec<String> = Vec::new();
     for line in log {
         let follows = ["DETAIL", "HINT", "CONTEXT", "STATEMENT"].iter().any(|kind| line.starts_with(kind));
@@ -241,7 +241,7 @@ async fn a_conflict_takes_little_room_in_the_log() {
 enum Failing {
     /// Another transaction has changed the row since the snapshot.
     Update,
-    /// Two transactions have read what the other one writes: either may be ended at its next read or write.
+    /// Each of two transactions has read what the other one writes: either may fail at its next read or write.
     Read,
 }
 
@@ -261,13 +261,13 @@ impl Failing {
         rival.commit().await.expect("commit");
         let failed = tx.execute(AssertSqlSafe(sql.to_owned())).await.map(|_| ());
         let code = failed.as_ref().err().and_then(|error| error.as_database_error()?.code()).unwrap_or_default();
-        // A call on a sharded bucket may draw another row.
+        // A call on a sharded bucket may draw a different row.
         assert!(code == "40001" || sql.contains("sharded"), "{sql}: {failed:?}");
         tx.rollback().await.expect("rollback");
     }
 }
 
-/// The functions that consist of one expression or one query.
+/// The functions that consist of a single expression or query.
 const EXPRESSIONS: [&str; 22] = [
     "rate_limit_asked",
     "rate_limit_clock",
@@ -293,15 +293,15 @@ const EXPRESSIONS: [&str; 22] = [
     "rate_limit_window_start",
 ];
 
-/// The server counts the calls of functions, and not those that the planner has replaced by their expressions.
+/// The server counts function calls, but not those that the planner has inlined.
 #[tokio::test]
-async fn no_expression_is_called_as_a_function() {
+async fn single_expression_functions_are_inlined() {
     let database = Database::migrated().await;
     for level in LEVELS {
         let mut session = session(&database.url, level).await;
         session.execute("SET track_functions = 'all'").await.expect("a superuser");
         let mut tx = session.begin().await.expect("begin");
-        // Often enough for plans that do not look at the arguments.
+        // Often enough for generic plans.
         for nth in 0..12 {
             let reserving = "rate_limit_take('reserved', 'k', 1, 1000000, 1, 1, 1, 1, true)";
             let reserving_both = BATCH.replace("'hot'", "'both'").replace("1e6::float8", "1::float8").replacen(
@@ -327,13 +327,13 @@ async fn no_expression_is_called_as_a_function() {
         let there: Vec<String> = sqlx::query_scalar(sql).bind(EXPRESSIONS).fetch_all(&mut *tx).await.expect("names");
         assert_eq!(there.len(), EXPRESSIONS.len(), "{there:?}");
         let left: Vec<_> = EXPRESSIONS.iter().filter(|name| called.iter().any(|called| called == **name)).collect();
-        assert!(left.is_empty(), "{level}: not replaced by their expressions: {left:?}");
+        assert!(left.is_empty(), "{level}: not inlined: {left:?}");
     }
 }
 
-/// A multixact costs every reader of its row a lookup, and the database a vacuum before the ids wrap around.
+/// Every reader of a row with a multixact has to look it up, and multixact ids need a vacuum before they wrap around.
 #[tokio::test]
-async fn workers_make_hardly_any_multixacts() {
+async fn workers_create_few_multixacts() {
     const JOBS: usize = 300;
     let server = OwnServer::start(&[]).await.expect("a server");
     let limits = Limits::new().define("fast", Limit::token_bucket(1_000_000, Duration::from_secs(1))).expect("limits");
@@ -368,7 +368,7 @@ async fn every_function_has_a_comment() {
     assert!(not_one_sentence.is_empty(), "{not_one_sentence:?}");
 }
 
-/// A client that hammers an exhausted limit causes no writes: with lone calls, with groups that ask other limits, too, and in batches.
+/// A client that hammers an exhausted limit causes no writes: with single calls, with groups of several limits, and in batches.
 #[tokio::test(flavor = "multi_thread")]
 async fn hammered_denials_write_nothing() {
     const TIMES: i64 = 300;
@@ -417,11 +417,11 @@ async fn hammered_denials_write_nothing() {
                     }
                 }
             };
-            hammer().await; // From here on the process knows what is used up.
+            hammer().await; // Now the process remembers which limits are exhausted.
             let before = server.count(wal).await;
             hammer().await;
             let written = server.count(wal).await - before;
-            // The server itself now and then notes which transactions run.
+            // From time to time, the server itself logs the running transactions to the WAL.
             assert!(written < 1_000, "{isolation:?}, {form}: {written} bytes for {} denials", TIMES / 30 * 7);
         }
     }

@@ -1,10 +1,10 @@
-//! `rate_limit_take_ample` itself: what it takes, what it leaves open, and as of when.
+//! `rate_limit_take_ample` itself: what it takes, what it leaves undecided, and as of which time.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
 use crate::support::Database;
 
-/// A token bucket, a fixed window and a sliding window, each of 10 tokens an hour, and a bucket of each: "a", "b" and "c".
+/// A token bucket, a fixed window and a sliding window of 10 tokens an hour each, with one bucket each: "a", "b" and "c".
 const LIMITS: &str = "ARRAY['token_bucket', 'fixed_window', 'sliding_window'], ARRAY[10, 10, 10]::float8[],
     ARRAY[3600000000, 3600000000, 3600000000], NULL, ARRAY[NULL, 0, 0]::bigint[], NULL,
     ARRAY['a', 'b', 'c'], ARRAY['k', 'k', 'k'], ARRAY[1, 2, 3]";
@@ -19,7 +19,7 @@ async fn take(conn: &mut PgConnection, amounts: &str, calls: &str) -> Vec<Option
 const NO_GROUPS: &str = "NULL, NULL, NULL";
 
 #[tokio::test]
-async fn a_bucket_that_does_not_cover_the_amount_is_left_alone() {
+async fn a_bucket_that_does_not_cover_the_amount_is_not_changed() {
     for level in ["SERIALIZABLE", "READ COMMITTED"] {
         let database = Database::migrated().await;
         let mut conn = PgConnection::connect(&database.url).await.expect("connect");
@@ -43,7 +43,8 @@ async fn impossible_amounts_take_nothing() {
     assert_eq!(database.rows().await, 0);
 }
 
-/// The calls {a: 2, b: 11}, {c: 3}, {a: 1, c: 1}, {a: 1}: the first asks too much of b, so the later ones on a are open, too.
+/// The calls {a: 2, b: 11}, {c: 3}, {a: 1, c: 1}, {a: 1}. The first asks for more than b has, so the later calls on a also stay
+/// undecided.
 #[tokio::test]
 async fn calls_with_an_uncovered_bucket_and_those_after_them_are_undone() {
     let database = Database::migrated().await;
@@ -54,7 +55,7 @@ async fn calls_with_an_uncovered_bucket_and_those_after_them_are_undone() {
     assert_eq!(take(&mut conn, "ARRAY[9, 9, 6]", NO_GROUPS).await, [Some(0.0), Some(0.0), Some(0.0)]);
 }
 
-/// Another transaction keeps the rows locked and leaves them as they were: tokens that flow in meanwhile count once.
+/// Another transaction keeps the rows locked and does not change them: tokens that flow in meanwhile count once.
 #[tokio::test]
 async fn after_a_wait_the_tokens_are_taken_as_of_now() {
     for level in ["SERIALIZABLE", "READ COMMITTED"] {

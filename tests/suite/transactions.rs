@@ -1,4 +1,4 @@
-//! In the caller's transaction, in the limiter's own, and in a unit of work.
+//! Calls in the caller's transaction, in the limiter's own, and in a unit of work.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -28,9 +28,9 @@ async fn limiter() -> (Database, Limiter) {
     (database, limiter)
 }
 
-/// What flowed in during a test is far below this.
+/// Asserts that the balance is as expected; the refill during a test is far below the tolerance.
 fn near(balance: f64, expected: f64) {
-    assert!((balance - expected).abs() < 0.05, "{balance}, not {expected}");
+    assert!((balance - expected).abs() < 0.05, "{balance}, expected {expected}");
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +119,7 @@ async fn the_same_bucket_named_twice_counts_twice() {
 }
 
 #[tokio::test]
-async fn every_operation_in_both_forms() {
+async fn every_operation_works_in_both_forms() {
     let (database, limiter) = limiter().await;
     let bare = RateLimits::new(limits());
     let bare = if pooler::is_asked_for() { bare.with_unnamed_statements() } else { bare };
@@ -151,7 +151,7 @@ async fn every_operation_in_both_forms() {
 }
 
 #[tokio::test]
-async fn reservations_say_how_long_to_wait() {
+async fn reservations_return_their_wait() {
     let (_database, limiter) = limiter().await;
     let reserve = || Item::new("paced", "k").reserve();
     assert_eq!(limiter.limit(reserve()).await.expect("a decision").outcome(), Outcome::Allowed);
@@ -162,11 +162,11 @@ async fn reservations_say_how_long_to_wait() {
         assert_eq!(decision.enforce().expect("a permit").wait, Some(wait));
     }
     let decision = limiter.limit(reserve()).await.expect("a decision");
-    assert!(decision.is_denied(), "the fourth does not fit max_reserved");
-    assert!(decision.retry_after().expect("a time") <= Duration::from_secs(1), "it fits as soon as one is paid");
+    assert!(decision.is_denied(), "the fourth reservation exceeds max_reserved");
+    assert!(decision.retry_after().expect("a time") <= Duration::from_secs(1), "it fits once one is refilled");
 }
 
-/// PostgreSQL answers COMMIT of a failed transaction with ROLLBACK and no error.
+/// PostgreSQL answers the COMMIT of a failed transaction with ROLLBACK, and not with an error.
 #[tokio::test]
 async fn an_aborted_transaction_is_never_reported_as_committed() {
     let (database, limiter) = limiter().await;
@@ -182,7 +182,7 @@ async fn an_aborted_transaction_is_never_reported_as_committed() {
     assert!(matches!(result, Err(AppError::Limiter(Error::Aborted))), "{result:?}");
     near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 10.0);
 
-    // In the caller's own transaction, the next call says so.
+    // In the caller's own transaction, the next call returns the error.
     let mut tx = database.app.begin().await.expect("begin");
     let _ = sqlx::query("INSERT INTO orders VALUES (1)").execute(&mut *tx).await;
     let error = limiter.within(&mut tx).limit(("messages", "u1")).await.expect_err("no decision");
@@ -212,7 +212,7 @@ async fn a_unit_of_work_commits_or_rolls_back_as_a_whole() {
     near(limiter.peek(("pages", "u1")).await.expect("a balance").remaining(), 1.0);
 }
 
-/// Write skew on the application's own table: every conflict runs the whole unit again.
+/// Write skew on the application's own table: every conflict reruns the whole unit of work.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_of_work_is_retried_as_a_whole() {
     let (database, limiter) = limiter().await;
@@ -221,7 +221,7 @@ async fn a_unit_of_work_is_retried_as_a_whole() {
     let tasks: Vec<_> = (0..8)
         .map(|nth| {
             let (limiter, runs) = (limiter.clone(), runs.clone());
-            // Within `spawn`: the future is `Send`.
+            // In a spawned task, to check that the future is `Send`.
             tokio::spawn(async move {
                 let within = limiter.clone();
                 limiter
@@ -248,7 +248,7 @@ async fn a_unit_of_work_is_retried_as_a_whole() {
 }
 
 #[tokio::test]
-async fn a_conflict_in_the_callers_transaction_is_told_and_not_retried() {
+async fn a_conflict_in_the_callers_transaction_is_returned_and_not_retried() {
     let (database, limiter) = limiter().await;
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
     let mut tx = database.app.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
@@ -271,12 +271,12 @@ async fn the_limiters_own_calls_end_by_their_deadline() {
     let error = limiter.limit(("messages", "u1")).await.expect_err("the row is held");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     holder.rollback().await.expect("rollback");
-    let _ = limiter.limit(("messages", "u1")).await.expect("it works again by itself");
+    let _ = limiter.limit(("messages", "u1")).await.expect("it recovers automatically");
     near(limiter.peek(("messages", "u1")).await.expect("a balance").remaining(), 8.0);
 }
 
 #[tokio::test]
-async fn retries_exhausted_say_how_many_and_how_long() {
+async fn exhausted_retries_report_attempts_and_duration() {
     let events = Events::default();
     let _traced = watch(events.clone());
     let database = Database::migrated().await;

@@ -1,4 +1,5 @@
-//! Migrating gives no other role any rights: what others put in its way is refused, and new objects belong to their owner alone.
+//! Migrating gives other roles no rights: objects of other roles that are in the way are rejected, and only the owner has rights
+//! on new objects.
 
 use pg_limiter::Schema;
 use pg_limiter::migrate::{MigrateError, Migrator, Part, migrate, migrate_on, script};
@@ -7,7 +8,7 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use crate::support::tool::run;
 use crate::support::{Database, guide};
 
-/// Another role, in a database of its own.
+/// Another role in a test's database.
 struct Other<'d> {
     database: &'d Database,
     name: String,
@@ -50,7 +51,7 @@ async fn is_superuser(database: &Database, role: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_that_another_role_has_put_there_are_refused() {
+async fn objects_of_another_role_are_rejected() {
     let history = "CREATE TABLE rate_limits_migrations (version integer PRIMARY KEY, name text NOT NULL,
         applied_at timestamptz NOT NULL DEFAULT now(), sha256 text, crate_version text, breaking boolean NOT NULL DEFAULT false)";
     let trapped = format!(
@@ -70,7 +71,7 @@ async fn objects_that_another_role_has_put_there_are_refused() {
         let database = Database::empty().await;
         let other = Other::new(&database).await;
         other.does(put).await;
-        // Whether or not it may still create objects.
+        // With and without its right to create objects.
         for revoke in [false, true] {
             if revoke {
                 database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
@@ -84,7 +85,7 @@ async fn objects_that_another_role_has_put_there_are_refused() {
                 sqlx::raw_sql(AssertSqlSafe(script(&Schema::default(), Part::All))).execute(&database.pool).await;
             assert!(printed.expect_err("refused").to_string().contains("the schema is not safe"), "{put}");
         }
-        assert!(!is_superuser(&database, &other.name).await, "{put}: it has become a superuser");
+        assert!(!is_superuser(&database, &other.name).await, "{put}: the role has become a superuser");
         let refused = run(Some(&database.url), &["migrate"], "");
         assert!(refused.code == Some(3) && refused.stderr.contains("not safe"), "{}", refused.stderr);
         other.drop().await;
@@ -92,13 +93,13 @@ async fn objects_that_another_role_has_put_there_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_in_which_others_can_create_objects_is_refused() {
+async fn a_schema_in_which_others_can_create_objects_is_rejected() {
     let database = Database::empty().await;
     let other = Other::new(&database).await;
     let error = migrate(&database.pool).await.expect_err("refused");
     let problem = format!("the role {} can create objects in it", other.name);
     assert!(matches!(&error, MigrateError::Untrusted { problems, .. } if problems == &[problem]), "{error}");
-    // As in PostgreSQL 14 and before.
+    // The default up to PostgreSQL 14.
     database
         .execute(&format!(
             "REVOKE CREATE ON SCHEMA public FROM {}; GRANT CREATE ON SCHEMA public TO PUBLIC",
@@ -107,12 +108,12 @@ async fn a_schema_in_which_others_can_create_objects_is_refused() {
         .await;
     let error = migrate(&database.pool).await.expect_err("refused");
     assert!(error.to_string().contains("every role can create objects in it"), "{error}");
-    // Both ways out.
+    // Both solutions work.
     Migrator::new(Schema::new("limits").expect("a schema")).run(&database.pool).await.expect("a schema of its own");
     database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
     migrate(&database.pool).await.expect("migrated");
 
-    // A later change of the schema is reported, and a run that has something to do refuses it.
+    // A later change to the schema's privileges is reported, and a migration that has something to do rejects it.
     database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
@@ -122,9 +123,9 @@ async fn a_schema_in_which_others_can_create_objects_is_refused() {
     other.drop().await;
 }
 
-/// A role that may set triggers would have them run as the owner.
+/// A role that may create triggers could make the owner run them.
 #[tokio::test]
-async fn triggers_and_rules_of_others_are_refused() {
+async fn triggers_and_rules_of_others_are_rejected() {
     let database = Database::migrated().await;
     for (make, drop) in [
         (
@@ -144,9 +145,9 @@ async fn triggers_and_rules_of_others_are_refused() {
     }
 }
 
-/// With defaults that grant everything to other roles, as some hosts set them for PostgREST.
+/// With default privileges that grant everything to other roles, as some hosts set them for PostgREST.
 #[tokio::test]
-async fn default_privileges_give_no_role_anything() {
+async fn default_privileges_give_no_role_any_rights() {
     let database = Database::empty().await;
     let anon = format!("anon_of_{}", database.name);
     database
@@ -174,7 +175,7 @@ async fn default_privileges_give_no_role_anything() {
         assert_eq!(given, None, "{way}");
         assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     }
-    // Privileges that are granted by hand stay, also on functions that are replaced, and the tool lists them.
+    // Privileges that were granted by hand stay, even on replaced functions, and the tool lists them.
     database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
     database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
     migrate(&database.pool).await.expect("migrated");
@@ -184,7 +185,7 @@ async fn default_privileges_give_no_role_anything() {
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
 }
 
-/// A role that may call could lock a key for a century by a clock of its own, or fill a bucket.
+/// With its own clock, a role that may call the functions could block a key for a century, or fill a bucket.
 #[tokio::test]
 async fn only_the_owner_may_set_the_clock() {
     let database = Database::migrated().await;
@@ -206,7 +207,7 @@ async fn only_the_owner_may_set_the_clock() {
         database.execute("DELETE FROM rate_limits").await;
     }
     let now = calls[0].replace(", at => '2199-01-01'", "");
-    sqlx::raw_sql(AssertSqlSafe(now)).execute(&mut connection).await.expect("on the database's clock");
+    sqlx::raw_sql(AssertSqlSafe(now)).execute(&mut connection).await.expect("a call on the database's clock");
     let check = calls[0].replace("rate_limit(", "rate_limit_check(");
     sqlx::raw_sql(AssertSqlSafe(check)).execute(&mut connection).await.expect("a check writes nothing");
     connection.close().await.expect("close");
@@ -215,7 +216,7 @@ async fn only_the_owner_may_set_the_clock() {
 
 /// A role that owns nothing and may create nothing can run a migration that has nothing to do.
 #[tokio::test]
-async fn a_role_without_rights_finds_nothing_to_do() {
+async fn a_role_without_rights_can_run_an_up_to_date_migration() {
     let database = Database::migrated().await;
     let other = Other::new(&database).await;
     database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;

@@ -1,4 +1,4 @@
-//! Waiting for a permit: when those who wait may go, how often the database is asked for it, and what is left if they do not.
+//! Waiting for a permit: when waiters are allowed, how often they query the database, and what a waiter that gives up leaves.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ fn limits() -> Limits {
         .expect("limits")
 }
 
-/// The database's, in microseconds.
+/// The database's clock, in microseconds.
 async fn clock(database: &Database) -> i64 {
     let sql = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint";
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the clock")
 }
 
-/// When those who were let through went ahead, on the database's clock, from the first to the last; and the others' denials.
-/// The first time is from before any of them asked.
+/// Makes all calls. Returns the time before the first call, the sorted times at which calls were allowed, and the denials.
+/// Times are on the database's clock.
 async fn starts<'a>(
     database: &Database,
     calls: impl IntoIterator<Item = (&'a Limiter, Call, Duration)>,
@@ -45,7 +45,7 @@ async fn starts<'a>(
         let decision = limiter.until_ready(call, max_wait).await.expect("a decision");
         (decision, clock(database).await)
     });
-    let answers = tokio::time::timeout(MINUTE * 5, join_all(waiting)).await.expect("all have an answer");
+    let answers = tokio::time::timeout(MINUTE * 5, join_all(waiting)).await.expect("all calls have an answer");
     let (allowed, denied): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(decision, _)| decision.is_allowed());
     assert!(allowed.iter().all(|(decision, _)| decision.retry_after().is_none()));
     let mut starts: Vec<i64> = allowed.into_iter().map(|(_, at)| at).collect();
@@ -53,25 +53,25 @@ async fn starts<'a>(
     (before, starts, denied.into_iter().map(|(decision, _)| decision).collect())
 }
 
-/// How often those who waited have asked, all together. (Those who ask at the same moment share a statement.)
+/// The total number of attempts of all waiters. (Attempts at the same moment share a statement.)
 fn asked(spans: &Spans) -> u64 {
     let waiting = spans.named("pg_limiter.call").into_iter().filter(|span| span.text("op") == "until_ready");
     waiting.map(|span| span.number("attempts") as u64).sum()
 }
 
-/// Whether no more have gone ahead at any time than one and what had flowed in by then.
+/// Whether at every time at most one call plus the refill by then was allowed.
 fn are_paced(before: i64, starts: &[i64], gap: Duration) -> bool {
     let gap = i64::try_from(gap.as_micros()).expect("short");
     (0..).zip(starts).all(|(nth, at)| *at >= before + nth * gap)
 }
 
 #[tokio::test]
-async fn fifty_who_wait_are_let_through_at_the_pace_of_the_limit_and_ask_once() {
+async fn fifty_waiters_are_allowed_at_the_limits_rate_with_one_query_each() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
     for name in ["paced", "none"] {
-        // Two processes, and a call that does not wait among them.
+        // Two handles as two processes; one of the calls does not wait.
         let handles = [0; 2].map(|_| limiter(&database.app, limits(), |_| {}));
         let calls = (0..50).map(|nth| (&handles[nth % 2], Call::from((name, "k")), MINUTE));
         let (before, starts, denied) = starts(&database, calls).await;
@@ -82,11 +82,11 @@ async fn fifty_who_wait_are_let_through_at_the_pace_of_the_limit_and_ask_once() 
 }
 
 #[tokio::test]
-async fn what_is_reserved_is_there_by_the_deadline_or_not_taken() {
+async fn a_reservation_is_ready_by_the_deadline_or_not_taken() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let wait = SECOND * 3 / 2;
-    // Decided at one moment, in one statement: now, in a second, in two.
+    // All are decided at one moment, in one statement: allowed now, in a second, and in two.
     let calls = (0..5).map(|_| (&limiter, Call::from(("slow", "k")), wait));
     let (before, starts, denied) = starts(&database, calls).await;
     assert_eq!((starts.len(), denied.len(), limiter.batches()), (2, 3, 1));
@@ -99,7 +99,7 @@ async fn what_is_reserved_is_there_by_the_deadline_or_not_taken() {
 }
 
 #[tokio::test]
-async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
+async fn a_call_that_cannot_meet_its_deadline_is_denied_at_once_and_not_charged() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for name in ["bucket", "window", "slide"] {
@@ -110,7 +110,7 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
             let denied = tokio::time::timeout(MINUTE * 3, waiting).await.expect("at once").expect("a decision");
             assert!(denied.is_denied(), "{name}: {denied:?}");
             assert_eq!(denied.denied_by(), [name]);
-            // As of a plain call, that is: when the tokens are there.
+            // `retry_after` is the same as for a plain call: the time until the bucket has the tokens.
             let plain = limiter.limit((name, "k")).await.expect("a decision").retry_after().expect("a time");
             let told = denied.retry_after().expect("a time");
             assert!(told.abs_diff(plain) < MINUTE, "{name}: {told:?} and {plain:?}");
@@ -122,7 +122,7 @@ async fn beyond_the_deadline_it_is_denied_at_once_and_nothing_is_taken() {
 }
 
 #[tokio::test]
-async fn those_of_a_fixed_window_wait_for_the_one_that_has_room() {
+async fn waiters_on_a_fixed_window_wait_for_a_window_with_room() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
@@ -130,15 +130,15 @@ async fn those_of_a_fixed_window_wait_for_the_one_that_has_room() {
     let calls = (0..10).map(|_| (&limiter, Call::from(("windows", "k")), SECOND * 30));
     let (before, starts, _) = starts(&database, calls).await;
     assert_eq!(starts.len(), 10);
-    // Windows begin with the seconds.
+    // A window begins with each second.
     let opened = |nth: i64| (before / 1_000_000 + nth / 3) * 1_000_000;
     assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "{before}: {starts:?}");
     assert_eq!(asked(&spans), 10);
 }
 
-/// All of them could begin when the window opens.
+/// Without jitter, all calls would start when the window opens.
 #[tokio::test]
-async fn jitter_spreads_those_of_one_window() {
+async fn jitter_spreads_the_waiters_of_one_window() {
     let database = Database::migrated().await;
     let twenty = limits().define("twenty", Limit::fixed_window(20, SECOND).start(Duration::ZERO)).expect("a limit");
     let limiter = limiter(&database.app, twenty, |_| {});
@@ -153,13 +153,13 @@ async fn jitter_spreads_those_of_one_window() {
     starts.sort_unstable();
     let opened = |nth: i64| (before / 1_000_000 + nth / 20) * 1_000_000;
     assert!((0..).zip(&starts).all(|(nth, at)| *at >= opened(nth)), "never early: {before}: {starts:?}");
-    // Of 20 who come at any time of a second, it would be strange if all came in its first fifth.
+    // It is very unlikely that 20 calls at random times of a second all fall into its first fifth.
     assert!(starts[59] > opened(59) + 200_000, "{before}: {starts:?}");
 }
 
-/// With less time than a period nothing is reserved: it might be too late.
+/// If the wait is shorter than a period, nothing is reserved, because the next window might open too late.
 #[tokio::test]
-async fn a_window_that_opens_in_time_is_waited_for_in_line() {
+async fn waiters_line_up_for_a_window_that_opens_in_time() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
@@ -179,7 +179,7 @@ async fn a_window_that_opens_in_time_is_waited_for_in_line() {
 }
 
 #[tokio::test]
-async fn in_a_sliding_window_only_the_first_in_line_asks() {
+async fn only_the_first_waiter_on_a_sliding_window_queries() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
@@ -187,9 +187,9 @@ async fn in_a_sliding_window_only_the_first_in_line_asks() {
     let calls = (0..40).map(|_| (&limiter, Call::from(("sliding", "k")), MINUTE));
     let (before, starts, denied) = starts(&database, calls).await;
     assert_eq!((starts.len(), denied.len()), (40, 0));
-    // 10 at most in any period less one part of it.
+    // At most 10 in any period less one part.
     assert!((1..4).all(|nth| starts[10 * nth] >= before + 900_000 * nth as i64), "{before}: {starts:?}");
-    // When it came, at its turn, and when the tokens were there: not whenever others got some.
+    // Each call queries on arrival, at its turn, and when the tokens are available, but not whenever another call is allowed.
     assert!(asked(&spans) <= 3 * 40, "{} times", asked(&spans));
 }
 
@@ -203,12 +203,12 @@ async fn several_processes_share_a_sliding_window_without_a_herd() {
     let (before, starts, denied) = starts(&database, calls).await;
     assert_eq!((starts.len(), denied.len()), (24, 0));
     assert!(starts[10] >= before + 900_000 && starts[20] >= before + 1_800_000, "{before}: {starts:?}");
-    // One of each process at most asks for the same tokens.
+    // At most one call of each process competes for the same tokens.
     assert!(asked(&spans) <= 24 * 5, "{} times", asked(&spans));
 }
 
 #[tokio::test]
-async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
+async fn a_call_waits_for_all_of_its_limits_and_charges_all_or_none() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for (nth, names) in [["paced", "windows"], ["paced", "sliding"]].into_iter().enumerate() {
@@ -238,7 +238,7 @@ async fn of_several_limits_all_are_waited_for_and_all_or_none_charged() {
 }
 
 #[tokio::test]
-async fn no_more_is_owed_than_the_limit_allows() {
+async fn waiters_never_exceed_the_debt_that_the_limit_allows() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
@@ -257,7 +257,7 @@ async fn no_more_is_owed_than_the_limit_allows() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_has_spent_what_was_reserved() {
+async fn a_dropped_waiter_has_spent_its_reservation() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     assert!(limiter.limit(("minutes", "k")).await.expect("a decision").is_allowed());
@@ -270,14 +270,14 @@ async fn who_stops_waiting_has_spent_what_was_reserved() {
     waiting.abort();
     assert!(waiting.await.expect_err("dropped").is_cancelled());
     assert!(balance().await < -0.2);
-    // Nobody gets the moment of somebody else: the next one would be the second from now.
+    // The dropped call's slot is not given to another call: the next one gets the slot after it.
     let denied = limiter.until_ready(("minutes", "k"), MINUTE).await.expect("a decision");
     let retry_after = denied.retry_after().expect("a time");
     assert!(denied.is_denied() && retry_after > MINUTE && retry_after <= MINUTE * 2, "{retry_after:?}");
 }
 
 #[tokio::test]
-async fn who_leaves_the_line_has_taken_nothing_and_the_others_move_up() {
+async fn a_waiter_dropped_without_a_reservation_takes_nothing_and_others_move_up() {
     let database = Database::migrated().await;
     let limits = limits().define("one", Limit::sliding_window(1, SECOND * 2)).expect("a limit");
     let limiter = limiter(&database.app, limits, |_| {});
@@ -298,7 +298,7 @@ async fn who_leaves_the_line_has_taken_nothing_and_the_others_move_up() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_an_error_before_anything_is_sent() {
+async fn invalid_waits_are_errors_before_anything_is_sent() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     let invalid = async |call: Call, max_wait: Duration| match limiter.until_ready(call, max_wait).await {
@@ -308,10 +308,10 @@ async fn what_cannot_be_is_an_error_before_anything_is_sent() {
     let error = invalid(("paced", "k", 4).into(), SECOND / 10).await;
     assert!(matches!(&error, InvalidCall::WaitTooShort { count: 4.0, most: 3.0, .. }), "{error:?}");
     assert_eq!(error.code(), "wait_too_short");
-    assert!(error.to_string().contains("within 100ms") && error.to_string().contains("wait for longer"), "{error}");
+    assert!(error.to_string().contains("within 100ms") && error.to_string().contains("raise max_wait"), "{error}");
     let error = invalid(("none", "k").into(), Duration::ZERO).await;
     assert!(matches!(&error, InvalidCall::WaitTooShort { most: 0.0, .. }), "{error:?}");
-    // Two windows at most open in two seconds, and perhaps not the third.
+    // Only two windows are certain to open within two seconds.
     let error = invalid(("windows", "k", 10).into(), SECOND * 2).await;
     assert!(matches!(&error, InvalidCall::WaitTooShort { most: 9.0, .. }), "{error:?}");
     let error = invalid(("owing_one", "k", 3).into(), MINUTE).await;
@@ -324,14 +324,14 @@ async fn what_cannot_be_is_an_error_before_anything_is_sent() {
     assert!(matches!(&error, InvalidCall::IdempotencyKeyUnsupported), "{error:?}");
     assert!(matches!(invalid(("nope", "k").into(), MINUTE).await, InvalidCall::UnknownLimit { .. }));
     assert_eq!(limiter.batches(), 0);
-    // More than the capacity is served by a reservation.
+    // A reservation can serve more than the capacity.
     assert!(limiter.until_ready(("paced", "k", 4), MINUTE).await.expect("a decision").is_allowed());
     limiter.close().await;
     assert!(matches!(limiter.until_ready(("paced", "k"), MINUTE).await, Err(Error::Closed)));
 }
 
 #[tokio::test]
-async fn nonsense_in_the_configuration_is_taken_for_the_nearest_sense() {
+async fn invalid_wait_settings_are_clamped() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.app, limits(), |_| {});
     for jitter in [f64::NAN, -1.0, f64::INFINITY, 0.0, 1.0] {

@@ -1,4 +1,4 @@
-//! A new release reaches the databases that exist, and loses no grant, no balance and no job.
+//! A new release upgrades existing databases, and loses no grant, no balance and no job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use pg_limiter::{Error, Item, Limit, Limits, Schema};
 use crate::support::tool::run;
 use crate::support::{Database, guide};
 
-/// The SQL of a function that allows everything.
+/// The SQL of a changed function.
 const ALWAYS: &str =
     "CREATE OR REPLACE FUNCTION public.rate_limit_clock() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 0::bigint'";
 
@@ -39,7 +39,7 @@ fn role(database: &Database, what: &str) -> String {
     format!("{what}_of_{}", database.name)
 }
 
-/// The database as the release before left it: its tables, its functions, its history, and what was granted.
+/// The database as the previous release left it: its tables, functions, history and grants.
 async fn of_the_release_before() -> Database {
     let database = Database::empty().await;
     database
@@ -64,7 +64,7 @@ async fn of_the_release_before() -> Database {
 async fn a_function_changed_by_hand_is_reported_and_replaced() {
     let database = Database::migrated().await;
     assert_eq!(drift(&database).await, []);
-    run(Some(&database.url), &["migrate", "--check"], "").says(0, "schema \"public\" is as this release ships it");
+    run(Some(&database.url), &["migrate", "--check"], "").says(0, "schema \"public\" matches this release");
 
     let app = role(&database, "app");
     database
@@ -80,11 +80,11 @@ async fn a_function_changed_by_hand_is_reported_and_replaced() {
     assert_eq!((report.applied.len(), &*report.functions, &*report.changed_by_hand), (0, &[CLOCK][..], &[CLOCK][..]));
     assert_eq!(drift(&database).await, []);
     let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_clock()', 'EXECUTE')::text");
-    assert_eq!(text(&database, &granted).await, "true", "what was granted stays");
+    assert_eq!(text(&database, &granted).await, "true", "grants stay");
     let public = "SELECT has_function_privilege('public', 'rate_limit_clock()', 'EXECUTE')::text";
     assert_eq!(text(&database, public).await, "false");
 
-    // One that is gone is created anew, for its owner alone.
+    // A dropped function is created again, for its owner only.
     database.execute("DROP FUNCTION rate_limit_clock()").await;
     assert_eq!(drift(&database).await, [Drift::FunctionMissing { signature: CLOCK }]);
     migrate(&database.pool).await.expect("migrated");
@@ -93,7 +93,7 @@ async fn a_function_changed_by_hand_is_reported_and_replaced() {
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
 }
 
-/// Other settings of a function count as well as its body.
+/// The comparison covers the settings of a function as well as its body.
 #[tokio::test]
 async fn every_property_that_decides_what_a_function_does_is_compared() {
     let database = Database::migrated().await;
@@ -113,17 +113,17 @@ async fn every_property_that_decides_what_a_function_does_is_compared() {
 async fn an_older_release_leaves_functions_of_a_newer_one_alone() {
     let database = Database::migrated().await;
     database.execute(ALWAYS).await;
-    // As the newer release records it.
+    // The function is recorded as the newer release does.
     let record =
         "UPDATE rate_limits_objects SET crate_version = '99.0.0', sha256 = $1 WHERE object = 'rate_limit_clock()'";
     let hash = hash_of_clock(&database).await;
     sqlx::query(record).bind(hash).execute(&database.pool).await.expect("recorded");
     assert_eq!(drift(&database).await, []);
     assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
-    // Nor is one created anew that the newer release has dropped.
+    // A function that the newer release has dropped is not created again.
     database.execute("DROP FUNCTION rate_limit_held").await;
     assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
-    // Changed by hand since: reported, and left to the newer release.
+    // If it was changed by hand since, that is reported, and left to the newer release.
     database.execute(&ALWAYS.replace("SELECT 0", "SELECT 1")).await;
     assert_eq!(drift(&database).await, [Drift::FunctionChanged { signature: CLOCK }]);
     assert_eq!(migrate(&database.pool).await.expect("migrated").functions, [""; 0]);
@@ -136,7 +136,7 @@ async fn hash_of_clock(database: &Database) -> String {
 }
 
 #[tokio::test]
-async fn drift_of_tables_owners_and_privileges_is_reported() {
+async fn drift_in_tables_owners_and_privileges_is_reported() {
     let database = Database::migrated().await;
     let other = role(&database, "other");
     database.execute(&format!("CREATE ROLE {other}")).await;
@@ -161,7 +161,7 @@ async fn drift_of_tables_owners_and_privileges_is_reported() {
         ),
         (
             "UPDATE rate_limits_migrations SET sha256 = 'other' WHERE version = 2".into(),
-            &["migration 2 was applied with another text"],
+            &["migration 2 was applied with different SQL"],
         ),
     ];
     for (change, expected) in cases {
@@ -178,14 +178,14 @@ async fn drift_of_tables_owners_and_privileges_is_reported() {
     database.execute(&format!("DROP ROLE {other}")).await;
 }
 
-/// The statements of a client of the release before: a lone call, and a group.
+/// The statements of a client of the previous release: a single call, and a group.
 const OLD_LONE: &str = "SELECT (rate_limit_take('a', 'k', 500, 100000000000000, 500, 1, 1, 1))[1] = 1";
 const OLD_GROUP: &str = "SELECT call_admitted IS NULL OR call_admitted[1] = 1
     FROM rate_limit_decide(ARRAY['token_bucket', 'token_bucket'], ARRAY[500, 1e6], ARRAY[100000000000000, 100000000000000], NULL,
       NULL, NULL, NULL, NULL, ARRAY['b', 'a'], ARRAY['k', 'k'], ARRAY[2, 1], ARRAY[1, 2], ARRAY[1, 1], NULL, NULL, ARRAY[2], NULL,
       NULL)";
 
-/// Decides in a transaction of its own, and again after a conflict.
+/// Decides in its own transaction, and retries after a conflict.
 async fn as_the_release_before(pool: &sqlx::PgPool, sql: &'static str) -> Result<bool, sqlx::Error> {
     loop {
         let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL SERIALIZABLE").await?;
@@ -200,9 +200,9 @@ async fn as_the_release_before(pool: &sqlx::PgPool, sql: &'static str) -> Result
     }
 }
 
-/// Callers take tokens and enqueue jobs while the database is brought up to date: no call fails, and no token is granted twice.
+/// Callers take tokens and enqueue jobs while the database is upgraded: no call fails, and no token is granted twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_of_the_release_before_is_upgraded_under_load() {
+async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
@@ -231,7 +231,7 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
                             .await
                             .expect("enqueued")
                             .enforce()
-                            .expect("there are tokens");
+                            .expect("the bucket has tokens");
                         let allowed = sqlx::query_scalar(OLD_LONE).fetch_one(&mut *tx).await;
                         tx.commit().await.expect("commit");
                         allowed
@@ -261,7 +261,7 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
     let report = migrate(&database.pool).await.expect("migrated");
     assert_eq!((&*report.applied, &*report.changed_by_hand), (&[4][..], &[""; 0][..]));
     assert!(report.functions.len() > 2, "{:?}", report.functions);
-    // New clients beside the old ones.
+    // New clients run beside the old ones.
     let newer = database.limiter(limits(500.0));
     let mut new_callers = Vec::new();
     for _ in 0..4 {
@@ -284,11 +284,11 @@ async fn a_database_of_the_release_before_is_upgraded_under_load() {
     assert_eq!((taken.load(Ordering::Relaxed), failed.load(Ordering::Relaxed)), (500, 0));
     assert_eq!(drift(&database).await, []);
     let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_reset(text)', 'EXECUTE')::text");
-    assert_eq!(text(&database, &granted).await, "true", "what was granted stays");
+    assert_eq!(text(&database, &granted).await, "true", "grants stay");
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
 }
 
-/// A function of a release that recorded nothing, which returns something else.
+/// A function with another result type, of a release that recorded no functions.
 #[tokio::test]
 async fn an_unrecorded_function_with_another_result_is_dropped_and_granted_again() {
     let database = of_the_release_before().await;
@@ -311,9 +311,10 @@ async fn an_unrecorded_function_with_another_result_is_dropped_and_granted_again
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
 }
 
-/// The client calls other functions than the release before did. Migrating grants them to the roles that could call their predecessors.
+/// The client calls other functions than the previous release did. Migrating grants them to the roles that could call their
+/// predecessors.
 #[tokio::test]
-async fn roles_keep_the_right_to_decide() {
+async fn roles_keep_the_right_to_make_decisions() {
     let (app, other) = ("app", "other");
     for by_printed_sql in [false, true] {
         let database = of_the_release_before().await;
@@ -351,9 +352,10 @@ async fn roles_keep_the_right_to_decide() {
     }
 }
 
-/// Printed SQL brings what migrate() brings, to an empty database and to one of the release before, and for each of its parts.
+/// Printed SQL gives the same result as `migrate()`, on an empty database and on one of the previous release, and for each of
+/// its parts.
 #[tokio::test]
-async fn printed_sql_brings_the_same() {
+async fn printed_sql_gives_the_same_schema_as_migrate() {
     let schema = Schema::default();
     let database = of_the_release_before().await;
     database.execute(&script(&schema, Part::From(4))).await;
@@ -389,9 +391,9 @@ async fn functions_are_replaced_without_locks_on_tables() {
     holder.close().await.expect("close");
 }
 
-/// A change of a table waits for an open transaction in short turns, so that others do not wait behind it.
+/// A change to a table waits for an open transaction in short turns, so that other transactions do not wait behind it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_a_table_lets_others_pass_while_it_waits() {
+async fn a_change_to_a_table_does_not_block_others_while_it_waits() {
     let database = Database::migrated().await;
     database
         .execute(
@@ -402,7 +404,7 @@ async fn a_change_of_a_table_lets_others_pass_while_it_waits() {
     sqlx::query("SELECT FROM rate_limit_jobs").execute(&mut *holder).await.expect("a lock");
     let pool = database.pool.clone();
     let migrating = tokio::spawn(async move { migrate(&pool).await });
-    // Another one has to wait for no longer than one turn, however long the holder stays.
+    // Another transaction waits for at most one turn, however long the lock holder stays open.
     for _ in 0..4 {
         let mut other = database.pool.begin().await.expect("begin");
         sqlx::raw_sql("SET LOCAL lock_timeout = '5s'; SELECT FROM rate_limit_jobs")
@@ -412,14 +414,14 @@ async fn a_change_of_a_table_lets_others_pass_while_it_waits() {
         other.rollback().await.expect("rollback");
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    assert!(!migrating.is_finished(), "the holder was not waited for");
+    assert!(!migrating.is_finished(), "the migration did not wait for the lock holder");
     holder.rollback().await.expect("rollback");
     assert_eq!(migrating.await.expect("a task").expect("migrated").applied, [4]);
     assert_eq!(drift(&database).await, []);
 }
 
 #[tokio::test]
-async fn a_client_refuses_a_schema_that_a_newer_release_has_broken() {
+async fn a_client_rejects_a_schema_that_a_newer_release_has_broken() {
     let database = Database::migrated().await;
     database.execute("INSERT INTO rate_limits_migrations (version, name, breaking) VALUES (99, 'later', true)").await;
     let limiter = database.limiter(limits(5.0));
@@ -439,7 +441,7 @@ async fn a_client_refuses_a_schema_that_a_newer_release_has_broken() {
     assert!(matches!(migrate(&database.pool).await, Err(MigrateError::SchemaTooNew { found: 99, known: 4, .. })));
     let refused = run(Some(&database.url), &["migrate"], "");
     assert_eq!(refused.code, Some(3), "{}", refused.stderr);
-    // One that is not breaking is no hindrance.
+    // A newer schema that is not breaking is accepted.
     database.execute("UPDATE rate_limits_migrations SET breaking = false WHERE version = 99").await;
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
 }

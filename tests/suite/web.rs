@@ -1,4 +1,4 @@
-//! Routes of axum, limited by the layer: real requests over TCP, and what their clients are told.
+//! axum routes behind the layer: real requests over TCP, and their responses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn statuses(seen: &[Seen]) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn a_client_is_told_how_it_stands_and_when_to_come_back() {
+async fn responses_report_the_balance_and_retry_after() {
     let (_database, _, served) =
         limited(|layer| layer.limit("per_address", ClientAddress::direct()).expect("a limit")).await;
     let policy = vec![("per_address".to_owned(), numbers(&[("q", 2), ("w", 3600)]))];
@@ -74,7 +74,7 @@ async fn a_client_is_told_how_it_stands_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn who_comes_back_when_told_is_served() {
+async fn a_request_after_retry_after_is_allowed() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("quick", Limit::token_bucket(1, Duration::from_secs(1))).expect("a limit");
     let layer = RateLimitLayer::new(database.limiter(limits)).limit("quick", ClientAddress::direct()).expect("a limit");
@@ -83,7 +83,7 @@ async fn who_comes_back_when_told_is_served() {
         while served.get("/", &[]).await.status == 200 {}
         let seen = served.get("/", &[]).await;
         if seen.status == 200 {
-            continue; // It took a second to ask.
+            continue; // The request took a second.
         }
         let seconds = seen.number("retry-after").expect("a time");
         tokio::time::sleep(Duration::from_secs(seconds.unsigned_abs())).await;
@@ -92,7 +92,7 @@ async fn who_comes_back_when_told_is_served() {
 }
 
 #[tokio::test]
-async fn several_limits_are_charged_together_or_not_at_all() {
+async fn several_limits_of_a_request_are_charged_all_or_none() {
     let (_database, limiter, served) = limited(|layer| {
         let layer = layer.limit("bytes", ClientAddress::direct()).expect("a limit");
         layer.limit("per_org", by_org()).expect("a limit").limit("daily", key_fn(|_| Some(""))).expect("a limit")
@@ -105,7 +105,7 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     assert_eq!(statuses(&seen), [200, 200, 200, 429, 429]);
     assert_eq!(served.get("/", &[("x-org", "o8")]).await.status, 200);
     let left = limiter.peek(("bytes", "127.0.0.1")).await.expect("a balance").remaining();
-    assert_eq!(left.floor(), 996.0, "the refused are not charged");
+    assert_eq!(left.floor(), 996.0, "denied requests are not charged");
     assert_eq!(limiter.peek(("daily", "")).await.expect("a balance").remaining(), 96.0);
 
     let names = |seen: &Seen, field: &str| seen.list(field).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
@@ -114,7 +114,7 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     let policies = seen[4].list("ratelimit-policy");
     assert_eq!(policies[1].1, numbers(&[("q", 3), ("w", 3600)]));
     assert_eq!(policies[2].1, numbers(&[("q", 100), ("w", 86_400)]));
-    // Windows end at moments that are not known here.
+    // The test does not know when the windows end.
     assert_eq!(seen[0].list("ratelimit")[2].1, numbers(&[("r", 99)]));
     let retry_after = seen[4].number("retry-after").expect("a time");
     assert_eq!(seen[4].list("ratelimit")[1].1, numbers(&[("r", 0), ("t", retry_after)]));
@@ -122,9 +122,9 @@ async fn several_limits_are_charged_together_or_not_at_all() {
     assert_eq!(seen[4].problem()["violated-policies"], serde_json::json!(["per_org"]));
 }
 
-/// As the draft wants it, even if the refusal is not of this layer.
+/// The draft requires it, even if `Retry-After` comes from the inner service.
 #[tokio::test]
-async fn no_layer_tells_a_time_later_than_retry_after() {
+async fn no_layer_reports_a_time_later_than_retry_after() {
     let database = Database::migrated().await;
     let busy = get(|| async { (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "30")]) });
     let limits = Limits::new()
@@ -141,9 +141,9 @@ async fn no_layer_tells_a_time_later_than_retry_after() {
     assert_eq!((told[0].1.get("t"), told[1].1.get("t")), (Some(&30), None));
 }
 
-/// By default; and a client that rotates the header, as against those who take its first address.
+/// By default, a client that rotates the header gains nothing. It would if the layer took the first address in it.
 #[tokio::test]
-async fn a_spoofed_forwarded_header_buys_nothing() {
+async fn a_spoofed_forwarded_header_has_no_effect() {
     let (_database, _, served) =
         limited(|layer| layer.limit("per_address", ClientAddress::direct()).expect("a limit")).await;
     let mut seen = Vec::new();
@@ -157,7 +157,7 @@ async fn a_spoofed_forwarded_header_buys_nothing() {
 }
 
 #[tokio::test]
-async fn behind_a_trusted_proxy_clients_are_told_apart() {
+async fn clients_behind_a_trusted_proxy_have_separate_keys() {
     let proxies = "127.0.0.0/8, 10.0.0.0/8".parse().expect("networks");
     let (database, _, served) =
         limited(|layer| layer.limit("per_address", ClientAddress::behind(proxies)).expect("a limit")).await;
@@ -178,7 +178,7 @@ async fn behind_a_trusted_proxy_clients_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_unless_something_else_was_said() {
+async fn a_request_without_a_key_is_rejected_unless_configured_otherwise() {
     let (database, limiter, served) = limited(|layer| layer.limit("per_org", by_org()).expect("a limit")).await;
     let seen = served.get("/", &[]).await;
     assert_eq!((seen.status, seen.problem()["title"].as_str()), (400, Some("Bad Request")));
@@ -207,7 +207,7 @@ async fn a_request_without_a_key_is_refused_unless_something_else_was_said() {
 }
 
 #[tokio::test]
-async fn a_request_costs_what_it_is_said_to_cost() {
+async fn a_request_is_charged_its_configured_cost() {
     let cost = |request: &http::request::Parts| match request.headers.get("x-cost").map(|value| value.to_str()) {
         Some(Ok(text)) => text.parse().unwrap_or(f64::NAN),
         _ => 1.0,
@@ -221,7 +221,7 @@ async fn a_request_costs_what_it_is_said_to_cost() {
     for cost in ["700", "301", "300", "1001", "0", "-1", "NaN", "inf", "lots"] {
         seen.push(served.get("/", &[("x-cost", cost)]).await);
     }
-    // More than there ever is, is the request's fault; what is no number of tokens, the program's.
+    // A cost beyond the capacity is the request's fault; an invalid number of tokens is the program's.
     assert_eq!(statuses(&seen), [200, 429, 200, 400, 200, 500, 500, 500, 500]);
     assert!(seen[3].body.contains("bytes") && seen[3].header("retry-after").is_none(), "{}", seen[3].body);
     assert_eq!(seen[5].problem()["detail"], serde_json::Value::Null);
@@ -231,7 +231,7 @@ async fn a_request_costs_what_it_is_said_to_cost() {
 }
 
 #[tokio::test]
-async fn what_is_skipped_is_not_limited() {
+async fn skipped_requests_are_not_limited() {
     let (database, _, served) = limited(|layer| {
         let layer = layer.limit("per_org", by_org()).expect("a limit");
         layer.skip(|request| request.uri.path() == "/health")
@@ -247,7 +247,7 @@ async fn what_is_skipped_is_not_limited() {
 }
 
 #[tokio::test]
-async fn in_shadow_mode_it_decides_and_counts_and_never_refuses() {
+async fn a_shadow_layer_decides_and_counts_but_never_denies() {
     let events = Events::default();
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
@@ -265,7 +265,7 @@ async fn in_shadow_mode_it_decides_and_counts_and_never_refuses() {
         assert!(seen.is_untouched(), "{:?}", seen.headers);
     }
     assert_eq!(layer.shadow_denials(), 3);
-    // Nor for want of a key.
+    // A missing key is no reason for a denial either.
     assert_eq!(served.get("/", &[]).await.status, 200);
     drop(watched);
     let told = events.told();
@@ -276,9 +276,9 @@ async fn in_shadow_mode_it_decides_and_counts_and_never_refuses() {
     assert_eq!(limiter.peek(("per_org", "org-in-the-shadow")).await.expect("a balance").remaining().round(), 1.0);
 }
 
-/// A limit on trial beside one that holds.
+/// A limit in shadow mode beside one that is enforced.
 #[tokio::test]
-async fn a_shadow_layer_stands_beside_one_that_refuses() {
+async fn a_shadow_layer_works_beside_an_enforcing_one() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     let shadow = RateLimitLayer::new(limiter.clone()).limit("per_address", ClientAddress::direct()).expect("a limit");
@@ -293,7 +293,7 @@ async fn a_shadow_layer_stands_beside_one_that_refuses() {
 }
 
 #[tokio::test]
-async fn a_route_is_one_key_whatever_clients_ask_for() {
+async fn a_route_key_is_the_same_for_every_path_of_the_route() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     let inner = Router::new().route("/{id}/posts", get(|| async { "posts" }));
@@ -314,7 +314,7 @@ async fn a_route_is_one_key_whatever_clients_ask_for() {
 }
 
 #[tokio::test]
-async fn a_path_as_it_is_has_a_key_each() {
+async fn a_path_key_differs_for_each_path() {
     let (database, _, served) = limited(|layer| layer.limit("daily", PathKey).expect("a limit")).await;
     for path in ["/", "/?x=1", "/health", "/nothing"] {
         let _ = served.get(path, &[]).await;
@@ -323,7 +323,7 @@ async fn a_path_as_it_is_has_a_key_each() {
 }
 
 #[tokio::test]
-async fn the_fields_of_layers_add_up_and_the_trio_is_of_the_tightest() {
+async fn fields_of_layers_are_merged_and_the_trio_is_of_the_tightest() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     let layer = |limit: &str| {
@@ -350,7 +350,7 @@ async fn the_fields_of_layers_add_up_and_the_trio_is_of_the_tightest() {
 }
 
 #[tokio::test]
-async fn who_does_not_want_to_tell_limits_tells_when_to_come_back_only() {
+async fn without_fields_a_denial_has_only_retry_after() {
     let (_database, _, served) = limited(|layer| {
         let layer = layer.limit("per_address", ClientAddress::direct()).expect("a limit");
         layer.without_ratelimit_headers()
@@ -364,9 +364,9 @@ async fn who_does_not_want_to_tell_limits_tells_when_to_come_back_only() {
     assert!(seen.list("ratelimit").is_empty() && seen.list("ratelimit-policy").is_empty());
 }
 
-/// As a Structured Fields String, which has printable ASCII only, and in JSON.
+/// In a Structured Fields String, which allows printable ASCII only, and in JSON.
 #[tokio::test]
-async fn any_name_of_a_limit_makes_a_field_that_can_be_read() {
+async fn any_limit_name_gives_parsable_fields() {
     let database = Database::migrated().await;
     let names = ["z\u{fc}rich", "a \"quoted\" \\ name", "two\nlines\r\n", "\u{1f980}", "50%, or;q=1"];
     let limits = names
@@ -392,9 +392,9 @@ async fn any_name_of_a_limit_makes_a_field_that_can_be_read() {
     assert_eq!((refused.status, violated), (429, expected));
 }
 
-/// Numbers at their ends are still whole numbers, as parsers want them.
+/// Numbers at the ends of their ranges are still whole numbers, as parsers require.
 #[tokio::test]
-async fn any_limit_makes_fields_of_whole_numbers() {
+async fn any_limit_gives_fields_with_whole_numbers() {
     let database = Database::migrated().await;
     let century = Duration::from_secs(36_525 * 86_400);
     let limits = Limits::new()
@@ -422,9 +422,9 @@ async fn any_limit_makes_fields_of_whole_numbers() {
     }
 }
 
-/// It is charged: failed log-ins count.
+/// So failed log-ins count.
 #[tokio::test]
-async fn a_request_that_the_inner_service_fails_is_charged() {
+async fn a_request_that_fails_in_the_inner_service_is_charged() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     let layer = RateLimitLayer::new(limiter).limit("per_address", ClientAddress::direct()).expect("a limit");
@@ -439,7 +439,7 @@ async fn a_request_that_the_inner_service_fails_is_charged() {
 }
 
 #[tokio::test]
-async fn an_app_that_does_not_tell_the_peer_refuses_with_its_mistake_traced() {
+async fn an_app_without_connect_info_rejects_requests_and_traces_the_mistake() {
     let events = Events::default();
     let database = Database::migrated().await;
     let layer = RateLimitLayer::new(database.limiter(limits()));
@@ -452,9 +452,9 @@ async fn an_app_that_does_not_tell_the_peer_refuses_with_its_mistake_traced() {
     assert!(events.told().contains("into_make_service_with_connect_info"), "{}", events.told());
 }
 
-/// As tests of applications do it.
+/// Tests of applications use such a mock.
 #[tokio::test]
-async fn a_mock_of_the_peer_is_one() {
+async fn mock_connect_info_gives_the_peer() {
     let database = Database::migrated().await;
     let address = std::net::SocketAddr::from(([192, 0, 2, 1], 4711));
     let layer = RateLimitLayer::new(database.limiter(limits())).limit("per_address", ClientAddress::direct());
@@ -483,9 +483,9 @@ async fn a_limit_may_be_given_with_the_layer() {
     }
 }
 
-/// Many clients at once through the whole stack: exactly what the limits grant, and not one more.
+/// Many concurrent requests through the whole stack get exactly what the limits grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_at_once_get_what_there_is() {
+async fn a_hundred_concurrent_requests_get_exactly_the_capacity() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("forty", Limit::token_bucket(40, 24 * HOUR)).expect("a limit");
     let limiter = Limiter::with_config(database.pool.clone(), limits, LimiterConfig::default());

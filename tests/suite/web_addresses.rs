@@ -1,4 +1,4 @@
-//! Whose request it is, behind proxies and without them: what clients write about themselves never counts.
+//! The client's address, with and without proxies: headers that the client itself has written are never trusted.
 
 use std::net::IpAddr;
 
@@ -38,9 +38,9 @@ fn key(extractor: &ClientAddress, peer: &str) -> Key {
     extractor.key(&request(peer, &[])).expect("a key").expect("a limit")
 }
 
-/// As tower_governor's SmartIpKeyExtractor and many others do not.
+/// tower_governor's SmartIpKeyExtractor and many others do believe it.
 #[test]
-fn a_client_that_is_no_proxy_is_not_believed() {
+fn a_peer_that_is_not_a_proxy_is_not_believed() {
     for header in ["x-forwarded-for", "x-real-ip", "forwarded"] {
         for spoof in ["10.0.0.1", "198.51.100.9", "for=198.51.100.9", "198.51.100.9, 10.0.0.1", ""] {
             assert_eq!(client(header, "203.0.113.5", &[spoof]), "203.0.113.5", "{header}: {spoof}");
@@ -52,16 +52,16 @@ fn a_client_that_is_no_proxy_is_not_believed() {
 }
 
 #[test]
-fn the_last_address_that_is_no_proxy_is_the_client() {
+fn the_last_address_that_is_not_a_proxy_is_the_client() {
     let cases = [
         (vec!["203.0.113.5"], "203.0.113.5"),
         (vec!["198.51.100.9, 203.0.113.5"], "203.0.113.5"),
         (vec!["198.51.100.9, 203.0.113.5, 10.1.2.3, 192.168.1.7"], "203.0.113.5"),
         (vec!["10.0.0.9, 203.0.113.5, 10.1.2.3"], "203.0.113.5"),
-        // Lines are one list.
+        // Several header lines form one list.
         (vec!["198.51.100.9", "203.0.113.5, 10.9.9.9", "10.1.2.3"], "203.0.113.5"),
         (vec!["203.0.113.5", "198.51.100.9"], "198.51.100.9"),
-        // Only proxies: the farthest of them.
+        // If all are proxies, the farthest one counts.
         (vec!["10.0.0.7, 10.0.0.8"], "10.0.0.7"),
         (vec![], "10.0.0.1"),
     ];
@@ -72,7 +72,7 @@ fn the_last_address_that_is_no_proxy_is_the_client() {
 }
 
 #[test]
-fn addresses_come_with_ports_brackets_and_as_mapped_ones() {
+fn addresses_with_ports_or_brackets_and_mapped_ones_are_read() {
     for (written, expected) in [
         ("203.0.113.5:4711", "203.0.113.5"),
         ("[2001:db8::5]:4711", "2001:db8::5"),
@@ -84,13 +84,13 @@ fn addresses_come_with_ports_brackets_and_as_mapped_ones() {
         (", ,203.0.113.5, ,", "203.0.113.5"),
     ] {
         assert_eq!(forwarded_for("10.0.0.1", &[written]), expected, "{written}");
-        // The peer of a dual-stack socket.
+        // A dual-stack socket reports the peer as a mapped address.
         assert_eq!(forwarded_for("::ffff:10.0.0.1", &[written]), expected, "{written}");
     }
 }
 
 #[test]
-fn rubbish_stops_at_the_last_address_that_is_to_be_trusted() {
+fn parsing_stops_at_an_invalid_address() {
     for rubbish in [
         "unknown",
         "_hidden",
@@ -110,7 +110,7 @@ fn rubbish_stops_at_the_last_address_that_is_to_be_trusted() {
 }
 
 #[test]
-fn forwarded_is_read_as_rfc_7239_writes_it() {
+fn forwarded_is_parsed_as_in_rfc_7239() {
     for (written, expected) in [
         ("for=203.0.113.5", "203.0.113.5"),
         ("For=\"[2001:db8::5]:4711\";proto=https;by=10.0.0.1", "2001:db8::5"),
@@ -120,10 +120,10 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
         ("for=unknown", "10.0.0.1"),
         ("proto=https", "10.0.0.1"),
         ("203.0.113.5", "10.0.0.1"),
-        // A quote that a client opens swallows nothing.
+        // A quote that the client opens does not hide later elements.
         ("for=\"198.51.100.9, for=203.0.113.5", "203.0.113.5"),
         ("for=\"198.51.100.9;x=\\\", for=203.0.113.5;proto=\"https\"", "203.0.113.5"),
-        // What a client might get into the proxy's own element.
+        // Text that a client might smuggle into the proxy's own element.
         ("for=203.0.113.5;host=\"x\";for=198.51.100.9;y=\"\"", "10.0.0.1"),
     ] {
         assert_eq!(client("forwarded", "10.0.0.1", &[written]), expected, "{written}");
@@ -131,7 +131,7 @@ fn forwarded_is_read_as_rfc_7239_writes_it() {
 }
 
 #[test]
-fn only_the_header_that_was_chosen_counts() {
+fn only_the_chosen_header_counts() {
     let spoofed: [(&str, &[u8]); 3] =
         [("forwarded", b"for=198.51.100.9"), ("x-real-ip", b"198.51.100.9"), ("x-forwarded-for", b"203.0.113.5")];
     let found = behind("x-forwarded-for").find(&request("10.0.0.1", &spoofed));
@@ -140,7 +140,7 @@ fn only_the_header_that_was_chosen_counts() {
 }
 
 #[test]
-fn an_ipv6_client_is_its_network() {
+fn an_ipv6_client_is_identified_by_its_network() {
     let network = ClientAddress::direct();
     assert_eq!(key(&network, "2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64".into());
     assert_eq!(key(&network, "2001:db8:1:2:ffff::"), key(&network, "2001:db8:1:2::1"));
@@ -156,7 +156,7 @@ fn an_ipv6_client_is_its_network() {
 }
 
 #[test]
-fn networks_are_read_or_told_what_is_wrong() {
+fn networks_are_parsed_or_rejected_with_the_reason() {
     for (list, peer, trusted) in [
         ("", "10.0.0.1", false),
         (" , ", "10.0.0.1", false),
@@ -164,7 +164,7 @@ fn networks_are_read_or_told_what_is_wrong() {
         ("10.0.0.1", "10.0.0.2", false),
         ("::ffff:10.0.0.1", "10.0.0.1", true),
         ("fd00::/8,10.0.0.0/8", "fdff::1", true),
-        // Mapped networks are IPv4 networks, as mapped addresses are IPv4 addresses.
+        // A mapped network is an IPv4 network, as a mapped address is an IPv4 address.
         ("::ffff:10.0.0.0/104", "10.200.0.1", true),
         ("::ffff:10.0.0.0/104", "::ffff:10.200.0.1", true),
         ("::ffff:10.0.0.0/104", "11.0.0.1", false),
@@ -188,7 +188,7 @@ fn networks_are_read_or_told_what_is_wrong() {
         assert_eq!(error.text, wrong);
         assert!(error.to_string().contains(wrong), "{error}");
     }
-    // They are written as IPv4 addresses, and are larger than all of IPv4.
+    // These are written as IPv4 networks, but are larger than all of IPv4.
     for wrong in ["::ffff:0:0/90", "::ffff:10.0.0.0/8", "::ffff:10.0.0.0/95", "::ffff:0:0/0"] {
         let error = wrong.parse::<TrustedProxies>().expect_err(wrong);
         assert_eq!(error.text, wrong);
@@ -197,7 +197,7 @@ fn networks_are_read_or_told_what_is_wrong() {
 }
 
 #[test]
-fn a_mapped_network_that_code_gives_is_the_ipv4_network() {
+fn a_mapped_network_given_in_code_is_an_ipv4_network() {
     for (network, peer, trusted) in [
         ("::ffff:10.0.0.0/104", "10.1.2.3", true),
         ("::ffff:10.0.0.0/104", "::ffff:10.1.2.3", true),
@@ -211,7 +211,7 @@ fn a_mapped_network_that_code_gives_is_the_ipv4_network() {
     }
 }
 
-/// The prefix for IPv4 clients counts for mapped addresses, and that for IPv6 clients does not.
+/// The prefix for IPv4 clients applies to mapped addresses, and that for IPv6 clients does not.
 #[test]
 fn a_mapped_client_is_grouped_as_an_ipv4_client() {
     let by_network = ClientAddress::direct().ipv4_prefix(24).ipv6_prefix(32);
@@ -226,7 +226,7 @@ fn a_mapped_client_is_grouped_as_an_ipv4_client() {
 }
 
 #[test]
-fn without_a_peer_nothing_is_believed() {
+fn without_a_peer_no_header_is_trusted() {
     let mut request = Request::new(());
     request.headers_mut().insert("x-forwarded-for", HeaderValue::from_static("203.0.113.5"));
     let (parts, ()) = request.into_parts();
@@ -251,9 +251,9 @@ fn any_line() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A chain of proxies, each of which appends from whom it has the request, in the same line or in a new one.
+    /// A chain of proxies, each of which appends its peer's address, in the same header line or in a new one.
     #[test]
-    fn whatever_a_client_writes_it_is_known_by_its_own_address(
+    fn forged_headers_never_change_the_client_address(
         lines in proptest::collection::vec(any_line(), 0..4),
         client in prop_oneof![
             any::<[u8; 4]>().prop_filter("no proxy", |octets| octets[0] != 10 && octets[0] != 192).prop_map(IpAddr::from),
@@ -280,7 +280,7 @@ proptest! {
         let lines: Vec<(&str, &[u8])> = lines.iter().map(|line| (header, line.as_slice())).collect();
         let found = behind(header).find(&request(&from.to_string(), &lines));
         prop_assert_eq!(found, Some(client));
-        // And without proxies, it is the peer.
+        // Without proxies, the client is the peer.
         let alone = behind(header).find(&request(&client.to_string(), &lines));
         prop_assert_eq!(alone, Some(client));
     }

@@ -1,5 +1,5 @@
-//! A database that is gone, that is not set up, or that too many wait for: refused by default, let through if that was
-//! asked for, and told to the operator only.
+//! Requests while the database is down, not set up, or overloaded: they are rejected by default, allowed if the layer is
+//! configured so, and only the operator sees the cause.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn serve(layer: RateLimitLayer) -> Served {
 
 const USER: [(&str, &str); 1] = [("x-user", "somebody-secret")];
 
-/// 503, and nothing of what is behind it.
+/// Asserts a 503 without any detail of the cause.
 fn is_refused(seen: &Seen) {
     assert_eq!(seen.status, 503, "{seen:?}");
     assert_eq!(seen.number("retry-after"), Some(1));
@@ -50,7 +50,7 @@ fn is_refused(seen: &Seen) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
+async fn without_a_database_a_layer_rejects_or_allows_as_configured() {
     let mut node = Node::start(&[]).await;
     let pool = PgPoolOptions::new().max_connections(4).connect(&node.url()).await.expect("connect");
     pg_limiter::migrate::migrate(&pool).await.expect("migrate");
@@ -67,7 +67,7 @@ async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
 
     node.kill();
     for _ in 0..600 {
-        // Its other processes end when they notice.
+        // The server's other processes end when they notice.
         if closed.get("/", &USER).await.status != 200 {
             break;
         }
@@ -81,8 +81,8 @@ async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
             assert!(seen.is_untouched());
         }
     }
-    assert_eq!(shadow.shadow_denials(), 0, "no decision is no denial");
-    // Open is for the database's failures, not for requests that break the rules.
+    assert_eq!(shadow.shadow_denials(), 0, "a missing decision is not a denial");
+    // `OnFailure::Open` applies to failures of the database, not to invalid requests.
     assert_eq!(open.get("/", &[]).await.status, 400);
     assert_eq!(open.get("/", &[("x-user", &"k".repeat(1025))]).await.status, 400);
 
@@ -95,11 +95,11 @@ async fn without_its_database_it_refuses_or_lets_through_as_it_was_told() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         seen = closed.get("/", &USER).await;
     }
-    assert_eq!(seen.status, 200, "it works again by itself");
+    assert_eq!(seen.status, 200, "it recovers automatically");
 }
 
 #[tokio::test]
-async fn a_database_without_the_schema_is_a_failure_and_traced() {
+async fn a_database_without_the_schema_is_a_traced_failure() {
     let events = Events::default();
     let database = Database::empty().await;
     let limiter = limiter(&database.pool, |_| {});
@@ -123,7 +123,7 @@ async fn a_closed_limiter_is_a_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_too_many_wait_the_next_is_refused_at_once() {
+async fn a_request_beyond_max_waiting_is_rejected_at_once() {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, |config| {
         config.retry.deadline = Duration::from_secs(60);
@@ -131,7 +131,7 @@ async fn when_too_many_wait_the_next_is_refused_at_once() {
     });
     let served = serve(layer(&limiter)).await;
     assert_eq!(served.get("/", &USER).await.status, 200);
-    // Somebody holds the row.
+    // Another transaction locks the row.
     let mut tx = database.pool.begin().await.expect("begin");
     sqlx::query("SELECT FROM rate_limits FOR UPDATE").execute(&mut *tx).await.expect("a lock");
     let mut asked: Vec<_> = (0..4).map(|_| Box::pin(served.get("/", &USER))).collect();

@@ -1,4 +1,4 @@
-//! Handlers that limit in their own transactions, with the limits, the keys and the answers of a layer.
+//! Handlers that charge limits in their own transactions, with the limits, keys and responses of a layer.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl IntoResponse for AppError {
 
 const ORDER: &str = "INSERT INTO orders DEFAULT VALUES";
 
-/// Fails after the limit if it is told to.
+/// Fails after the limit if the request asks for it.
 async fn order(
     State(limiter): State<Limiter>,
     headers: HeaderMap,
@@ -50,7 +50,7 @@ async fn order(
     Ok("ordered")
 }
 
-/// The same as a unit of work, which is run again after a conflict.
+/// The same as a unit of work, which is rerun after a conflict.
 async fn order_again(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<&'static str, AppError> {
     limiter
         .transaction(async move |tx: &mut sqlx::PgConnection| {
@@ -112,7 +112,7 @@ async fn the_order_and_its_token_commit_or_roll_back_together() {
     let shop = Shop::open(|layer| layer).await;
     let failed = shop.served.post("/", &[ADA, ("x-fail", "")]).await;
     assert_eq!((failed.status, shop.orders().await, shop.left("ada").await), (500, 0, 2.0));
-    // It was told what held in the transaction.
+    // The response shows the balance within the transaction.
     assert_eq!(failed.list("ratelimit")[0].1["r"], 1);
     for left in [1, 0] {
         let seen = shop.served.post("/", &[ADA]).await;
@@ -131,7 +131,7 @@ async fn the_order_and_its_token_commit_or_roll_back_together() {
 }
 
 #[tokio::test]
-async fn a_unit_of_work_takes_them_too() {
+async fn request_limits_work_in_a_unit_of_work() {
     let shop = Shop::open(|layer| layer).await;
     for expected in [200, 200, 429] {
         let seen = shop.served.post("/again", &[ADA]).await;
@@ -141,9 +141,9 @@ async fn a_unit_of_work_takes_them_too() {
     assert_eq!(shop.orders().await, 2);
 }
 
-/// Without a key, a handler is not even asked.
+/// Without a key, the handler is not called.
 #[tokio::test]
-async fn keys_and_exceptions_are_those_of_the_layer() {
+async fn a_handler_uses_the_keys_and_exceptions_of_the_layer() {
     let shop = Shop::open(|layer| layer.skip(|request| request.headers.contains_key("x-monitor"))).await;
     assert_eq!((shop.served.post("/", &[]).await.status, shop.orders().await), (400, 0));
     for _ in 0..3 {
@@ -155,9 +155,9 @@ async fn keys_and_exceptions_are_those_of_the_layer() {
     assert!(idle.status == 200 && idle.is_untouched(), "nothing was decided");
 }
 
-/// Nothing else would tell: there is no refusal, ever.
+/// Otherwise the mistake would go unnoticed, because no request would ever be denied.
 #[tokio::test]
-async fn a_handler_that_forgets_its_limits_is_told_of() {
+async fn a_handler_that_forgets_its_limits_is_traced() {
     let shop = Shop::open(|layer| layer).await;
     let told = async |path: &str, headers: &[(&str, &str)]| {
         let events = Events::default();
@@ -171,7 +171,7 @@ async fn a_handler_that_forgets_its_limits_is_told_of() {
         assert!(status == 200 && told.contains("set up wrongly"), "{path}: {told}");
         assert!(told.contains("(orders)") && told.contains("enforce_within()") && !told.contains("ada"), "{told}");
     }
-    // One that has asked, has said that it will not, or has failed before.
+    // No trace if the handler has charged its limits, has declined to, or has failed before.
     for (path, headers, expected) in
         [("/", &[ADA][..], 200), ("/search", &[ADA], 200), ("/waived", &[ADA], 200), ("/fails", &[ADA], 502)]
     {
@@ -181,7 +181,7 @@ async fn a_handler_that_forgets_its_limits_is_told_of() {
 }
 
 #[tokio::test]
-async fn in_shadow_mode_a_denial_is_a_permit() {
+async fn in_shadow_mode_a_denial_allows_the_request() {
     let database = Database::migrated().await;
     database.execute("CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY)").await;
     let limits = Limits::new().define("orders", Limit::token_bucket(2, YEAR)).expect("a limit");
@@ -194,16 +194,16 @@ async fn in_shadow_mode_a_denial_is_a_permit() {
         assert!(seen.status == 200 && seen.is_untouched());
     }
     assert_eq!(layer.shadow_denials(), 3);
-    // In the limiter's own transaction, too.
+    // This also holds in the limiter's own transaction.
     let searching = Router::new().route("/search", post(search).layer(layer.clone()));
     assert_eq!(Served::start(searching).await.post("/search", &[]).await.status, 200);
     assert_eq!(layer.shadow_denials(), 4);
-    // A failure of the database is one all the same: the transaction has failed.
+    // A database failure is still an error: the transaction has failed.
     database.execute("DROP TABLE rate_limits CASCADE").await;
     assert_eq!(served.post("/", &[]).await.status, 503);
 }
 
-/// A limit by what stands in the body.
+/// A limit whose key is in the body.
 async fn in_a_room(State(limiter): State<Limiter>, limits: RequestLimits, room: String) -> Result<String, AppError> {
     assert_eq!(limits.items().len(), 1);
     let mut tx = limits.limiter().pool().begin().await?;
@@ -214,7 +214,7 @@ async fn in_a_room(State(limiter): State<Limiter>, limits: RequestLimits, room: 
 }
 
 #[tokio::test]
-async fn a_handler_adds_what_only_it_knows() {
+async fn a_handler_can_add_its_own_limits() {
     let shop = Shop::open(|layer| layer).await;
     let seen = shop.served.post("/room", &[ADA]).await;
     assert_eq!((seen.status, seen.body.as_str()), (200, "0"));
@@ -257,15 +257,15 @@ async fn a_handler_without_a_transaction_answers_like_the_layer() {
         assert_eq!((seen.status, seen.list("ratelimit")[0].1["t"]), (429, retry_after));
         assert_eq!(seen.problem()["violated-policies"], serde_json::json!(["orders"]));
     }
-    // Spent, whatever becomes of the request.
+    // The token is spent whether or not the request succeeds.
     let failed = shop.served.post("/search", &[("x-account", "eve"), ("x-fail", "")]).await;
     assert_eq!((failed.status, shop.left("eve").await), (500, 1.0));
     assert_eq!(failed.list("ratelimit")[0].1["r"], 1);
 }
 
-/// A failure refuses the request, unless the layer is open on failures or in shadow mode.
+/// A database failure rejects the request, unless the layer is open on failures or in shadow mode.
 #[tokio::test]
-async fn without_its_database_it_refuses_or_lets_through_like_the_layer() {
+async fn without_a_database_a_handler_rejects_or_allows_like_the_layer() {
     for (name, expected) in [("closed", 503), ("open", 200), ("shadow", 200)] {
         let shop = Shop::open(|layer| match name {
             "open" => layer.on_failure(OnFailure::Open),
@@ -281,12 +281,12 @@ async fn without_its_database_it_refuses_or_lets_through_like_the_layer() {
         assert_eq!(seen.status, expected, "{name}: {seen:?}");
         assert!(seen.list("ratelimit").is_empty());
         assert_eq!(events.told().contains("let through"), expected == 200, "{name}: {}", events.told());
-        // In the caller's transaction it is an error whatever the layer says.
+        // In the caller's transaction it is an error, however the layer is configured.
         assert_eq!(shop.served.post("/", &[ADA]).await.status, 503, "{name}");
     }
 }
 
-/// Made by hand, with a page of its own.
+/// A handler with its own response to a denial.
 async fn own_answer(State(limiter): State<Limiter>, limits: RequestLimits) -> Result<Response, AppError> {
     let mut tx = limiter.pool().begin().await?;
     match limits.enforce_within(&mut tx).await {
@@ -298,7 +298,7 @@ async fn own_answer(State(limiter): State<Limiter>, limits: RequestLimits) -> Re
 }
 
 #[tokio::test]
-async fn an_own_answer_gets_the_fields_and_retry_after() {
+async fn a_handlers_own_response_gets_the_fields_and_retry_after() {
     let shop = Shop::open(|layer| layer).await;
     for _ in 0..2 {
         assert_eq!(shop.served.post("/own", &[ADA]).await.status, 200);
@@ -309,15 +309,15 @@ async fn an_own_answer_gets_the_fields_and_retry_after() {
 }
 
 #[tokio::test]
-async fn a_handler_without_the_layer_is_a_mistake_of_the_program() {
+async fn a_handler_without_the_layer_is_a_server_error() {
     let app = Router::new().route("/", post(|_: RequestLimits| async { "limited?" }));
     let seen = Served::start(app).await.post("/", &[]).await;
     assert_eq!((seen.status, seen.problem()["title"].as_str()), (500, Some("Internal Server Error")));
 }
 
-/// The limits of one of them would be forgotten.
+/// Otherwise the limits of one of the layers would be ignored.
 #[tokio::test]
-async fn two_such_layers_are_a_mistake_and_one_beside_another_kind_is_none() {
+async fn two_in_handler_layers_are_an_error_but_one_beside_a_plain_layer_works() {
     let database = Database::migrated().await;
     let limits = Limits::new()
         .define("orders", Limit::token_bucket(2, YEAR))
@@ -337,7 +337,7 @@ async fn two_such_layers_are_a_mistake_and_one_beside_another_kind_is_none() {
     }
 }
 
-/// Without any layer: an error of this library is a response.
+/// Errors of this library are responses even without a layer.
 #[tokio::test]
 async fn errors_and_denials_are_responses() {
     async fn handler(State(limiter): State<Limiter>) -> Result<&'static str, Error> {
@@ -353,7 +353,7 @@ async fn errors_and_denials_are_responses() {
     assert_eq!((seen.status, seen.problem()["violated-policies"].clone()), (429, serde_json::json!(["orders"])));
     assert!(seen.number("retry-after").is_some_and(|seconds| seconds > 0));
     let Err(Error::Denied(denied)) = limiter.limit(("orders", "ada")).await.expect("a decision").enforce() else {
-        panic!("there was one token");
+        panic!("the limit has only one token");
     };
     let response = denied.into_response();
     assert_eq!(

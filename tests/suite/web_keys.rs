@@ -1,4 +1,4 @@
-//! Whom a request is charged to: headers, paths, closures, and what happens if there is none of it.
+//! The key of a request: from headers, paths and closures, and what happens if it is missing.
 
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ fn found(key: &str) -> Result<Option<Key>, NoKey> {
 }
 
 #[test]
-fn a_header_is_a_key_as_it_is() {
+fn a_header_value_is_the_key() {
     for (value, expected) in [("o7", "o7"), (" O 7\t", "O 7"), ("z\u{fc}rich", "z\u{fc}rich"), ("a, b", "a, b")] {
         assert_eq!(by_org().key(&request("/", &[("x-org", value.as_bytes())])), found(expected), "{value}");
     }
     assert!(HeaderKey::new("x org").is_err() && HeaderKey::new("").is_err());
 }
 
-/// A client that sends two lines could be limited by the one and served by the other.
+/// A client that sends the header twice could be limited by one value and served by the other.
 #[test]
-fn a_header_that_is_missing_empty_twice_or_no_text_is_no_key() {
+fn a_header_that_is_missing_empty_repeated_or_not_text_is_no_key() {
     let missing = NoKey::Missing { what: "the header x-org".into() };
     assert_eq!(by_org().key(&request("/", &[("x-other", b"o7")])), Err(missing.clone()));
     assert_eq!(by_org().key(&request("/", &[("x-org", b"")])), Err(missing.clone()));
@@ -56,7 +56,7 @@ fn a_header_that_is_missing_empty_twice_or_no_text_is_no_key() {
 }
 
 #[test]
-fn what_happens_without_a_key_is_said_with_it() {
+fn an_extractor_defines_what_happens_without_a_key() {
     let (with, without) = (request("/a", &[("x-org", b"o7")]), request("/a", &[]));
     assert_eq!(by_org().or_shared().key(&with), found("o7"));
     assert_eq!(by_org().or_shared().key(&without), found(""));
@@ -68,9 +68,9 @@ fn what_happens_without_a_key_is_said_with_it() {
     assert_eq!((three.key(&with), three.key(&without)), (found("1:2:o7"), found("2:/a")));
 }
 
-/// Who sends somebody's path, or address, as a header spends his own tokens.
+/// A client that sends another client's path or address as a header spends its own tokens.
 #[test]
-fn a_chosen_key_is_never_somebody_elses_other_one() {
+fn alternative_keys_never_collide() {
     let either = by_org().or(PathKey);
     for pretended in ["/a", "2:/a", "1:/a", ":/a"] {
         assert_ne!(either.key(&request("/b", &[("x-org", pretended.as_bytes())])), either.key(&request("/a", &[])));
@@ -78,7 +78,7 @@ fn a_chosen_key_is_never_somebody_elses_other_one() {
 }
 
 #[test]
-fn a_closure_finds_what_a_layer_has_left() {
+fn a_closure_can_use_request_extensions() {
     #[derive(Clone)]
     struct Account(u64);
     let by_account = key_fn(|request| Some(request.extensions.get::<Account>()?.0.to_string()));
@@ -97,7 +97,7 @@ fn a_path_is_a_key_without_its_query() {
 }
 
 #[tokio::test]
-async fn an_unknown_limit_is_found_when_the_layer_is_made() {
+async fn an_unknown_limit_is_an_error_when_the_layer_is_created() {
     let database = Database::empty().await;
     let limits = Limits::new().define("known", Limit::token_bucket(1, Duration::from_secs(1))).expect("a limit");
     let layer = RateLimitLayer::new(database.limiter(limits));

@@ -1,4 +1,4 @@
-//! The layer around plain services of tower: any body, any error, any readiness.
+//! The layer around plain tower services: any body, any error, any readiness.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -43,7 +43,7 @@ fn layers_and_services_cross_threads() {
 }
 
 #[tokio::test]
-async fn a_plain_service_is_limited_too() {
+async fn a_plain_service_is_limited() {
     let (_database, layer) = layer().await;
     let hello = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello"))))
@@ -60,9 +60,9 @@ async fn a_plain_service_is_limited_too() {
     }
 }
 
-/// As other layers make them.
+/// Other layers produce such bodies.
 #[tokio::test]
-async fn any_body_will_do() {
+async fn any_body_type_works() {
     let (_database, layer) = layer().await;
     let boxed = |_: Request<Empty<Bytes>>| async {
         let body: UnsyncBoxBody<Bytes, std::io::Error> =
@@ -85,13 +85,14 @@ async fn errors_of_the_inner_service_pass_through_and_are_charged() {
         let error = service.clone().oneshot(request("192.0.2.1")).await.expect_err("it is broken");
         assert_eq!(error.to_string(), "it broke");
     }
-    let response = service.oneshot(request("192.0.2.1")).await.expect("it is not asked");
+    let response = service.oneshot(request("192.0.2.1")).await.expect("the inner service is not called");
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// `ConcurrencyLimit` panics if one is called that was not polled ready: it is that one that is called, and not its clone.
+/// `ConcurrencyLimit` panics if a service is called that was not polled ready, so the layer must call that service, and not a
+/// clone.
 #[tokio::test]
-async fn the_service_that_was_ready_is_the_one_that_is_called() {
+async fn the_service_that_was_ready_is_called() {
     let (_database, layer) = layer().await;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
@@ -105,10 +106,10 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
         let response = ready.call(request("192.0.2.1")).await.expect("infallible");
         assert_eq!(response.status(), expected);
     }
-    assert_eq!(calls.load(Ordering::Relaxed), 2, "who is refused does not get in");
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "denied requests do not reach the service");
 }
 
-/// Without axum: by the extensions.
+/// Without axum, the limits are in the request's extensions.
 #[tokio::test]
 async fn a_plain_service_limits_in_its_own_transaction() {
     let (database, layer) = layer().await;

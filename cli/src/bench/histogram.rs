@@ -1,9 +1,9 @@
-//! How long calls took, in buckets of equal ratio: no allocation and no lock for a call.
+//! A histogram of latencies, in buckets of equal ratio. Recording a call neither allocates nor locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Each doubling has 64 buckets: what is read is within 1 % of what was recorded.
+/// Each doubling has 64 buckets, so a percentile is within 1 % of the recorded value.
 const BITS: u32 = 6;
 const EACH: usize = 1 << BITS;
 const BUCKETS: usize = EACH * (65 - BITS as usize);
@@ -22,12 +22,12 @@ impl Histogram {
         self.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were recorded.
+    /// The number of recorded calls.
     pub(super) fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// The time within which this part of the calls (0 to 1) was answered.
+    /// The time within which this part of the calls (0 to 1) returned.
     pub(super) fn percentile(&self, part: f64) -> Duration {
         let rank = ((self.count() as f64 * part).ceil() as u64).max(1);
         let mut seen = 0;
@@ -47,7 +47,7 @@ fn bucket(nanos: u64) -> usize {
 }
 
 fn middle(bucket: usize) -> u64 {
-    // The first doubling that needs no rounding, and those below it, share the first two rows.
+    // The first two rows hold the small values, which need no rounding.
     let shift = (bucket / EACH).saturating_sub(1);
     let low = ((bucket - shift * EACH) as u64) << shift;
     low + (1 << shift) / 2
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_within_one_percent() {
+    fn the_middle_of_a_bucket_is_within_one_percent_of_its_values() {
         for nanos in (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) + (1 << bit) / 3, u64::MAX >> bit]) {
             let read = middle(bucket(nanos));
             assert!(read.abs_diff(nanos) as f64 <= nanos as f64 * 0.01, "{nanos} {read}");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_those_of_what_was_recorded() {
+    fn percentiles_match_the_recorded_values() {
         let histogram = Histogram::new();
         assert_eq!((histogram.count(), histogram.percentile(0.5)), (0, Duration::ZERO));
         (1..=100).for_each(|nanos| histogram.record(Duration::from_nanos(nanos)));

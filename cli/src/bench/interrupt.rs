@@ -1,8 +1,8 @@
-//! Ctrl-C, and the signal that ends a process in an orderly way.
+//! Ctrl-C and SIGTERM.
 
 use std::future::pending;
 
-/// Waits for it. Who is not waiting any more has to be asked twice.
+/// Waits for Ctrl-C or SIGTERM. A signal that arrives while nothing waits here has no effect, and has to be sent again.
 pub(super) async fn interrupt() {
     tokio::select! {
         asked = tokio::signal::ctrl_c() => if asked.is_err() { pending::<()>().await },

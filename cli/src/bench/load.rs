@@ -1,4 +1,4 @@
-//! Callers at work.
+//! The concurrent callers of a measurement.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use crate::bench::work::{Dice, Target};
 use crate::error::CliError;
 use pg_limiter::Limiter;
 
-/// Where nothing can be decided there is no use in asking as fast as one can.
+/// The pause after an error, so that failing calls are not repeated at full speed.
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// What came of the calls.
+/// The results of the calls.
 pub(super) struct Answers {
-    /// Of those that were decided.
+    /// The latencies of the calls that were decided.
     pub(super) times: Histogram,
     pub(super) denied: AtomicU64,
     pub(super) errors: AtomicU64,
@@ -35,7 +35,8 @@ impl Answers {
     }
 }
 
-/// Each caller asks again as soon as it has its answer, until the time is up. How long that took in all.
+/// Runs the callers until the time is up. Each caller makes its next call as soon as the last one returns. Returns how long
+/// that took in all.
 pub(super) async fn load(
     limiter: &Limiter,
     target: &Arc<Target>,
@@ -67,7 +68,7 @@ async fn call(limiter: Limiter, target: Arc<Target>, mut dice: Dice, answers: Ar
             }
             Err(error) => {
                 answers.errors.fetch_add(1, Ordering::Relaxed);
-                let _ = answers.first_error.set(error.to_string()); // The others are counted.
+                let _ = answers.first_error.set(error.to_string()); // Later errors are only counted.
                 tokio::time::sleep(AFTER_ERROR).await;
             }
         }
@@ -78,7 +79,7 @@ async fn call(limiter: Limiter, target: Arc<Target>, mut dice: Dice, answers: Ar
     }
 }
 
-/// Asks once for each key, so that its row is there. What fails here fails in the measurement too.
+/// Makes one call for each key, to create its row. Errors are ignored, because the measurement reports them.
 pub(super) async fn walk(limiter: &Limiter, target: &Target, at_most: Duration) -> Result<(), CliError> {
     const AT_ONCE: usize = 512;
     let began = Instant::now();

@@ -14,13 +14,13 @@ use crate::database::Running;
 use crate::error::CliError;
 use pg_limiter::{Isolation, Limiter};
 
-/// Plans are made and pages are read before it counts.
+/// The time before each measurement in which the server caches plans and pages.
 const WARM_UP: Duration = Duration::from_millis(250);
-/// For the rows to be made.
+/// The most time to spend on creating the rows.
 const WALK: Duration = Duration::from_secs(10);
 const TURNS: u32 = 4;
 
-/// The way to the server and back, and next to nothing besides.
+/// Measures the round trip to the server with `SELECT 1`.
 pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<RoundTrip, CliError> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);
@@ -38,11 +38,12 @@ pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<Roun
             break;
         }
     }
-    let _ = connection.close().await; // It has served.
+    let _ = connection.close().await; // An error does not matter here: the measurement is done.
     Ok(RoundTrip { p50_ms: milliseconds(times.percentile(0.5)), p99_ms: milliseconds(times.percentile(0.99)) })
 }
 
-/// Measures at each isolation level: in turn, so that a server that grows slower or faster does so for all of them.
+/// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
+/// them.
 pub(super) async fn measure(site: &Site, work: Work, args: &BenchArgs) -> Result<Vec<Figures>, CliError> {
     let callers = work.callers(args.callers);
     let target = Arc::new(site.target(work).await?);
@@ -61,7 +62,7 @@ pub(super) async fn measure(site: &Site, work: Work, args: &BenchArgs) -> Result
     series.iter().map(|series| series.figures(work, callers)).collect()
 }
 
-/// What one limiter has done so far.
+/// The results of one limiter so far.
 struct Series<'a> {
     isolation: Isolation,
     limiter: &'a Limiter,
@@ -91,7 +92,7 @@ impl<'a> Series<'a> {
         let first_error = first_error.get().cloned();
         if decisions == 0 {
             let why = first_error.unwrap_or_default();
-            return Err(CliError::failed(format!("{}: nothing could be decided: {why}", work.title(callers))));
+            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title(callers))));
         }
         Ok(Figures {
             isolation: self.isolation.into(),

@@ -1,4 +1,4 @@
-//! `bench`: what this server carries, measured with real calls on rows of its own; and `--soak`, whether all stays well.
+//! `bench` measures a server with real calls on its own rows. `bench --soak` tests it for a long time, with faults.
 
 mod args;
 mod histogram;

@@ -1,4 +1,4 @@
-//! What was measured, as `--json` prints it.
+//! The measurements, as `--json` prints them.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub(super) struct Report {
 
 #[derive(Serialize)]
 pub(super) struct Setting {
-    /// As `18.4`.
+    /// The version, such as `18.4`.
     pub(super) postgresql: String,
-    /// It was started for this run, on this machine.
+    /// Whether the server was started for this run, on this machine.
     pub(super) private: bool,
     pub(super) schema: String,
     pub(super) seconds: f64,
@@ -42,9 +42,9 @@ pub(super) struct Figures {
     pub(super) callers: u32,
     pub(super) keys: usize,
     pub(super) decisions: u64,
-    /// Of the decisions.
+    /// The number of denials among the decisions.
     pub(super) denied: u64,
-    /// Calls without a decision.
+    /// The number of calls that failed without a decision.
     pub(super) errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_error: Option<String>,
@@ -71,7 +71,7 @@ impl From<Isolation> for IsolationLevel {
     }
 }
 
-/// No more digits than mean something.
+/// Rounds to three decimals.
 pub(super) fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }

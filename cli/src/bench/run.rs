@@ -24,7 +24,7 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
         measured = bench(&args, &running, &site) => measured,
         () = interrupt() => Err(CliError::failed("interrupted")),
     };
-    // Whatever happened, no row stays; but what happened first is what the user has to know.
+    // The rows are removed in any case. If both steps fail, the first error is returned.
     let cleared = tokio::select! {
         cleared = site.clear() => cleared,
         () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
@@ -45,7 +45,7 @@ async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), C
         durability: args.durability,
         lanes: args.lanes,
     };
-    // As JSON, everything comes at the end.
+    // As JSON, everything is printed at the end.
     let show = |lines: Vec<String>| if args.json { Ok(()) } else { output::lines(lines) };
     show(text::heading(&setting))?;
     let round_trip = round_trip(running, args.seconds).await?;
@@ -65,7 +65,7 @@ async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), C
     Ok(())
 }
 
-/// Without what a distribution adds to it: `18.4`.
+/// The server's version without a distribution's suffix: `18.4`.
 pub(super) async fn version(pool: &PgPool) -> Result<String, CliError> {
     let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(pool).await?;
     Ok(version.split(' ').next().unwrap_or_default().to_owned())

@@ -9,29 +9,29 @@ use crate::database::Running;
 use crate::error::CliError;
 use pg_limiter::{Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
-/// Measurements may take this much longer than they should. What a killed run has left is idle soon after.
+/// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
 const OVERTIME: Duration = Duration::from_secs(15);
 const TO_CLEAR: Duration = Duration::from_secs(10);
 
-/// Where it is measured: rows of limits that nobody else has.
+/// The limits that are measured. Their names are random, so their rows belong to this run only.
 pub(super) struct Site {
     pool: PgPool,
-    /// Has tokens for everybody; its rows are idle at once.
+    /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
-    /// Owes tokens for longer than a measurement takes.
+    /// The name of a limit whose balance stays negative for longer than all measurements take.
     owing: String,
-    /// For how long.
+    /// How long the balance of `owing` stays negative.
     owed: Duration,
-    /// One for each isolation level.
+    /// One limiter for each isolation level.
     limiters: Vec<(Isolation, Limiter)>,
     clearing: Limiter,
 }
 
 impl Site {
-    /// Nothing is written yet, but it is known that the rows can be removed again.
+    /// Prepares the limiters. This writes nothing, but verifies that rows can be removed again.
     pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
         let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
-        // Random, so that no limit that is there can be meant.
+        // A random name cannot collide with an existing limit.
         let random = RandomState::new().hash_one(std::process::id());
         let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
         let mut config = LimiterConfig::default();
@@ -68,7 +68,7 @@ impl Site {
         &self.limiters
     }
 
-    /// The keys for this work, in the state that it takes.
+    /// Returns the keys for this work, after setting their balances up for it.
     pub(super) async fn target(&self, work: Work) -> Result<Target, CliError> {
         if work != Work::AllDenied {
             return Ok(Target::new(&self.open, work));
@@ -81,7 +81,7 @@ impl Site {
         Ok(target)
     }
 
-    /// Waits for calls that are still on their way, and removes every row.
+    /// Waits for calls in flight, and removes every row.
     pub(super) async fn clear(&self) -> Result<(), CliError> {
         for (_, limiter) in &self.limiters {
             limiter.close().await;
@@ -92,11 +92,11 @@ impl Site {
         forgotten.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
     }
 
-    /// What the user has to know if the rows could not be removed.
+    /// The message to the user if the rows could not be removed.
     pub(super) fn left_behind(&self) -> String {
         let Self { open, owing, .. } = self;
         format!(
-            "rows of the limits \"{open}\" and \"{owing}\" may be left; they are idle, and may be pruned, within two minutes"
+            "rows of the limits \"{open}\" and \"{owing}\" may remain; within two minutes they are idle, and `prune` removes them"
         )
     }
 

@@ -1,4 +1,4 @@
-//! The same for people.
+//! The report as text, printed without `--json`.
 
 use crate::bench::report::{Figures, IsolationLevel, Report, RoundTrip, Setting};
 use crate::bench::work::Work;
@@ -10,7 +10,7 @@ pub(super) fn heading(setting: &Setting) -> Vec<String> {
     let durability = format!("{durability:?}").to_lowercase();
     let lanes = if *lanes == 1 { "1 lane".to_owned() } else { format!("{lanes} lanes") };
     vec![
-        format!("PostgreSQL {postgresql}, {place}: {lanes}, durability {durability}, {} s a line", plain(*seconds)),
+        format!("PostgreSQL {postgresql}, {place}: {lanes}, durability {durability}, {} s per line", plain(*seconds)),
         String::new(),
         row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
     ]
@@ -40,7 +40,7 @@ pub(super) fn figures(figures: &Figures) -> Vec<String> {
     ];
     let mut lines = vec![row(&title, cells)];
     if let Some(first) = &figures.first_error {
-        lines.push(format!("    {} calls had no decision; the first: {}", grouped(figures.errors), shown(first, 300)));
+        lines.push(format!("    {} calls failed; the first error: {}", grouped(figures.errors), shown(first, 300)));
     }
     lines
 }
@@ -49,11 +49,11 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
     format!("{title:<28}{rate:>12}{p50:>9}{p99:>9}{calls:>13}{retries:>9}").trim_end().to_owned()
 }
 
-/// What the figures mean.
+/// The lines below the table, which explain the figures.
 pub(super) fn meaning(report: &Report) -> Vec<String> {
     let mut lines = vec![
         String::new(),
-        "p50, p99: half, and 99 %, of the calls took no longer. retries: for each decision.".to_owned(),
+        "p50, p99: 50 % and 99 % of the calls took at most this long. retries: per decision.".to_owned(),
         String::new(),
     ];
     let Some(first) = report.measurements.first() else { return lines };
@@ -61,29 +61,29 @@ pub(super) fn meaning(report: &Report) -> Vec<String> {
     if let (Some(hot), Some(many), Some(denied)) = (of(Work::OneKey), of(Work::ManyKeys), of(Work::AllDenied)) {
         let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
         lines.push(format!(
-            "One hot key: about {hot} decisions a second from this process, {denied} if all are denied. 10,000 keys: {many}."
+            "One hot key: about {hot} decisions/s from this process, or {denied} if all are denied. 10,000 keys: {many}."
         ));
     }
     if let Some(lone) = of(Work::LoneCaller) {
         let way = report.round_trip.p50_ms.min(lone.p50_ms);
         lines.push(format!(
-            "A lone call takes {:.2} ms, of which {way:.2} ms is the way to the server and back; the rest decides and commits.",
+            "A lone call takes {:.2} ms: {way:.2} ms for the round trip to the server, and the rest to decide and commit.",
             lone.p50_ms
         ));
     }
     if report.setting.private {
         lines.push(
-            "The server was a private one with default settings, on the machine of the callers: try --database-url."
+            "This was a private server with default settings, on the callers' machine. To measure yours, use --database-url."
                 .to_owned(),
         );
     }
     if cfg!(debug_assertions) {
-        lines.push("This is a debug build of the tool: with a release build, figures are higher.".to_owned());
+        lines.push("This is a debug build of the tool. A release build is faster.".to_owned());
     }
     lines
 }
 
-/// Two digits that count.
+/// Formats a number with two significant digits.
 fn about(number: f64) -> String {
     let unit = 10_f64.powf((number.max(1.0).log10().floor() - 1.0).max(0.0));
     grouped(((number / unit).round() * unit) as u64)
@@ -94,7 +94,7 @@ mod tests {
     use super::about;
 
     #[test]
-    fn about_says_no_more_than_is_known() {
+    fn about_keeps_two_significant_digits() {
         let numbers = [0.0, 7.4, 42.4, 999.0, 1234.0, 238_765.0];
         assert_eq!(numbers.map(about), ["0", "7", "42", "1,000", "1,200", "240,000"]);
     }

@@ -7,7 +7,7 @@ use pg_limiter::Item;
 
 const MANY: usize = 10_000;
 
-/// What the callers of one measurement do.
+/// The calls of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {
@@ -39,25 +39,25 @@ impl Work {
     }
 }
 
-/// The keys that are asked for.
+/// The limit and the keys of the calls.
 pub(super) struct Target {
     limit: Arc<str>,
     keys: Vec<Arc<str>>,
 }
 
 impl Target {
-    /// Each kind of work has keys of its own.
+    /// Each kind of work has its own keys.
     pub(super) fn new(limit: &str, work: Work) -> Self {
         let keys = (0..work.keys()).map(|nth| format!("{work:?} {nth}").into()).collect();
         Self { limit: limit.into(), keys }
     }
 
-    /// Each key once.
+    /// Returns each key once.
     pub(super) fn each(&self) -> impl Iterator<Item = Item> {
         self.keys.iter().map(|key| self.item(key))
     }
 
-    /// Any of the keys, each as likely as the others.
+    /// Returns a random key. All keys are equally likely.
     pub(super) fn any(&self, dice: &mut Dice) -> Item {
         self.item(&self.keys[dice.roll(self.keys.len())])
     }
@@ -67,12 +67,12 @@ impl Target {
     }
 }
 
-/// Good enough to choose keys, and quick (xorshift).
+/// A fast random number generator (xorshift), good enough to choose keys.
 pub(super) struct Dice(u64);
 
 impl Dice {
     pub(super) const fn new(seed: u64) -> Self {
-        Self(seed | 1) // It would never leave 0.
+        Self(seed | 1) // The seed must not be 0, which the generator would never leave.
     }
 
     pub(super) fn roll(&mut self, sides: usize) -> usize {
@@ -82,9 +82,9 @@ impl Dice {
         ((u128::from(self.0) * sides as u128) >> 64) as usize
     }
 
-    /// Others, for another task.
+    /// Returns another generator, for another task.
     pub(super) fn another(&mut self) -> Self {
-        // Numbers in a row of this generator are far apart; those of two that begin alike are not.
+        // Generators with similar seeds return similar numbers at first, so the seed is multiplied.
         Self::new((self.roll(usize::MAX) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

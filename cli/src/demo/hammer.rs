@@ -11,11 +11,11 @@ const TASKS: u64 = 64;
 const CALLS: u64 = 16;
 const ALLOWS: u32 = 250;
 
-/// Many tasks on one key: exactly as many calls pass as the limit allows.
+/// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
-    screen.heading(5, "Exact under load", &format!("{TASKS} tasks at once on one key that has {ALLOWS} tokens"))?;
-    // So slow a rate that nothing flows in meanwhile.
+    screen.heading(5, "Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens"))?;
+    // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
     let limiter = stage.limiter(Limits::new().define("tickets", limit).map_err(CliError::usage)?);
 

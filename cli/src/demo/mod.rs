@@ -1,4 +1,4 @@
-//! `demo`: what the limits do, shown with real calls.
+//! `demo` shows what the limits do, with real calls.
 
 mod hammer;
 mod reservation;

@@ -7,10 +7,10 @@ use pg_limiter::{Item, Limit, Limits};
 
 const JOBS: usize = 5;
 
-/// Jobs that come all at once are told when to run, instead of being sent away.
+/// Jobs that come all at once get reservations for later times, instead of denials.
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
-    screen.heading(3, "Reservations", "2 jobs per second, at most 1 at once, the others wait as told")?;
+    screen.heading(3, "Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation")?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
     let limiter = stage.limiter(Limits::new().define("jobs", limit).map_err(CliError::usage)?);
 
@@ -20,7 +20,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
         let decision = limiter.limit(Item::global("jobs").reserve()).await?;
         let wait = decision.retry_after().unwrap_or_default();
         screen.line(format!(
-            "  job {job:<10} {}  told to wait {}, {:.1} tokens",
+            "  job {job:<10} {}  wait {}, {:.1} tokens left",
             screen.verdict(&decision),
             seconds(wait),
             decision.remaining()

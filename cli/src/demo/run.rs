@@ -9,7 +9,7 @@ pub(crate) async fn run(database: Database) -> Result<ExitCode, CliError> {
     let running = database.start_durable().await?;
     let stage = Stage::set(&running).await?;
     let shown = show(&stage).await;
-    // Whatever happened, nothing of the demo stays; but what happened first is what the user has to know.
+    // The schema is dropped in any case. If both steps fail, the first error is returned.
     let struck = stage.strike().await;
     shown.and(struck)?;
     Ok(ExitCode::SUCCESS)

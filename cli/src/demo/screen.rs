@@ -1,4 +1,4 @@
-//! Headings, verdicts and bars.
+//! Prints headings, verdicts and bars.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Screen {
     }
 }
 
-/// Milliseconds are enough here, rounded up: who comes back then is not early.
+/// Formats a time in milliseconds, rounded up, so that a call after that time is not too early.
 pub(super) fn seconds(time: Duration) -> String {
     if time >= MINUTE {
         return text::wait(time);
@@ -68,12 +68,12 @@ pub(super) fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
 }
 
-/// Rounded down.
+/// Formats tokens with one decimal, rounded down.
 fn tenths(tokens: f64) -> String {
     format!("{:.1}", (tokens * 10.0 + 1e-6).floor() / 10.0 + 0.0)
 }
 
-/// Two cells a token, so that halves can be seen.
+/// A bar with two cells for each token, so that half tokens are visible.
 fn bar(tokens: f64, capacity: f64) -> String {
     let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;
     let full = (tokens * 2.0 + 1e-6).floor().clamp(0.0, width as f64) as usize;

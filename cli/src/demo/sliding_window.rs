@@ -9,7 +9,7 @@ const RATE: f64 = 5.0;
 
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
-    screen.heading(2, "Sliding window", "at most 5 in the last 2 seconds, counted in quarters")?;
+    screen.heading(2, "Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 parts")?;
     let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
     let limiter = stage.limiter(Limits::new().define("searches", limit).map_err(CliError::usage)?);
 
@@ -20,7 +20,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
         screen.decision(&format!("call {call}"), &decision, RATE)?;
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
-    // The promise of a denial: at that time the same call passes.
+    // After its `retry_after`, the denied call is allowed.
     if let Some((at, wait)) = promise {
         tokio::time::sleep_until(at).await;
         let decision = limiter.limit(("searches", "u1")).await?;

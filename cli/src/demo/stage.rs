@@ -10,7 +10,7 @@ use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
 
 const CONNECTIONS: u32 = 8;
 
-/// Where the demo plays: a schema of its own.
+/// The demo's own schema.
 pub(super) struct Stage {
     pub(super) pool: PgPool,
     pub(super) schema: Schema,
@@ -19,7 +19,8 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// The name has the time in it, so that nothing that is there can be meant. (`pg_` is reserved.)
+    /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
+    /// reserved.)
     pub(super) async fn set(running: &Running) -> Result<Self, CliError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
@@ -33,7 +34,7 @@ impl Stage {
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
         let place = self.private_source.clone().unwrap_or_else(|| format!("your server, version {version}"));
         self.screen.line(format!("Every line below is a real call on {place}."))?;
-        self.screen.line(format!("Schema {}, dropped at the end.", self.schema))
+        self.screen.line(format!("The demo runs in the schema {}, and drops it at the end.", self.schema))
     }
 
     pub(super) fn limiter(&self, limits: Limits) -> Limiter {
@@ -52,6 +53,6 @@ impl Stage {
         self.pool.close().await;
         dropped
             .map(|_| ())
-            .map_err(|error| CliError::failed(format!("the schema {} could not be dropped: {error}", self.schema)))
+            .map_err(|error| CliError::failed(format!("cannot drop the schema {0}: {error}; drop it", self.schema)))
     }
 }

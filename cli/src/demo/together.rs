@@ -17,7 +17,7 @@ enum AppError {
     Failed,
 }
 
-/// Two limits and an app's own INSERT in one transaction: all or nothing.
+/// Two limits and the app's own INSERT in one transaction, all or nothing.
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
     screen.heading(
@@ -39,7 +39,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
         ("limit both, INSERT, COMMIT", false),
         ("limit both, INSERT, the app fails: ROLLBACK", true),
         ("limit both, INSERT, COMMIT", false),
-        ("once more", false),
+        ("the same again", false),
     ] {
         let result = limiter
             .transaction(async |tx| {
@@ -67,6 +67,6 @@ async fn state(stage: &Stage, limiter: &Limiter, table: &str) -> Result<String, 
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
     let user = limiter.peek(("per_user", "u1")).await?.remaining();
     let org = limiter.peek(("per_org", "o7")).await?.remaining();
-    // The trickle of an hourly rate is left out.
+    // Rounded down: the hourly rate refills a fraction of a token meanwhile.
     Ok(format!("rows {rows}   user {}   organisation {}", tokens(user.floor()), tokens(org.floor())))
 }

@@ -6,14 +6,14 @@ use pg_limiter::{Limit, Limits};
 
 const CAPACITY: f64 = 10.0;
 
-/// A bucket of tokens for each user, refilled every second, as in F. Pachot's article on rate limiting in YugabyteDB.
+/// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
     screen.heading(1, "Token bucket", "2 tokens per second for each user, at most 10")?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(CAPACITY);
     let limiter = stage.limiter(Limits::new().define("requests", limit).map_err(CliError::usage)?);
 
-    // As fast as one can see it, until the bucket is empty.
+    // One call after another, slow enough to watch, until the bucket is empty.
     for call in 1..=20 {
         let decision = limiter.limit(("requests", "franck")).await?;
         screen.decision(&format!("call {call}"), &decision, CAPACITY)?;

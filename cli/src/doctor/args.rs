@@ -7,22 +7,23 @@ use crate::length::parse_length;
 
 pub(crate) const DOCTOR_EXIT_CODES: &str = "\
 Exit codes:
-  0  nothing but `ok` and notes
-  1  there is a warning or a problem
-  2  a mistake in the arguments
-  3  the database is unavailable, or anything else failed
+  0  only `ok` and notes
+  1  a warning or a problem
+  2  an invalid argument
+  3  the database is unavailable, or something else failed
 
-Every transaction of it is READ ONLY. Connect as the application does: what is found is true for that role and that way.";
+Every transaction of `doctor` is READ ONLY. Use the URL of the application: the findings are valid for its role and its path to
+the server.";
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Where a tserver of YugabyteDB shows its flags [default: the database's host, port 9000]
+    /// Address of the web page of a YugabyteDB tserver, which shows its flags [default: the database's host, port 9000]
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) tserver: Option<Address>,
-    /// For how long a transaction may be open; where versions of rows pile up, no longer than 30s
+    /// Age from which an open transaction is reported, such as 5m; capped at 30s if old row versions pile up
     #[arg(long, value_name = "LENGTH", default_value = "5m", value_parser = parse_length)]
     pub(super) old_transaction: Duration,
-    /// Print JSON: an array of objects
+    /// Print a JSON array of objects, one per check
     #[arg(long)]
     pub(super) json: bool,
 }

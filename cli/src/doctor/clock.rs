@@ -1,4 +1,4 @@
-//! The database's clock, which is the only one that counts.
+//! Checks the database's clock, which is the only one that limits use.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use crate::doctor::session::Session;
 const READINGS: usize = 5;
 const TOO_FAR: f64 = 1.0;
 
-/// Seconds since the Unix epoch, and how long it took to learn them.
+/// One reading of both clocks, in seconds since the Unix epoch, and the time that it took.
 struct Reading {
     theirs: f64,
     ours: f64,
@@ -18,7 +18,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// How far their clock is ahead, if the answer took as long as the question.
+    /// How far the database's clock is ahead, if both directions took the same time.
     fn difference(&self) -> f64 {
         self.theirs - self.ours - self.round_trip.as_secs_f64() / 2.0
     }
@@ -37,24 +37,24 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
 
 fn judge(readings: &[Reading]) -> Finding {
     if readings.windows(2).any(|pair| pair[1].theirs <= pair[0].theirs) {
-        return Finding::problem("the database's clock does not go on").advise(
-            "Look at the clock of its machine: while it stands still or goes back, no tokens flow in and nothing is granted.",
-        );
+        return Finding::problem("the database's clock does not advance")
+            .advise("Check the clock of its machine: while it stands still or runs backwards, no tokens refill.");
     }
     let quickest = readings.iter().min_by_key(|reading| reading.round_trip);
     let Some(quickest) = quickest else {
-        return Finding::note("not looked at");
+        return Finding::note("not checked");
     };
     let difference = quickest.difference();
     let doubt = quickest.round_trip.as_secs_f64() / 2.0;
     let way = if difference < 0.0 { "behind" } else { "ahead of" };
-    let found = format!("the database's is {:.3} s {way} this machine's (to within {doubt:.3} s)", difference.abs());
+    let found =
+        format!("the database's clock is {:.3} s {way} this machine's (to within {doubt:.3} s)", difference.abs());
     if difference.abs() - doubt <= TOO_FAR {
         return Finding::ok(found);
     }
     Finding::warning(found)
-        .advise("Only the database's clock counts, and waits are told as lengths, so limits are right all the same; but look")
-        .advise("which clock is wrong: windows with a `start` and the `run_at` of jobs are moments of the database's.")
+        .advise("Only the database's clock counts, and waits are returned as durations, so limits are still exact. But check")
+        .advise("which clock is wrong: the `start` of windows and the `run_at` of jobs refer to the database's clock.")
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
     fn half_the_round_trip_is_taken_off() {
         let found = judge(&[reading(100.25, 100.0, 500), reading(101.1, 101.0, 100)]);
         assert_eq!(found.state, State::Ok);
-        assert_eq!(found.found, "the database's is 0.050 s ahead of this machine's (to within 0.050 s)");
+        assert_eq!(found.found, "the database's clock is 0.050 s ahead of this machine's (to within 0.050 s)");
         // Half of a slow round trip may be the whole difference.
         assert_eq!(judge(&[reading(98.5, 100.0, 4000)]).state, State::Warning);
         assert_eq!(judge(&[reading(101.5, 100.0, 4000)]).state, State::Ok);

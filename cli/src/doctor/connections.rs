@@ -1,4 +1,4 @@
-//! Bounds of the server that callers meet.
+//! Checks connection limits, timeouts and lock settings of the server.
 
 use sqlx::Row;
 
@@ -9,12 +9,12 @@ use crate::doctor::settings::Settings;
 const NEARLY_ALL: f64 = 0.8;
 const TIMEOUTS: [&str; 4] =
     ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"];
-/// Milliseconds: one that is shorter ends calls that only wait for their turn.
+/// Milliseconds. A shorter timeout ends calls that only wait for a row lock.
 const SHORT: i64 = 1000;
 const USUAL_PREDICATE_LOCKS: i64 = 64;
 const USUAL_DEADLOCK_TIMEOUT: i64 = 1000;
 
-/// The tightest of three bounds.
+/// Checks the tightest of three bounds on connections.
 pub(super) async fn connections(session: &mut Session, settings: &Settings) -> Result<Finding, sqlx::Error> {
     let sql = "SELECT (SELECT coalesce(sum(numbackends), 0)::bigint FROM pg_stat_database), \
                (SELECT d.datconnlimit::bigint FROM pg_database AS d WHERE d.datname = current_database()), \
@@ -32,22 +32,22 @@ pub(super) async fn connections(session: &mut Session, settings: &Settings) -> R
     Ok(judge(bounds))
 }
 
-/// What is bounded, the bound (negative: none), and how many there are.
+/// Each bound: its name, the most connections (negative: unbounded), and the connections in use.
 fn judge(bounds: [(&str, i64, i64); 3]) -> Finding {
     let share = |most: i64, used: i64| used as f64 / most.max(1) as f64;
     let bounded = bounds.into_iter().filter(|(_, most, _)| *most >= 0);
     let tightest =
         bounded.max_by(|(_, most, used), (_, other, others)| share(*most, *used).total_cmp(&share(*other, *others)));
     let Some((what, most, used)) = tightest else {
-        return Finding::ok("not bounded");
+        return Finding::ok("unbounded");
     };
-    let found = format!("{used} of the {most} {what} are taken");
+    let found = format!("{used} of the {most} connections {what} are in use");
     if share(most, used) < NEARLY_ALL {
         return Finding::ok(found);
     }
     Finding::warning(found)
-        .advise("A limiter takes up to two connections for each of its lanes, besides your pool. Use fewer (lanes: 1, smaller")
-        .advise("pools, Connections::Pool), or raise the bound.")
+        .advise("A limiter opens up to two connections per lane, in addition to your pool. Use fewer (lanes: 1, smaller pools,")
+        .advise("Connections::Pool), or raise the bound.")
 }
 
 pub(super) fn timeouts(settings: &Settings) -> Finding {
@@ -62,14 +62,12 @@ pub(super) fn timeouts(settings: &Settings) -> Finding {
     if !short.is_empty() {
         let short = short.join(", ");
         return Finding::warning(found)
-            .advise(format!(
-                "{short}: less than a second ends transactions that only wait for their turn at a row. Raise it;"
-            ))
-            .advise("the limiter bounds its own statements by LimiterConfig::retry, whatever statement_timeout is.");
+            .advise(format!("{short}: less than a second ends transactions that only wait for a row lock. Raise it:"))
+            .advise("LimiterConfig::retry bounds the limiter's own statements, whatever statement_timeout is.");
     }
     if settings.number("idle_in_transaction_session_timeout") == Some(0) {
         return Finding::note(found)
-            .advise("A client that hangs in a transaction keeps the rows that it took tokens from locked. To end it:")
+            .advise("A client that hangs in a transaction keeps the rows locked that it took tokens from. To end such transactions:")
             .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min';");
     }
     Finding::ok(found)
@@ -81,7 +79,9 @@ pub(super) fn locks(settings: &Settings) -> Finding {
     if settings.number("max_pred_locks_per_transaction").is_some_and(|most| most < USUAL_PREDICATE_LOCKS) {
         finding = finding.and(
             Finding::warning("few predicate locks")
-                .advise("SERIALIZABLE transactions run out of them, or lock whole pages and conflict without need: set")
+                .advise(
+                    "SERIALIZABLE transactions run out of them, or lock whole pages and conflict unnecessarily. Set",
+                )
                 .advise(format!(
                     "max_pred_locks_per_transaction = {USUAL_PREDICATE_LOCKS} or more in postgresql.conf."
                 )),
@@ -89,8 +89,8 @@ pub(super) fn locks(settings: &Settings) -> Finding {
     }
     if settings.number("deadlock_timeout").is_some_and(|milliseconds| milliseconds < USUAL_DEADLOCK_TIMEOUT / 10) {
         finding = finding.and(
-            Finding::note("who waits for a row looks for deadlocks very soon")
-                .advise("Looking is expensive, and waits at a hot row are no deadlocks: 1s is usual."),
+            Finding::note("transactions that wait for a row check for deadlocks very early")
+                .advise("The check is expensive, and a wait for a hot row is not a deadlock: 1s is usual."),
         );
     }
     finding
@@ -104,9 +104,12 @@ mod tests {
     #[test]
     fn the_tightest_bound_counts() {
         let finding = judge([("of the server", 100, 50), ("of the database", -1, 50), ("of the role", 10, 8)]);
-        assert_eq!((finding.state, finding.found.as_str()), (Warning, "8 of the 10 of the role are taken"));
+        assert_eq!(
+            (finding.state, finding.found.as_str()),
+            (Warning, "8 of the 10 connections of the role are in use")
+        );
         let finding = judge([("of the server", 100, 79), ("of the database", -1, 50), ("of the role", -1, 8)]);
-        assert_eq!((finding.state, finding.found.as_str()), (Ok, "79 of the 100 of the server are taken"));
+        assert_eq!((finding.state, finding.found.as_str()), (Ok, "79 of the 100 connections of the server are in use"));
         assert_eq!(judge([("a", -1, 1), ("b", 0, 1), ("c", -1, 1)]).state, Warning);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether what is committed stays, and whether it can be written at all.
+//! Checks whether commits are durable, and whether transactions can write.
 
 use sqlx::Row;
 
@@ -8,15 +8,15 @@ use crate::doctor::settings::Settings;
 
 pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
     if yugabyte {
-        return Finding::ok("a commit is on most replicas of its tablet: YugabyteDB's own, whatever the settings say");
+        return Finding::ok("YugabyteDB commits to most replicas of a tablet, whatever these settings are");
     }
     let told = |name| settings.told(name);
     let mut finding = Finding::ok(["synchronous_commit", "fsync", "full_page_writes"].map(told).join(", "));
     if settings.get("synchronous_commit") == Some("off") {
         finding = finding.and(
-            Finding::warning("answers are given before the disk has them")
-                .advise("After a crash of the server, the tokens of the last moments are there again. If that is meant, set")
-                .advise("LimiterConfig::durability to Durability::Relaxed, and synchronous_commit to on for the others:")
+            Finding::warning("decisions are returned before they are on disk")
+                .advise("After a crash of the server, tokens taken in the last moments are available again. If you want this, set")
+                .advise("LimiterConfig::durability to Durability::Relaxed, and set synchronous_commit to on for everything else:")
                 .advise("ALTER ROLE app_role SET synchronous_commit = on; -- or ALTER DATABASE, or postgresql.conf"),
         );
     }
@@ -39,8 +39,8 @@ pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
 pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Result<Finding, sqlx::Error> {
     let standby: bool = session.row("SELECT pg_is_in_recovery()").await?.try_get(0)?;
     if standby {
-        return Ok(Finding::problem("this is a standby: nothing can be taken here").advise(
-            "Name the primary in the URL. Behind a list of hosts or a balancer, ask for the one that writes.",
+        return Ok(Finding::problem("this is a standby: it cannot take tokens").advise(
+            "Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes.",
         ));
     }
     if settings.get("default_transaction_read_only") == Some("on") {

@@ -1,4 +1,4 @@
-//! How the connection is encrypted, and whether the server's certificate is checked.
+//! Checks whether the connection is encrypted, and whether the server's certificate is verified.
 
 use std::net::IpAddr;
 
@@ -26,16 +26,16 @@ fn judge(encrypted: Option<String>, is_local: bool, is_verified: bool) -> Findin
         Some(how) if is_verified => Finding::ok(format!("{how}; the server's certificate is checked")),
         Some(how) if is_local => Finding::ok(format!("{how}; the server is on this machine")),
         Some(how) => Finding::note(format!("{how}; the server's certificate is not checked"))
-            .advise("Another server could answer in its place, and read passwords.")
+            .advise("Another server could impersonate it and read passwords.")
             .advise(VERIFY),
         None if is_local => Finding::ok("not encrypted; the server is on this machine"),
-        None => Finding::note("not encrypted, on the last leg to the server")
-            .advise("The network can read keys and balances. If the server has TLS, ask for it.")
+        None => Finding::note("not encrypted on the last hop to the server")
+            .advise("Keys and balances can be read on the network. If the server supports TLS, use it.")
             .advise(VERIFY),
     }
 }
 
-/// By its name: where a tunnel or a pooler listens here, the rest of the way is not seen.
+/// Decides by the name of the host. It cannot see the rest of the path behind a local tunnel or pooler.
 fn is_local(host: &str) -> bool {
     host == "localhost" || host.starts_with('/') || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }

@@ -1,4 +1,4 @@
-//! Which engine it is, by what it says of itself.
+//! Identifies the engine by its version string.
 
 use sqlx::Row;
 
@@ -6,13 +6,13 @@ use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::text::shown;
 
-/// Of PostgreSQL: those that the tests pass on.
+/// The oldest and the newest version of PostgreSQL that the tests pass on.
 const OLDEST: u32 = 13;
 const NEWEST: u32 = 18;
-/// The SQL runs, and the engine itself is given up.
+/// The oldest version that runs the SQL. PostgreSQL itself no longer supports it.
 const OLDEST_THAT_RUNS: u32 = 11;
 const OLDEST_YUGABYTE: (u32, u32) = (2024, 2);
-/// What speaks the protocol and is another engine, by a word in its version.
+/// Other engines that speak the protocol, by a word in their version string.
 const OTHERS: [&str; 8] =
     ["CockroachDB", "Redshift", "Greenplum", "Materialize", "RisingWave", "CrateDB", "QuestDB", "Spanner"];
 
@@ -24,7 +24,7 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// Of what `version()` returns.
+    /// Parses the result of `version()`.
     pub(super) fn parse(text: &str) -> Self {
         let other = || Self::Other(shown(text, 80));
         if let Some(name) = OTHERS.iter().find(|name| text.contains(**name)) {
@@ -58,22 +58,24 @@ impl Engine {
                 match *major {
                     OLDEST..=NEWEST => Finding::ok(found),
                     OLDEST_THAT_RUNS..OLDEST => {
-                        Finding::warning(format!("{found}: the SQL runs, but it is not supported"))
+                        Finding::warning(format!("{found}: the SQL runs, but this version is not supported"))
                             .advise(format!("Update to PostgreSQL {OLDEST} or later."))
                     }
                     0..OLDEST_THAT_RUNS => Finding::problem(format!("{found} is too old"))
                         .advise(format!("Update to PostgreSQL {OLDEST} or later.")),
-                    _ => Finding::note(format!("{found} is newer than this release was tested with ({NEWEST})"))
-                        .advise("Look for a newer release of pg-limiter."),
+                    _ => Finding::note(format!(
+                        "{found} is newer than the versions that this release was tested with (up to {NEWEST})"
+                    ))
+                    .advise("Check for a newer release of pg-limiter."),
                 }
             }
-            Self::Yugabyte { release, version } if *release >= OLDEST_YUGABYTE => {
-                Finding::note(format!("YugabyteDB {version}: pg-limiter is designed for it, and was not run on it"))
-            }
+            Self::Yugabyte { release, version } if *release >= OLDEST_YUGABYTE => Finding::note(format!(
+                "YugabyteDB {version}: pg-limiter is designed for it, but has not been run on it"
+            )),
             Self::Yugabyte { version, .. } => Finding::problem(format!("YugabyteDB {version} is too old"))
                 .advise("Update to YugabyteDB 2024.2 or later."),
             Self::Other(name) => Finding::problem(format!("{name}: not supported")).advise(
-                "Use PostgreSQL, or YugabyteDB: the functions are PL/pgSQL and rely on row locks as these have them.",
+                "Use PostgreSQL or YugabyteDB: the functions are written in PL/pgSQL and rely on their row locks.",
             ),
         }
     }

@@ -1,12 +1,12 @@
-/// How it is.
+/// The state that a check found, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     Ok,
-    /// Worth to know, or not to be found out.
+    /// Worth knowing, or could not be checked.
     Note,
-    /// It works, less well than it could, or not for ever.
+    /// It works, but not as well as it could, or not indefinitely.
     Warning,
-    /// It does not work, or loses data.
+    /// It does not work, or it can lose data.
     Problem,
 }
 
@@ -21,12 +21,12 @@ impl State {
     }
 }
 
-/// What a check has found, and what to do.
+/// The result of a check, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) state: State,
     pub(super) found: String,
-    /// A line each.
+    /// Lines of advice.
     pub(super) advice: Vec<String>,
 }
 
@@ -51,13 +51,13 @@ impl Finding {
         Self::new(State::Problem, found)
     }
 
-    /// A line of what to do.
+    /// Adds a line of advice.
     pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
         self.advice.push(advice.into());
         self
     }
 
-    /// Something besides, which is as bad as this or worse.
+    /// Adds another result to this one. The worse state of the two applies.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.state = self.state.max(other.state);
         self.found = format!("{}; {}", self.found, other.found);

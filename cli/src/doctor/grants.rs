@@ -1,4 +1,4 @@
-//! Which of the functions the connected role may call.
+//! Checks which of the functions the connected role may call.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::doctor::finding::Finding;
 use crate::doctor::rights::Role;
 use crate::doctor::session::Session;
 
-/// Functions that are granted together, each with how many arguments it has where there are two of its name.
+/// Functions that are granted together, each with its number of arguments if its name is overloaded.
 struct Group {
     what: &'static str,
     functions: &'static [(&'static str, Option<i64>)],
@@ -57,11 +57,11 @@ const QUEUE: Group = Group {
     ],
 };
 
-/// The functions that are there, by name and number of arguments: whether the role may call them.
+/// Whether the role may call each existing function, by name and number of arguments.
 struct Allowed(BTreeMap<(String, i64), bool>);
 
 impl Allowed {
-    /// As a GRANT names them. What is not there is missed elsewhere.
+    /// The functions that the role may not call, as a GRANT names them. Another check reports missing functions.
     fn refused(&self, group: &Group, session: &Session) -> Vec<String> {
         let refused = |(name, arguments): &(&'static str, Option<i64>)| {
             let of_name =
@@ -72,7 +72,7 @@ impl Allowed {
     }
 }
 
-/// There are two of one name only, and their arguments are texts.
+/// The name of a function in a GRANT. Only one name is overloaded, and its arguments are of type text.
 fn callable(session: &Session, name: &str, arguments: i64) -> String {
     match (name, arguments) {
         ("rate_limit_reset", 1) => format!("{}(text)", session.table(name)),
@@ -104,8 +104,8 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
     })
 }
 
-/// The roles that have privileges on the limiter's objects besides the owner, with how many functions they may call and on how
-/// many tables they have something.
+/// The roles other than the owner that have privileges on the limiter's objects, with the number of functions they may call
+/// and of tables they have privileges on.
 async fn grantees(session: &mut Session) -> Result<Vec<String>, sqlx::Error> {
     let schema = session.schema_literal();
     let sql = format!(
@@ -136,8 +136,8 @@ async fn grantees(session: &mut Session) -> Result<Vec<String>, sqlx::Error> {
 
 fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Finding {
     if let Some(found) = role.may_do_all() {
-        return Finding::note(format!("{found}: what the application's role may do is not seen"))
-            .advise("Give the URL that the application uses.");
+        return Finding::note(format!("{found}: the privileges of the application's role are not checked"))
+            .advise("Use the URL of the application.");
     }
     let name = &role.name;
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));

@@ -1,4 +1,4 @@
-//! Rows that equal no row, which `prune` removes.
+//! Checks for idle rows: they mean the same as no row, and `prune` removes them.
 
 use sqlx::Row;
 
@@ -7,11 +7,11 @@ use crate::doctor::session::Session;
 use crate::doctor::table::count;
 
 const CLOCK: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
-/// Pages of a table that is counted as a whole, and about how many of a larger one are looked at.
+/// A table of up to this many pages is counted whole. In a larger table, about this many pages are sampled.
 const PAGES: f64 = 1024.0;
-/// Rows that are looked at on an engine that has no pages to draw from.
+/// The number of rows to read on an engine that cannot sample pages.
 const ROWS: u32 = 20_000;
-/// Fewer idle rows than this are no load.
+/// Fewer idle rows than this do not matter.
 const MANY: f64 = 10_000.0;
 
 pub(super) async fn check(session: &mut Session, yugabyte: bool) -> Result<Finding, sqlx::Error> {
@@ -50,7 +50,7 @@ fn judge(rows: f64, idle: f64, how: How) -> Finding {
     let about = match how {
         How::Counted => "",
         How::Estimated => "about ",
-        How::First => "of the first rows, ",
+        How::First => "in a sample, ",
     };
     let share = if rows > 0.0 { idle / rows } else { 0.0 };
     let (rows, idle) = (rows.round(), idle.round());
@@ -60,7 +60,7 @@ fn judge(rows: f64, idle: f64, how: How) -> Finding {
         return Finding::ok(found);
     }
     Finding::warning(found)
-        .advise("Run pg-limiter prune, or limiter.prune(), every hour or more often (from cron): it waits for nobody.")
+        .advise("Run pg-limiter prune, or limiter.prune(), every hour or more often (from cron): it skips locked rows.")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether the isolation level that is asked for is the one in force.
+//! Checks whether the requested isolation level is in force.
 
 use sqlx::Row;
 
@@ -14,7 +14,7 @@ pub(super) async fn check(session: &mut Session, yugabyte: bool) -> Result<Findi
     Ok(judge(&serializable, &read_committed))
 }
 
-/// YugabyteDB names a level that it does not keep to; there a function knows better.
+/// The isolation level in force. The setting of YugabyteDB may name another level, so a function is queried there.
 async fn in_force(session: &mut Session, level: &str, yugabyte: bool) -> Result<String, sqlx::Error> {
     let sql = if yugabyte {
         "SELECT yb_get_effective_transaction_isolation_level()::text"
@@ -27,15 +27,15 @@ async fn in_force(session: &mut Session, level: &str, yugabyte: bool) -> Result<
 
 fn judge(serializable: &str, read_committed: &str) -> Finding {
     if serializable != SERIALIZABLE {
-        return Finding::problem(format!("SERIALIZABLE is {serializable} here"))
-            .advise("Let the server, or the pooler before it, keep to the isolation level of BEGIN.");
+        return Finding::problem(format!("SERIALIZABLE transactions run as {serializable} here"))
+            .advise("Configure the server, or the pooler in front of it, to keep the isolation level of BEGIN.");
     }
     if read_committed != READ_COMMITTED {
-        return Finding::warning(format!("SERIALIZABLE is in force, READ COMMITTED is {read_committed} here"))
-            .advise("Keep to Isolation::Serializable, or set the tserver flag yb_enable_read_committed_isolation=true:")
-            .advise("without it READ COMMITTED transactions that meet on a row fail instead of waiting.");
+        return Finding::warning(format!("SERIALIZABLE is in force, but READ COMMITTED is {read_committed} here"))
+            .advise("Use Isolation::Serializable, or set the tserver flag yb_enable_read_committed_isolation=true:")
+            .advise("without it, READ COMMITTED transactions that need the same row fail instead of waiting.");
     }
-    Finding::ok("SERIALIZABLE and READ COMMITTED are in force where they are asked for")
+    Finding::ok("SERIALIZABLE and READ COMMITTED are in force when requested")
 }
 
 #[cfg(test)]

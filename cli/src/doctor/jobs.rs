@@ -1,4 +1,4 @@
-//! The jobs of the queues: what is dead, late, or left behind.
+//! Checks for jobs that are dead, late or abandoned.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::doctor::table::count;
 use crate::text::age;
 
 const LATE: Duration = Duration::from_secs(60);
-/// Workers remove ended jobs after a day, unless told otherwise.
+/// By default, workers remove ended jobs after a day.
 const LONG_ENDED: Duration = Duration::from_secs(2 * 86_400);
 const MANY_ENDED: i64 = 10_000;
 
@@ -19,13 +19,13 @@ const MANY_ENDED: i64 = 10_000;
 struct Jobs {
     all: i64,
     waiting: i64,
-    /// For how long the oldest of them has.
+    /// For how long the oldest of them has been waiting.
     oldest: Option<i64>,
     running: i64,
     dead: i64,
-    /// How late the latest job is that nobody has begun.
+    /// How overdue the most overdue job is that has not started.
     late: Option<i64>,
-    /// How long ago a lease ran out that nobody took over.
+    /// How long ago the oldest expired lease ended. No worker has taken over its job.
     lapsed: Option<i64>,
     long_ended: i64,
 }
@@ -66,28 +66,29 @@ fn judge(jobs: &Jobs) -> Finding {
     let mut finding = Finding::ok(format!("{waiting} waiting{oldest}, {running} running, {dead} dead, {ended} ended"));
     if let Some(late) = jobs.late.map(micros).filter(|late| *late >= LATE) {
         finding = finding.and(
-            Finding::warning(format!("the latest should have begun {} ago", age(late)))
-                .advise("Run workers of its queue, or more of them; see pg-limiter queue ls. (A job is late, too, while a third")
-                .advise("party has asked its group to wait, or its limit's tokens go to jobs that are tried again.)"),
+            Finding::warning(format!("the most overdue job should have begun {} ago", age(late)))
+                .advise("Run workers for its queue, or more of them; see pg-limiter queue ls. (A job is also late while a third")
+                .advise("party has asked its group to wait, or while the tokens of its limit go to retried jobs.)"),
         );
     }
     if let Some(lapsed) = jobs.lapsed.map(micros).filter(|lapsed| *lapsed >= LATE) {
         finding = finding.and(
-            Finding::warning(format!("a lease ran out {} ago, and nobody took the job over", age(lapsed)))
-                .advise("Its worker has died: run another worker of its queue."),
+            Finding::warning(format!("a lease expired {} ago, and no worker took over the job", age(lapsed)))
+                .advise("Its worker has died: run another worker for its queue."),
         );
     }
     if jobs.dead > 0 {
         finding = finding.and(
-            Finding::warning("dead jobs stay until somebody decides")
-                .advise("pg-limiter queue ls --state dead lists them. Run them again (pg-limiter queue requeue) or remove them")
-                .advise("(pg-limiter queue discard, or pg-limiter prune --dead-older-than 30d from time to time)."),
+            Finding::warning("dead jobs stay until you requeue or discard them")
+                .advise("pg-limiter queue ls --state dead lists them. Requeue them (pg-limiter queue requeue), or remove them")
+                .advise("(pg-limiter queue discard, or pg-limiter prune --dead-older-than 30d from cron)."),
         );
     }
     if jobs.long_ended >= MANY_ENDED {
         finding = finding.and(
-            Finding::note(format!("{} of them ended long ago", count(jobs.long_ended)))
-                .advise("A worker removes them after WorkerConfig::keep_ended; without one, call queue.prune()."),
+            Finding::note(format!("{} ended jobs are more than 2 days old", count(jobs.long_ended))).advise(
+                "Workers remove them after WorkerConfig::keep_ended; if you run no worker, call queue.prune().",
+            ),
         );
     }
     finding

@@ -1,4 +1,4 @@
-//! `doctor`: looks at a database and its limiter, and changes nothing.
+//! The command `doctor`: examines a database and its limiter, and changes nothing.
 
 mod args;
 mod clock;

@@ -1,4 +1,4 @@
-//! All findings, as text and as JSON.
+//! The report of all findings, as text and as JSON.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ impl Report {
         self.0.extend(findings);
     }
 
-    /// A check that the database refuses is no reason to end; a lost connection is.
+    /// Adds a note if the database refused the check, and returns `None`. A lost connection ends the run.
     pub(super) fn made<T>(
         &mut self,
         check: &'static str,
@@ -28,8 +28,8 @@ impl Report {
         match result {
             Ok(made) => Ok(Some(made)),
             Err(error @ (sqlx::Error::Database(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound)) => {
-                let finding = Finding::note(format!("not looked at: {}", Error::database_message(&error))).advise(
-                    "Run this as the tables' owner, or as a role that has pg_monitor and may read the tables, too.",
+                let finding = Finding::note(format!("not checked: {}", Error::database_message(&error))).advise(
+                    "Run doctor as the owner of the tables, or as a role that has pg_monitor and may read the tables.",
                 );
                 self.add(check, finding);
                 Ok(None)
@@ -63,7 +63,7 @@ impl Report {
             |(check, finding): &(&'static str, Finding)| vec![finding.state.as_str().to_owned(), (*check).to_owned()];
         let heads: Vec<Vec<String>> = self.0.iter().map(head).collect();
         let width = heads.iter().map(|head| head[1].len()).max().unwrap_or_default();
-        // In columns of their own: what was found is not padded.
+        // Only the first two columns are padded.
         let padded = heads.iter().map(|head| format!("{:<7}  {:<width$}", head[0], head[1]));
         let mut lines = Vec::new();
         for (head, (_, finding)) in padded.zip(&self.0) {

@@ -1,11 +1,11 @@
-//! What the connected role may do to the tables by hand: nothing, if it is not their owner.
+//! Checks what the connected role may do to the tables directly. A role that is not their owner should have no such rights.
 
 use sqlx::Row;
 
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 
-/// Who is connected.
+/// The connected role.
 #[derive(Debug)]
 pub(super) struct Role {
     pub(super) name: String,
@@ -30,7 +30,7 @@ impl Role {
         })
     }
 
-    /// `None` for one with rights of its own only.
+    /// Describes a superuser or the owner of the tables. Returns `None` for any other role.
     pub(super) fn may_do_all(&self) -> Option<String> {
         let as_what = match (self.superuser, self.owner) {
             (true, _) => "a superuser",
@@ -43,8 +43,8 @@ impl Role {
 
 pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding, sqlx::Error> {
     if let Some(found) = role.may_do_all() {
-        return Ok(Finding::note(format!("{found}, who may do everything by hand")).advise(
-            "Let the application connect as a role that has EXECUTE on the functions only (guide: migrations, privileges).",
+        return Ok(Finding::note(format!("{found}, and may change every table by hand")).advise(
+            "Connect the application as a role that has only EXECUTE on the functions (guide: migrations, privileges).",
         ));
     }
     let sql = format!(
@@ -72,7 +72,7 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
         let tables = writes.join(", ");
         return Ok(Finding::warning(format!("the role {name} may change {tables} by hand"))
             .advise(format!("REVOKE INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER ON {tables} FROM {quoted};"))
-            .advise("(or from the role that it has it from): the functions run as their owner, and need none of it."));
+            .advise("(Or revoke them from the role that it inherits them from.) The functions run as their owner: callers need no rights on tables."));
     }
     Ok(match reads.as_slice() {
         [] => Finding::ok(format!("the role {name} can neither read nor change the tables by hand")),

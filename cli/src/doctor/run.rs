@@ -27,7 +27,7 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
     let mut session = Session { connection: door.connection, schema: running.schema().clone() };
     let mut report = Report::default();
     examine(&args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
-        CliError::failed(format!("the database could not be looked at: {}", Error::database_message(&error)))
+        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
     })?;
     let _ = session.connection.close().await;
     let code = report.exit_code();
@@ -38,11 +38,11 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
     }
 }
 
-/// The way in.
+/// The connection, and the options that it was opened with.
 struct Door {
     connection: PgConnection,
     options: PgConnectOptions,
-    /// What a pooler said against the driver's own settings.
+    /// The error with which a pooler rejected the driver's own start-up settings.
     refused: Option<String>,
 }
 
@@ -95,11 +95,11 @@ async fn flags(args: &DoctorArgs, engine: &Engine, options: &PgConnectOptions, r
         let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(options.get_host()));
         report.extend(tserver_flags::check(&address).await);
     } else if args.tserver.is_some() {
-        report.add("tserver flags", Finding::note("not looked at: only YugabyteDB has tservers"));
+        report.add("tserver flags", Finding::note("not checked: only YugabyteDB has tservers"));
     }
 }
 
-/// What the limiter has in this database.
+/// Checks the limiter's objects in this database.
 async fn limiter(
     args: &DoctorArgs,
     session: &mut Session,
@@ -126,7 +126,7 @@ async fn limiter(
     }
     let mut piles_up = false;
     if yugabyte {
-        let found = "not looked at: YugabyteDB keeps rows in another way, without dead rows and vacuum";
+        let found = "not checked: YugabyteDB stores rows differently, without dead rows and vacuum";
         report.add("table", Finding::note(found));
     } else {
         let table = Table::read(session, "rate_limits").await;

@@ -1,4 +1,4 @@
-//! The limiter's tables and functions: are they there, of which version, and as this release ships them.
+//! Checks whether the limiter's tables and functions exist, are up to date, and match this release.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use pg_limiter::migrate::{Drift, MigrateError, Migrator, functions, migrations};
 
 const HISTORY: &str = "rate_limits_migrations";
 
-/// The limiter's tables in the database.
+/// The names of the limiter's tables in the schema.
 pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sqlx::Error> {
     let sql = format!(
         "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
@@ -32,13 +32,13 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     let schema = session.schema.clone();
     let migrate = migrate(&schema);
     if !tables.contains("rate_limits") {
-        let found = format!("the schema \"{schema}\" has no tables of the limiter; what is in them was not looked at");
-        return Ok(Finding::problem(found).advise(format!("{migrate}, or name another schema with --schema.")));
+        let found =
+            format!("the schema \"{schema}\" does not contain the tables of the limiter, so they were not checked");
+        return Ok(Finding::problem(found).advise(format!("{migrate}, or select another schema with --schema.")));
     }
     if !tables.contains(HISTORY) {
-        let found = format!(
-            "the schema \"{schema}\" was not migrated by pg-limiter, but by printed SQL: its version is not known"
-        );
+        let found =
+            format!("the schema \"{schema}\" was migrated with printed SQL, not by pg-limiter: its version is unknown");
         return Ok(Finding::note(found));
     }
     let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
@@ -48,14 +48,14 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     Ok(if version < newest {
         Finding::warning(format!("{found}, the newest is {newest}")).advise(format!("{migrate}."))
     } else if version > newest {
-        Finding::note(format!("{found}, and this release knows versions up to {newest}"))
+        Finding::note(format!("{found}, but this release knows only versions up to {newest}"))
             .advise("A newer release has migrated it. Update pg-limiter.")
     } else {
         Finding::ok(format!("{found}, the newest"))
     })
 }
 
-/// The differences between the database and this release: the findings on functions, tables, owners and privileges.
+/// Compares the database with this release. Returns the findings on functions, tables, owners and privileges.
 pub(super) async fn drift(session: &mut Session) -> Result<Vec<(&'static str, Finding)>, sqlx::Error> {
     let schema = session.schema.clone();
     let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";
@@ -92,7 +92,7 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
             "functions",
             finding(
                 of_functions,
-                format!("{}: it creates or replaces them, and keeps what was granted on them.", migrate(&session.schema)),
+                format!("{}: it creates or replaces them, and keeps their grants.", migrate(&session.schema)),
                 format!("all {shipped} functions are those of this release"),
             ),
         ),
@@ -100,17 +100,17 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
             "tables",
             finding(
                 of_tables,
-                "Restore them by hand: migrate changes no table that is there. (SET LOGGED; ALTER COLUMN .. TYPE.)".to_owned(),
-                "all tables, columns and indexes are as the migrations make them".to_owned(),
+                "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables.".to_owned(),
+                "all tables, columns and indexes match the migrations".to_owned(),
             ),
         ),
         (
             "owners",
             finding(
                 of_owners,
-                "Remove what other roles made, and revoke CREATE on the schema from them; or migrate into a schema of its own."
+                "Remove objects that other roles created, and revoke CREATE on the schema from them; or migrate into a new schema."
                     .to_owned(),
-                "all objects have one owner, and no other role can put an object beside them".to_owned(),
+                "all objects have one owner, and no other role can create objects in the schema".to_owned(),
             ),
         ),
         ("privileges", privileges(session, drift)),

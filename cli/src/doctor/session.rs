@@ -1,5 +1,5 @@
-//! Questions to the database, each in a read-only transaction of its own, as one message: so that it works through a
-//! pooler, too, and one that is refused leaves nothing behind.
+//! Queries the database. Each query is one message with its own read-only transaction, so that it works through a pooler,
+//! and a failed query leaves no open transaction behind.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use pg_limiter::Schema;
 
-/// Patience is short: the database has other things to do. Nobody's function stands in for one of the engine.
+/// Short timeouts limit the load on the database. The search path prevents user functions from replacing built-in ones.
 const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
                       SET LOCAL search_path = pg_catalog, pg_temp";
 
-/// Longer than the server's own bound.
+/// Client timeout, longer than the server's own.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Session {
@@ -22,7 +22,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// The first row of the answer.
+    /// Returns the first row.
     pub(super) async fn row(&mut self, sql: &str) -> Result<PgRow, sqlx::Error> {
         self.rows(sql).await?.into_iter().next().ok_or(sqlx::Error::RowNotFound)
     }
@@ -36,14 +36,14 @@ impl Session {
             .await
     }
 
-    /// Without bounds that would show in the answer, or that another engine may not know.
+    /// Runs a query without [`BOUNDS`]: they would change the settings that it reads, and other engines may not know them.
     pub(super) async fn plain_rows(&mut self, sql: &str) -> Result<Vec<PgRow>, sqlx::Error> {
         ask(&mut self.connection, &format!("BEGIN READ ONLY; {sql}; ROLLBACK")).await
     }
 
-    /// The name of one of the limiter's tables, as SQL.
+    /// The name of an object in the limiter's schema, as SQL.
     pub(super) fn table(&self, name: &str) -> String {
-        // What needs no quotes has none: people read this.
+        // Omit unneeded quotes, because people read this.
         if self.schema.name() == "public" {
             format!("public.{name}")
         } else {
@@ -51,13 +51,13 @@ impl Session {
         }
     }
 
-    /// The schema's name as a string of SQL.
+    /// The name of the schema as an SQL string.
     pub(super) fn schema_literal(&self) -> String {
         literal(self.schema.name())
     }
 }
 
-/// A message that begins a transaction and ends it.
+/// Sends a message that begins and ends a transaction.
 pub(super) async fn ask(connection: &mut PgConnection, message: &str) -> Result<Vec<PgRow>, sqlx::Error> {
     let no_answer = || Error::new(ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"));
     tokio::time::timeout(PATIENCE, send(connection, message)).await.unwrap_or_else(|_| Err(no_answer().into()))
@@ -66,13 +66,13 @@ pub(super) async fn ask(connection: &mut PgConnection, message: &str) -> Result<
 async fn send(connection: &mut PgConnection, message: &str) -> Result<Vec<PgRow>, sqlx::Error> {
     let result = sqlx::raw_sql(AssertSqlSafe(message.to_owned())).fetch_all(&mut *connection).await;
     if let Err(sqlx::Error::Database(_)) = &result {
-        // What was refused has kept the end of the message from being run.
+        // After an error, the server skips the rest of the message, including its ROLLBACK.
         sqlx::raw_sql("ROLLBACK").execute(connection).await?;
     }
     result
 }
 
-/// Right whatever `standard_conforming_strings` is.
+/// Quotes a string. The result is correct with any `standard_conforming_strings`.
 fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     if quoted.contains('\\') { format!(" E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }

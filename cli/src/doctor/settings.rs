@@ -1,4 +1,4 @@
-//! Settings as a new session of this role has them: not those that this one has made for itself.
+//! Settings as a new session of this role gets them, without changes that this session made.
 
 use std::collections::HashMap;
 
@@ -35,15 +35,15 @@ impl Settings {
         self.0.get(name).map(|setting| setting.value.as_str())
     }
 
-    /// In the unit of the setting.
+    /// The value as a number, in the unit of the setting.
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.get(name)?.parse().ok()
     }
 
-    /// `name=value`, with where it comes from.
+    /// Formats `name=value`, with the source of the value.
     pub(super) fn told(&self, name: &str) -> String {
         match self.0.get(name) {
-            None => format!("{name} is not known"),
+            None => format!("{name} is unknown"),
             Some(Setting { value, source }) => match source.as_str() {
                 "user" => format!("{name}={value} (of the role)"),
                 "database" => format!("{name}={value} (of the database)"),

@@ -1,4 +1,4 @@
-//! How a table lives: its size, what is dead in it, whether it is vacuumed, whether rows are updated in place.
+//! Checks the health of a table: its size, its dead rows, its vacuums, and whether rows are updated in place.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::doctor::session::Session;
 use crate::doctor::settings::Settings;
 use crate::text::{age, grouped};
 
-/// Fewer dead rows than this are nothing to talk about.
+/// Fewer dead rows than this are not reported.
 const MANY_DEAD: i64 = 10_000;
-/// From so many dead versions on, and so many for each live row, some row is updated often and its versions are kept.
+/// With at least this many dead versions, and this many for each live row, the versions of a hot row are not removed.
 const MANY_VERSIONS: i64 = 1_000;
 const MANY_OF_A_ROW: i64 = 10;
-/// Fewer updates than this say nothing.
+/// Fewer updates than this are not judged.
 const MANY_UPDATES: i64 = 10_000;
 const IN_PLACE: f64 = 0.9;
 
@@ -27,7 +27,7 @@ pub(super) struct Table {
     dead: i64,
     updates: i64,
     in_place: i64,
-    /// Seconds since it was vacuumed last.
+    /// Seconds since the last vacuum.
     vacuumed: Option<f64>,
     /// Indexes on columns that change.
     in_the_way: Vec<String>,
@@ -70,7 +70,7 @@ impl Table {
         self.options.split(',').find(|option| pair(option)).and_then(|option| Some(option.split_once('=')?.1))
     }
 
-    /// Whether versions of rows pile up: a transaction that is open then costs more with every update.
+    /// Whether old row versions pile up. If so, an open transaction makes every further update more expensive.
     pub(super) fn piles_up(&self) -> bool {
         self.dead >= MANY_VERSIONS && self.dead >= MANY_OF_A_ROW * self.live
     }
@@ -89,9 +89,9 @@ impl Table {
         }
         Finding::warning(found)
             .advise(format!(
-                "VACUUM {name}; -- and see below why autovacuum did not, or what keeps dead rows from going"
+                "VACUUM {name}; -- and see below why autovacuum did not run, or what prevents it from removing dead rows"
             ))
-            .advise("What it has grown to stays: VACUUM FULL gives it back, and stops all callers meanwhile.")
+            .advise("The table keeps its size. VACUUM FULL shrinks it, but blocks all callers while it runs.")
     }
 
     pub(super) fn vacuum(&self, settings: &Settings) -> Finding {
@@ -107,7 +107,7 @@ impl Table {
         }
         Finding::ok(match self.vacuumed {
             Some(seconds) => format!("on; {} was vacuumed {} ago", self.name, age(length(seconds))),
-            None => format!("on; {} had no need of a vacuum yet", self.name),
+            None => format!("on; {} has not needed a vacuum yet", self.name),
         })
     }
 
@@ -115,7 +115,7 @@ impl Table {
         let share = if self.updates > 0 { self.in_place as f64 / self.updates as f64 } else { 1.0 };
         let fillfactor = self.option("fillfactor").unwrap_or("100");
         let found = match self.updates {
-            0 => format!("no row was updated yet, at fillfactor {fillfactor}"),
+            0 => format!("no row has been updated yet, at fillfactor {fillfactor}"),
             updates => format!(
                 "{:.0} % of {} updates were made in place (HOT), at fillfactor {fillfactor}",
                 (share * 100.0).floor(),
@@ -124,18 +124,23 @@ impl Table {
         };
         if !self.in_the_way.is_empty() {
             let indexes = self.in_the_way.join(", ");
-            return Finding::warning(format!("{found}; {indexes} stands in the way")).advise(format!(
-                "DROP INDEX {indexes}; -- an index on what changes makes each decision write to it, too"
+            return Finding::warning(format!("{found}; updates in place are prevented by {indexes}")).advise(format!(
+                "DROP INDEX {indexes}; -- each decision also writes to an index on a column that changes"
             ));
         }
         if self.updates >= MANY_UPDATES && share < IN_PLACE {
             return Finding::warning(found)
-                .advise(format!("ALTER TABLE {} SET (fillfactor = 70); -- or lower; then VACUUM FULL, once", self.name))
-                .advise("Long transactions are the other reason: while one is open, no page gets room again.");
+                .advise(format!(
+                    "ALTER TABLE {} SET (fillfactor = 70); -- or lower; then run VACUUM FULL once",
+                    self.name
+                ))
+                .advise(
+                    "Long transactions are another cause: while one is open, the space of dead rows is not reused.",
+                );
         }
         if fillfactor.parse().is_ok_and(|percent: u32| percent > 90) {
             return Finding::note(found)
-                .advise(format!("ALTER TABLE {} SET (fillfactor = 70); -- as it was made", self.name));
+                .advise(format!("ALTER TABLE {} SET (fillfactor = 70); -- as the migrations set it", self.name));
         }
         Finding::ok(found)
     }
@@ -156,7 +161,7 @@ pub(super) fn count(number: i64) -> String {
     grouped(u64::try_from(number).unwrap_or_default())
 }
 
-/// Of a span that the database has worked out; it may be negative by a little.
+/// Converts a length that the database computed, which may be slightly negative.
 pub(super) fn length(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -1,4 +1,4 @@
-//! Transactions that are open for long: they keep dead rows from going, and rows that they have taken tokens from locked.
+//! Checks for long transactions. They prevent the removal of dead rows, and lock the rows that they took tokens from.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::doctor::table::{count, length};
 use crate::text::{age, escaped};
 use pg_limiter::Length;
 
-/// How many transactions have begun since, where the time is not shown to this role.
+/// If this role cannot see when a transaction started: it is old if this many transactions began after it.
 const MANY_SINCE: i64 = 1_000_000;
 const TOLD: usize = 3;
-/// How long one may be open at most where versions of rows pile up.
+/// The age from which a transaction is old if old row versions pile up.
 const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
 
 struct Open {
-    /// What it is, and how to end it.
+    /// The description of the transaction; `end` is the SQL that ends it.
     who: String,
     end: String,
     seconds: Option<f64>,
@@ -66,8 +66,8 @@ pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bo
                 (format!("the prepared transaction '{name}' of {role}"), format!("ROLLBACK PREPARED '{gid}';"))
             }
             _ => (
-                format!("what the replication slot '{name}' waits for"),
-                format!("Let its standby catch up, or SELECT pg_drop_replication_slot('{name}');"),
+                format!("the replication slot '{name}'"),
+                format!("Let its standby catch up, or drop the slot: SELECT pg_drop_replication_slot('{name}');"),
             ),
         };
         open.push(Open {
@@ -91,30 +91,31 @@ fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
     let old: Vec<&Open> = open.iter().filter(is_old).collect();
     if old.is_empty() {
         let hidden = open.iter().filter(|one| one.seconds.is_none()).count();
-        let hidden = if hidden == 0 { String::new() } else { format!("; {hidden} of others do not show their age") };
-        return Finding::ok(format!("none is open for {} or longer{hidden}", Length::from(longest)));
+        let hidden =
+            if hidden == 0 { String::new() } else { format!("; the age of {hidden} is hidden from this role") };
+        return Finding::ok(format!("none has been open for {} or longer{hidden}", Length::from(longest)));
     }
     let told = |one: &&Open| {
         let time = match one.seconds {
             Some(seconds) => format!("for {}", age(length(seconds))),
             None => format!("for {} transactions", count(one.since)),
         };
-        let rows = if one.holds_rows { ", and has rows of rate_limits locked" } else { "" };
+        let rows = if one.holds_rows { ", with rows of rate_limits locked" } else { "" };
         format!("{} {time}{rows}", one.who)
     };
     let more = if old.len() > TOLD { format!(", and {} more", old.len() - TOLD) } else { String::new() };
     let names = old.iter().take(TOLD).map(told).collect::<Vec<_>>().join("; ");
     let mut finding = Finding::warning(format!("open: {names}{more}"))
         .advise(if piles_up {
-            "Versions of rows that are updated often pile up while it is open, and decisions on them take longer and longer. \
+            "While it is open, old row versions of hot keys pile up, and decisions on these keys take longer and longer. \
              End it:"
         } else {
-            "While it is open no dead row goes away, and every decision gets slower. End it:"
+            "While it is open, no dead row can be removed, and every decision gets slower. End it:"
         })
         .advise(old[0].end.clone());
     if old.iter().any(|one| one.idle) {
         finding = finding
-            .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'; -- ends the idle ones");
+            .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'; -- ends idle transactions");
     }
     finding
 }
@@ -134,7 +135,10 @@ mod tests {
         let judge = |one| judge(&[one], Duration::from_secs(60), false);
         assert_eq!([judge(open(Some(59.9), 5_000_000)).state, judge(open(Some(60.0), 0)).state], [Ok, Warning]);
         assert_eq!([judge(open(None, 999_999)).state, judge(open(None, 1_000_000)).state], [Ok, Warning]);
-        assert_eq!(judge(open(None, 3)).found, "none is open for 1m or longer; 1 of others do not show their age");
+        assert_eq!(
+            judge(open(None, 3)).found,
+            "none has been open for 1m or longer; the age of 1 is hidden from this role"
+        );
         assert_eq!(judge(open(Some(3600.0), 3)).found, "open: pid 7 for 1h");
     }
 

@@ -1,4 +1,4 @@
-//! The flags of a tserver of YugabyteDB, which SQL does not show: over HTTP, from its web page `/varz`.
+//! Reads the flags of a YugabyteDB tserver over HTTP, from its web page `/varz`. SQL does not show them.
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 const PORT: u16 = 9000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A page has some hundred kilobytes.
+/// The most bytes to read. A page has some hundred kilobytes.
 const LONGEST: u64 = 8 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl FromStr for Address {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const WRONG: &str = "it is no HOST:PORT, like 10.0.0.1:9000, [::1]:9000 or yb-1.example.org";
+        const WRONG: &str = "not HOST:PORT, such as 10.0.0.1:9000, [::1]:9000 or yb-1.example.org";
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if host.starts_with('[') == host.ends_with(']') && !port.ends_with(']') => (host, port),
             _ if text.ends_with(']') || !text.contains(':') => (text, "9000"),
@@ -54,12 +54,12 @@ impl FromStr for Address {
     }
 }
 
-/// By name.
+/// Values by name.
 #[derive(Debug, Default)]
 pub(super) struct Flags(HashMap<String, String>);
 
 impl Flags {
-    /// Lines of `--name=value`; a value may go on in lines that begin otherwise, which nothing here asks for.
+    /// Parses lines of `--name=value`. Continuation lines of long values are skipped: no check needs them.
     pub(super) fn parse(page: &str) -> Self {
         let flag = |line: &str| {
             let (name, value) = line.trim_end().strip_prefix("--")?.split_once('=')?;
@@ -87,7 +87,7 @@ async fn flags_within(patience: Duration, address: &Address) -> Result<Flags, Er
     }
 }
 
-/// HTTP/1.0: the answer ends with the connection, and is not in chunks.
+/// Fetches the page. With HTTP/1.0 the response ends with the connection, and is not chunked.
 async fn page(address: &Address) -> Result<String, Error> {
     let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
     let request = format!(
@@ -103,11 +103,11 @@ async fn page(address: &Address) -> Result<String, Error> {
     match (words.next(), words.next()) {
         (Some(protocol), Some("200")) if protocol.starts_with("HTTP/") => {}
         (Some(protocol), Some(_)) if protocol.starts_with("HTTP/") => {
-            return Err(other(format!("it answers {status}")));
+            return Err(other(format!("the server returned {status}")));
         }
-        _ => return Err(other("what answers there does not speak HTTP")),
+        _ => return Err(other("the server does not speak HTTP")),
     }
-    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| other("the answer breaks off"))
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| other("the response is incomplete"))
 }
 
 fn other(message: impl Into<String>) -> Error {
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request with these bytes, and returns the request.
+    /// A server that answers one request with these bytes. The task returns the request.
     async fn server(answer: &'static str) -> (Address, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -154,17 +154,17 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_page_of_flags_is_told() {
         for (answer, message) in [
-            ("HTTP/1.1 404 Not Found\r\n\r\nno", "it answers HTTP/1.1 404 Not Found"),
+            ("HTTP/1.1 404 Not Found\r\n\r\nno", "the server returned HTTP/1.1 404 Not Found"),
             ("SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
             ("", "does not speak HTTP"),
-            ("HTTP/1.1 200 OK\r\n", "breaks off"),
+            ("HTTP/1.1 200 OK\r\n", "is incomplete"),
             ("HTTP/1.1 200 OK\r\n\r\n<html>hello</html>", "shows no flags"),
         ] {
             let (address, _served) = server(answer).await;
             let error = flags(&address).await.unwrap_err().to_string();
             assert!(error.contains(message), "{error}");
         }
-        // Nobody listens on a port that was just given back.
+        // No process listens on a port that was just released.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);

@@ -1,4 +1,4 @@
-//! What the flags of a tserver mean for the limiter.
+//! Checks the flags of a YugabyteDB tserver.
 
 use crate::doctor::finding::Finding;
 use crate::doctor::tserver::{Address, Flags, flags};
@@ -8,10 +8,10 @@ const READ_COMMITTED: &str = "yb_enable_read_committed_isolation";
 const WAIT_QUEUES: &str = "enable_wait_queues";
 const ADVISORY_LOCKS: &str = "ysql_yb_enable_advisory_locks";
 const CLOCK_SKEW: &str = "max_clock_skew_usec";
-/// The default of the engine.
+/// The default of YugabyteDB, in microseconds.
 const USUAL_SKEW: u64 = 500_000;
 
-/// One finding for each flag, or one that says how to look at them.
+/// Returns one finding for each flag. If they cannot be read, returns one that explains how to check them.
 pub(super) async fn check(address: &Address) -> Vec<(&'static str, Finding)> {
     match flags(address).await {
         Ok(flags) => judge(&flags),
@@ -21,11 +21,11 @@ pub(super) async fn check(address: &Address) -> Vec<(&'static str, Finding)> {
 
 fn unseen(address: &Address, error: &std::io::Error) -> Finding {
     let page = address.page();
-    Finding::note(format!("not looked at: {page} cannot be read: {error}"))
-        .advise("Name a tserver's web page with --tserver HOST:PORT, or look yourself, on each of them:")
+    Finding::note(format!("not checked: {page} cannot be read: {error}"))
+        .advise("Give the address of a tserver with --tserver HOST:PORT, or check each tserver yourself:")
         .advise(format!("curl -s '{page}' | grep -E '{SKIP_PREFIX_LOCKS}|{READ_COMMITTED}|{WAIT_QUEUES}'"))
-        .advise("skip_prefix_locks is to be false where the limiter's isolation is Serializable (true is the default of new")
-        .advise("clusters since 2025.2), or the isolation ReadCommitted, with yb_enable_read_committed_isolation=true.")
+        .advise("With Isolation::Serializable, skip_prefix_locks must be false (new clusters since 2025.2 default to true).")
+        .advise("With Isolation::ReadCommitted, yb_enable_read_committed_isolation must be true.")
 }
 
 fn judge(flags: &Flags) -> Vec<(&'static str, Finding)> {
@@ -40,8 +40,8 @@ fn judge(flags: &Flags) -> Vec<(&'static str, Finding)> {
 
 fn skip_prefix_locks(value: Option<&str>) -> Finding {
     match value {
-        Some("false") => Finding::ok("false, as SERIALIZABLE transactions need it"),
-        None => Finding::ok("this release does not have it: SERIALIZABLE transactions lock what they should"),
+        Some("false") => Finding::ok("false, as SERIALIZABLE transactions require"),
+        None => Finding::ok("this release does not have the flag: SERIALIZABLE transactions lock what they should"),
         Some(value) => Finding::warning(format!("{value}: SERIALIZABLE transactions lock far more than their row"))
             .advise("Set the tserver flag skip_prefix_locks=false on every tserver, or set LimiterConfig::isolation to")
             .advise("Isolation::ReadCommitted (with the tserver flag yb_enable_read_committed_isolation=true)."),
@@ -50,37 +50,38 @@ fn skip_prefix_locks(value: Option<&str>) -> Finding {
 
 fn read_committed(value: Option<&str>) -> Finding {
     match value {
-        Some("true") => Finding::ok("true: READ COMMITTED is what it says"),
-        value => Finding::note(format!("{}: READ COMMITTED is snapshot isolation", value.unwrap_or("not there")))
-            .advise("Set it to true on every tserver if the limiter is to use Isolation::ReadCommitted."),
+        Some("true") => Finding::ok("true: READ COMMITTED is in force"),
+        value => Finding::note(format!("{}: READ COMMITTED is snapshot isolation", value.unwrap_or("not set")))
+            .advise("To use Isolation::ReadCommitted, set it to true on every tserver."),
     }
 }
 
 fn wait_queues(value: Option<&str>) -> Finding {
     match value {
-        Some("false") => Finding::warning("false: transactions that meet on a row fail instead of waiting")
+        Some("false") => Finding::warning("false: transactions that need the same row fail instead of waiting")
             .advise("Set it to true on every tserver; it is the default since 2024.1."),
-        _ => Finding::ok("true: transactions that meet on a row wait"),
+        _ => Finding::ok("true: transactions that need the same row wait"),
     }
 }
 
 fn advisory_locks(value: Option<&str>) -> Finding {
     match value {
-        Some("true") => Finding::ok("true: migrations take turns by an advisory lock"),
-        _ => Finding::note("there are no advisory locks: migrations that run at once are tried again until they pass"),
+        Some("true") => Finding::ok("true: an advisory lock serializes concurrent migrations"),
+        _ => Finding::note("advisory locks are not available: concurrent migrations are retried until they succeed"),
     }
 }
 
 fn clock_skew(value: Option<&str>) -> Finding {
     let micros = value.and_then(|value| value.parse::<u64>().ok());
     let Some(micros) = micros else {
-        return Finding::note("not known");
+        return Finding::note("unknown");
     };
-    let found = format!("the clocks of the nodes may differ by up to {} ms, and limits with them", micros / 1000);
+    let found =
+        format!("the clocks of the nodes may differ by up to {} ms, and limits may be off by as much", micros / 1000);
     if micros <= USUAL_SKEW {
         return Finding::ok(found);
     }
-    Finding::note(found).advise("Let an NTP service keep the clocks together, and set the usual 500000 again.")
+    Finding::note(found).advise("Synchronize the clocks with NTP, and set the flag back to its default of 500000.")
 }
 
 #[cfg(test)]

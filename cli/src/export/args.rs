@@ -4,34 +4,34 @@ use clap::{Args, ValueEnum};
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// How to write them
+    /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
     pub(super) format: Format,
-    /// Exit with 1 if there is no row, or none of a limit that is named; then no file is written if there is none at all
+    /// Exit with 1 if no row matches, or none for one of the given limits; if no row matches at all, no file is written
     #[arg(long)]
     pub(super) must_exist: bool,
     /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Of this limit only; several times for several
+    /// Export only this limit; repeat for several limits
     #[arg(long, value_name = "NAME")]
     pub(super) limit: Vec<String>,
-    /// Of this key only, as it is stored
+    /// Export only this key, given as it is stored
     #[arg(long, value_name = "KEY")]
     pub(super) key: Option<String>,
-    /// Add the balance of each bucket at the moment of the export, for the limits in this file: TOML, or JSON if it is
-    /// called *.json; `-` is standard input
+    /// Add the balance of each bucket at the moment of the export, for the limits that this file defines: TOML, or JSON
+    /// if its name ends in .json; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub(super) limits: Option<PathBuf>,
-    /// For CSV that people open in a spreadsheet: put a ' before names and keys that it would take for a formula
+    /// For CSV that is opened in a spreadsheet: put a ' before names and keys that could be read as formulas
     #[arg(long)]
     pub(super) no_formulas: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// One object a line
+    /// One JSON object per line
     Json,
-    /// With a line of headings (RFC 4180)
+    /// CSV with a header line (RFC 4180)
     Csv,
 }

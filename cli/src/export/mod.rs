@@ -1,4 +1,4 @@
-//! `export`: the rows of the buckets, for other programs.
+//! The command `export`: writes the rows of the buckets for other programs.
 
 mod args;
 mod pages;

@@ -1,18 +1,18 @@
-//! The rows, a page after another, all of them as of one moment.
+//! Reads the rows page by page.
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::export::row::{COLUMNS, Row};
 use pg_limiter::Schema;
 
-/// Rows in memory.
+/// Most rows in memory at once.
 const PAGE: usize = 1_000;
 
 pub(super) struct Pages<'a> {
     schema: &'a Schema,
     limit: Option<&'a str>,
     key: Option<&'a str>,
-    /// The row that the next page begins after.
+    /// The last row of the previous page.
     last: Option<(String, String, i32)>,
 }
 
@@ -21,9 +21,9 @@ impl<'a> Pages<'a> {
         Self { schema, limit, key, last: None }
     }
 
-    /// None at the end.
+    /// Returns the next page; it is empty at the end.
     pub(super) async fn next(&mut self, conn: &mut PgConnection) -> Result<Vec<Row>, sqlx::Error> {
-        // Planned for the arguments, being unnamed: what is NULL costs nothing, and a name leads into the primary key.
+        // An unnamed statement is planned for its arguments: NULL filters cost nothing, and a name uses the primary key.
         let sql = format!(
             "SELECT {COLUMNS} FROM {}.rate_limits \
              WHERE (name, key, shard) > ($1, $2, $3) \

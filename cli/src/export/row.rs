@@ -1,4 +1,4 @@
-//! A row of the table, and what is written of it.
+//! A row of the table `rate_limits`, and the format of its fields.
 
 use jiff::Timestamp;
 use sqlx::Row as _;
@@ -16,7 +16,7 @@ pub(super) struct Row {
     pub(super) ts: i64,
     pub(super) idle_at: i64,
     pub(super) earlier_counts: Option<Vec<f64>>,
-    /// Of the whole bucket, in its first row, if its limit is known.
+    /// The balance of the whole bucket. Set on its first row only, and only if its limit is known.
     pub(super) balance: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// RFC 3339 in UTC, exactly; nothing where there is no such year.
+/// Formats a time as RFC 3339 in UTC, exactly. Returns `None` after the year 9999.
 pub(super) fn time(micros: i64) -> Option<String> {
     Timestamp::from_microsecond(micros).ok().map(|time| time.to_string())
 }

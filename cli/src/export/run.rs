@@ -23,11 +23,11 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     asked.sort_unstable();
     asked.dedup();
     if asked.is_empty() {
-        asked.push(None); // All.
+        asked.push(None); // All limits.
     }
 
     let refused = |error| refusal(error, &schema);
-    // One snapshot for all pages, and nothing can be written: so it works on a standby, too.
+    // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = now(&mut conn).await?;
     let rate_limits = limits.map(|limits| RateLimits::in_schema(limits, schema.clone()));
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
             if rows.is_empty() && args.must_exist {
                 break;
             }
-            // Not before there is an answer: a mistake must not empty the file of yesterday.
+            // Open the file only after the first page: an error must not empty a file that exists.
             let writer = match &mut writer {
                 Some(writer) => writer,
                 None => writer.insert(open()?),
@@ -76,23 +76,23 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
 }
 
-/// Names a limit without a row.
+/// The note for a limit (or `None`: any limit) without a row.
 fn without(limit: Option<&str>, of_a_key: bool) -> String {
     match (limit, of_a_key) {
         (None, false) => "the table is empty".to_owned(),
-        (None, true) => "no limit has a row of this key".to_owned(),
+        (None, true) => "no limit has a row for this key".to_owned(),
         (Some(limit), false) => format!("the limit \"{}\" has no row", escaped(limit)),
-        (Some(limit), true) => format!("the limit \"{}\" has no row of this key", escaped(limit)),
+        (Some(limit), true) => format!("the limit \"{}\" has no row for this key", escaped(limit)),
     }
 }
 
-/// The database's clock.
+/// Reads the database's clock.
 async fn now(conn: &mut PgConnection) -> Result<SystemTime, sqlx::Error> {
     let sql = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint";
     Ok(moment(sqlx::query(sql).persistent(false).fetch_one(conn).await?.try_get(0)?))
 }
 
-/// Asked as `peek` does, of the buckets whose first rows these are.
+/// Adds the balance, as `peek` returns it, to the first row of each bucket.
 async fn add_balances(
     rows: &mut [Row],
     rate_limits: &RateLimits,
@@ -103,7 +103,7 @@ async fn add_balances(
     let peek = |row: &&mut Row| CallAt::new(moment, Op::Check, Item::new(row.name.as_str(), row.key.as_str()).count(0));
     let asked: Vec<CallAt> = firsts.iter().map(peek).collect();
     for (row, decision) in firsts.into_iter().zip(rate_limits.decide_at(conn, &asked).await?) {
-        // A name that is not in the file has no balance, nor has what no call could name.
+        // No balance for a name that the file does not define, or that no call could use.
         row.balance = decision.ok().map(|decision| decision.remaining());
     }
     Ok(())

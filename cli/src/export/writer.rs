@@ -1,4 +1,4 @@
-//! Rows as JSON or CSV, a row at a time.
+//! Writes rows as JSON or CSV, one at a time.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +19,7 @@ pub(super) struct Writer {
     /// Whether the balance is written.
     with_balance: bool,
     no_formulas: bool,
-    /// Of a file.
+    /// The file, or `None` for standard output.
     path: Option<PathBuf>,
 }
 
@@ -83,7 +83,7 @@ impl Writer {
     }
 }
 
-/// As it was before the crate wrapped it: whether nobody reads any more is seen by its kind.
+/// Unwraps the I/O error: its kind distinguishes a closed pipe from other failures.
 fn of_csv(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -131,7 +131,7 @@ fn record(row: &Row, with_balance: bool, no_formulas: bool) -> Vec<String> {
     cells
 }
 
-/// What a spreadsheet would calculate (OWASP, "CSV Injection").
+/// Whether a spreadsheet could read the text as a formula (OWASP, "CSV Injection").
 fn is_formula(text: &str) -> bool {
     text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'])
 }

@@ -1,8 +1,8 @@
-//! The marks on an axis of tokens.
+//! The axis of tokens, and its marks.
 
 use crate::text::plain;
 
-/// From the least to the most, both of them marks.
+/// An axis from `least` to `most`, both of which are marked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AmountAxis {
     pub(super) least: f64,
@@ -11,7 +11,7 @@ pub(super) struct AmountAxis {
 }
 
 impl AmountAxis {
-    /// With all of these and 0 on it, and about so many marks, which are not closer than this.
+    /// An axis that contains all `amounts` and 0, with about `wanted` marks that are at least `closest` apart.
     pub(super) fn holding(amounts: impl IntoIterator<Item = f64>, wanted: u32, closest: f64) -> Self {
         let (least, most) = amounts
             .into_iter()
@@ -20,7 +20,7 @@ impl AmountAxis {
         let most = if least == most { 1.0 } else { most };
         let step = round_step((most - least) / f64::from(wanted)).max(closest);
         let (first, last) = ((least / step + 1e-9).floor(), (most / step - 1e-9).ceil());
-        // Few, whatever the numbers.
+        // Bound the number of marks for any input.
         let count = (last - first).clamp(1.0, 100.0) as u32;
         let marks = (0..=count).map(|nth| {
             let amount = (first + f64::from(nth)) * step;
@@ -31,7 +31,7 @@ impl AmountAxis {
     }
 }
 
-/// 1, 2 or 5 times a power of ten.
+/// Rounds a step up to 1, 2 or 5 times a power of ten.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0]
@@ -41,10 +41,10 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// `1500`, `20k`, `1.5M`, `1e100`.
+/// Formats an amount: `1500`, `20k`, `1.5M`, `1e100`.
 fn short(amount: f64, step: f64) -> String {
     let scaled = |unit: f64, name: &str| {
-        // No more digits than tell one step from the next.
+        // Only as many digits as distinguish one step from the next.
         let power = 10_f64.powf((-(step / unit).log10().floor()).clamp(0.0, 9.0));
         plain((amount / unit * power).round() / power) + name
     };

@@ -1,33 +1,33 @@
-//! Time, cut into bars of one length.
+//! Divides time into bars of the same length.
 
 use crate::error::CliError;
 use crate::length::format_micros;
 use crate::plot::steps::{SECOND, round_up};
 use crate::text::grouped;
 
-/// About as many bars as can be told apart.
+/// The most bars by default, about as many as a reader can distinguish.
 const USUAL: i64 = 150;
 const MOST: i64 = 2_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bins {
-    /// When the first one begins, in microseconds since the Unix epoch.
+    /// The start of the first bar, in microseconds since the Unix epoch.
     pub(crate) from: i64,
-    /// How long each is, in microseconds.
+    /// The length of a bar, in microseconds.
     pub(crate) width: i64,
     pub(crate) len: usize,
 }
 
 impl Default for Bins {
-    /// For what has no time at all.
+    /// A single bar, for a recording without calls.
     fn default() -> Self {
         Self { from: 0, width: SECOND, len: 1 }
     }
 }
 
 impl Bins {
-    /// From the first moment to the last, on the grid of the clock. Without a width, a round one that is not shorter than
-    /// `finest`, the resolution of the moments.
+    /// Bars from the first time to the last, aligned to multiples of their width. The default width is a round length of at
+    /// least `finest`, the resolution of the times.
     pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self, CliError> {
         let span = last.saturating_sub(first).saturating_add(1);
         let usual = || if first == last { SECOND } else { round_up(ceil(span, USUAL).max(finest)) };
@@ -36,7 +36,7 @@ impl Bins {
         let len = last.saturating_sub(from) / width + 1;
         if len > MOST {
             return Err(CliError::usage(format!(
-                "{} bars of {} are more than can be drawn: at most {}; choose a longer --bin",
+                "{} bars of {} are too many: at most {} can be drawn; use a longer --bin",
                 grouped(len.unsigned_abs()),
                 format_micros(width),
                 grouped(MOST.unsigned_abs())
@@ -45,26 +45,26 @@ impl Bins {
         Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
     }
 
-    /// In which one a moment is.
+    /// The index of the bar that contains a time.
     pub(crate) fn place(&self, at: i64) -> usize {
         let place = at.saturating_sub(self.from).div_euclid(self.width);
         usize::try_from(place).unwrap_or_default().min(self.len - 1)
     }
 
-    /// When one begins, or, for the number of them all, when the last one ends.
+    /// The start of a bar. For `len`, returns the end of the last bar.
     pub(crate) fn start(&self, place: usize) -> i64 {
         let place = i64::try_from(place).unwrap_or(i64::MAX);
         self.from.saturating_add(place.saturating_mul(self.width))
     }
 
-    /// When the last one ends.
+    /// The end of the last bar.
     pub(crate) fn end(&self) -> i64 {
         self.start(self.len)
     }
 }
 
-/// The longest of a second, 100 ms, 10 ms and so on that all of these moments are multiples of: bars shorter than that would
-/// be empty for no other reason.
+/// The resolution of the times: the longest of 1 s, 100 ms, 10 ms and so on that divides all of them. Shorter bars would be
+/// empty only because the times are rounded.
 pub(crate) fn resolution(moments: impl IntoIterator<Item = i64>) -> i64 {
     moments.into_iter().fold(SECOND, |mut unit, moment| {
         while moment % unit != 0 {

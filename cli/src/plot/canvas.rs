@@ -1,4 +1,4 @@
-//! Lines, areas and texts, in pixels of the size in which a picture is shown; drawn finer than that.
+//! Draws lines, areas and texts. Coordinates are in displayed pixels; drawing is finer than that.
 
 use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
 use plotters::coord::Shift;
@@ -9,22 +9,22 @@ use plotters::style::{Color, FontTransform, IntoFont, IntoTextStyle, RGBColor, S
 
 use crate::plot::font::FAMILY;
 
-/// Pixels drawn for one shown, both ways.
+/// Drawn pixels per displayed pixel, in each direction.
 pub(super) const FINENESS: u32 = 2;
-/// What plotters calls the size of a font is so many times what everybody else does.
+/// The font size that plotters takes, relative to the usual font size.
 const PLOTTERS_SIZE: f64 = 1.24;
 
 pub(super) type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
 pub(super) struct Canvas<'a, B: DrawingBackend> {
     area: &'a DrawingArea<B, Shift>,
-    /// How far above its lower end a text's letters stand, as a part of its size: backends differ.
+    /// The height of the baseline above the lower end of a text, as a part of its size. It differs between backends.
     rise: f64,
-    /// Whether a wide line is drawn a segment at a time: at sharp corners plotters leaves gaps in pixels.
+    /// Whether wide lines are drawn one segment at a time: in bitmaps, plotters leaves gaps at sharp corners.
     in_segments: bool,
 }
 
-/// To which side of its place a text stands.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     RightOf,
@@ -70,7 +70,7 @@ impl<B: DrawingBackend> Canvas<'_, B> {
         self.area.draw(&Polygon::new(points, colour.filled()))
     }
 
-    /// Between a line and this height.
+    /// Fills the area between a line and the height `y`.
     pub(super) fn area_to(&self, line: &[(f64, f64)], y: f64, colour: RGBColor) -> Result<(), Failure<B>> {
         let mut outline = thinned(line);
         if let (Some(first), Some(last)) = (line.first(), line.last()) {
@@ -83,7 +83,7 @@ impl<B: DrawingBackend> Canvas<'_, B> {
         self.area.draw(&Rectangle::new(corners.map(fine), colour.filled()))
     }
 
-    /// `at`: where its letters stand.
+    /// Draws a text. `at` is a point of its baseline.
     pub(super) fn text(
         &self,
         text: &str,
@@ -101,7 +101,7 @@ impl<B: DrawingBackend> Canvas<'_, B> {
         self.area.draw(&Text::new(text.to_owned(), fine((at.0, at.1 + self.rise * size)), style))
     }
 
-    /// Upwards, around this place.
+    /// Draws a text that reads upwards, centred at this point.
     pub(super) fn text_upwards(
         &self,
         text: &str,
@@ -114,7 +114,7 @@ impl<B: DrawingBackend> Canvas<'_, B> {
         self.area.draw(&Text::new(text.to_owned(), fine((at.0 + self.rise * size, at.1)), style))
     }
 
-    /// About how wide a text is.
+    /// The approximate width of a text.
     pub(super) fn width(&self, text: &str, size: f64) -> Result<f64, Failure<B>> {
         let (width, _) = self.area.estimate_text_size(text, &self.style(size, plotters::style::BLACK))?;
         Ok(f64::from(width) / f64::from(FINENESS))
@@ -131,7 +131,7 @@ fn fine((x, y): (f64, f64)) -> (i32, i32) {
     (fine(x), fine(y))
 }
 
-/// Without points that are on the line between their neighbours.
+/// Removes points that lie on the line between their neighbours.
 fn thinned(points: &[(f64, f64)]) -> Vec<(i32, i32)> {
     let mut kept: Vec<(i32, i32)> = Vec::with_capacity(points.len());
     for point in points.iter().copied().map(fine) {

@@ -1,4 +1,4 @@
-//! The marks on the axis of time.
+//! The time axis, and its marks.
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -8,24 +8,24 @@ use crate::plot::bins::Bins;
 use crate::plot::steps::{DAY, MINUTE, SECOND, round_up, unit};
 use crate::text::plain;
 
-/// What a moment is called.
+/// The format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// By the time since 0.
+    /// The time since 0.
     Elapsed,
-    /// By its date and time, in UTC.
+    /// The date and time in UTC.
     Utc,
 }
 
-/// What stands below the axis, and the moments that are marked on it.
+/// The title below the axis, and the marked times.
 pub(super) struct TimeAxis {
     pub(super) title: String,
     pub(super) marks: Vec<(i64, String)>,
 }
 
-/// At most so many marks.
+/// The most steps on the axis.
 const MOST: i64 = 11;
-/// Longer steps are whole months.
+/// Steps longer than this are whole months.
 const LONGEST_STEP: i64 = 20 * DAY;
 
 impl TimeAxis {
@@ -68,7 +68,7 @@ fn times(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
         let time = date_time(at)?;
         let format = match step {
             _ if step >= DAY => "%d %b",
-            // Midnight tells the date.
+            // Midnight is labelled with the date.
             _ if at.rem_euclid(DAY) == 0 && to - from > DAY / 2 => "%d %b",
             _ if step >= MINUTE => "%H:%M",
             _ if step >= SECOND => "%H:%M:%S",
@@ -79,7 +79,7 @@ fn times(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
     multiples(from, to, step).filter_map(name).collect()
 }
 
-/// The first days of months, or of years.
+/// Marks at the first days of months or years.
 fn months(from: i64, to: i64) -> Vec<(i64, String)> {
     const STEPS: [i64; 12] = [1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400];
     let number = |at: i64| date_time(at).map(|time| i64::from(time.year()) * 12 + i64::from(time.month()) - 1);

@@ -1,4 +1,4 @@
-//! Pictures as files: SVG or PNG, by the ending of the name.
+//! Writes pictures to files: SVG or PNG, by the file extension.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,15 +30,15 @@ impl PictureFile {
         let format = match () {
             () if ends("svg") => Format::Svg,
             () if ends("png") => Format::Png,
-            () => return Err(CliError::usage(format!("--plot {name}: the file's name has to end in .svg or .png"))),
+            () => return Err(CliError::usage(format!("--plot {name}: the file name must end in .svg or .png"))),
         };
-        // Said before all the work is done.
+        // Report this before the work is done.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return Err(CliError::usage(format!("--plot {name}: there is no folder {}", folder.display())));
         }
         if path.is_dir() {
-            return Err(CliError::usage(format!("--plot {name}: that is a folder")));
+            return Err(CliError::usage(format!("--plot {name}: this is a folder; name a file")));
         }
         Ok(Self { path: path.to_owned(), format })
     }
@@ -62,7 +62,7 @@ fn svg(picture: &Picture) -> Result<String, CliError> {
         picture.draw(&Canvas::svg(&root)).map_err(CliError::failed)?;
         root.present().map_err(CliError::failed)?;
     }
-    // Drawn on a finer grid than that of the pixels it is shown in at first.
+    // The drawing uses a finer grid than the pixels of the displayed size.
     let fine = format!("width=\"{}\" height=\"{}\"", width * FINENESS, height * FINENESS);
     Ok(text.replacen(&fine, &format!("width=\"{width}\" height=\"{height}\""), 1))
 }
@@ -80,7 +80,7 @@ fn png(picture: &Picture) -> Result<Vec<u8>, CliError> {
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_depth(png::BitDepth::Eight);
-    // 72 dpi times the fineness: as large as the SVG.
+    // 72 dpi times the fineness, so that the PNG is as large as the SVG.
     let per_metre = 2835 * FINENESS;
     encoder.set_pixel_dims(Some(png::PixelDimensions { xppu: per_metre, yppu: per_metre, unit: png::Unit::Meter }));
     let mut writer = encoder.write_header().map_err(CliError::failed)?;

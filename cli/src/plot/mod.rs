@@ -1,4 +1,4 @@
-//! Pictures of what limits do over time: a panel for each limit, one under another, on the same axis of time.
+//! Draws what limits do over time: a panel for each limit, stacked on one time axis.
 
 mod amount;
 mod args;

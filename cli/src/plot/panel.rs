@@ -1,4 +1,4 @@
-//! What is drawn of one limit.
+//! The panel of one limit.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use pg_limiter::{Decision, Kind, Limit};
 pub(crate) struct Panel {
     pub(crate) name: Arc<str>,
     pub(super) limit: Limit,
-    /// Beside the description of the limit.
+    /// A note after the description of the limit.
     about: String,
     pub(crate) series: Series,
-    /// Whether it is about one bucket, which has a balance.
+    /// Whether the panel shows one bucket, and so a balance.
     pub(super) has_balance: bool,
 }
 
@@ -23,15 +23,15 @@ impl Panel {
         Self { name: Arc::clone(name), limit, about, series: Series::new(bins), has_balance }
     }
 
-    /// When to ask for the balance: not at all, or again and again.
+    /// The times at which to query the balance. Empty if the panel shows none.
     pub(crate) fn moments(&self) -> impl Iterator<Item = i64> {
         Series::moments(self.series.bins).filter(|_| self.has_balance)
     }
 
-    /// A call, and what the balance was after it.
+    /// Adds a call, and the balance after it.
     pub(crate) fn add(&mut self, at: i64, count: f64, became: Became, balance: f64) {
         self.series.add(at, count, became);
-        // What a call says of a sharded bucket is an estimate.
+        // The balance that a call returns for a sharded bucket is an estimate.
         if self.has_balance && self.limit.shards() == 1 {
             self.series.balance(at, balance);
         }
@@ -42,7 +42,7 @@ impl Panel {
         if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
     }
 
-    /// The balance, as it is known at some moments: in windows it stays the same between them.
+    /// The points of the balance line. The balance of a fixed window stays constant between them.
     pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
         let points = self.series.balances();
         if self.limit.kind() != Kind::FixedWindow {
@@ -58,7 +58,7 @@ impl Panel {
 }
 
 impl Became {
-    /// `refused`: whether it was this limit that refused.
+    /// `refused`: whether this limit denied the call.
     pub(crate) fn of(decision: &Decision, refused: bool) -> Self {
         match (decision.is_denied(), refused, decision.retry_after()) {
             (true, true, _) => Self::Denied,

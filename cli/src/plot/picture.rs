@@ -1,4 +1,4 @@
-//! The layout: a heading with the legend, the panels, and the axis of time at the bottom.
+//! The layout of a picture: a heading with the legend, the panels, and the time axis at the bottom.
 
 use plotters::backend::DrawingBackend;
 
@@ -14,7 +14,7 @@ use crate::text::{grouped, percent_of, shown, tokens};
 pub(crate) struct Picture {
     pub(crate) heading: String,
     pub(crate) clock: Clock,
-    /// One or more, of the same bins.
+    /// One or more panels with the same bins.
     pub(crate) panels: Vec<Panel>,
 }
 
@@ -57,7 +57,7 @@ impl Picture {
         Ok(())
     }
 
-    /// What time it was, once for all panels.
+    /// Draws the labels of the time axis, once for all panels.
     fn foot<B: DrawingBackend>(
         &self,
         canvas: &Canvas<'_, B>,
@@ -73,7 +73,7 @@ impl Picture {
         canvas.text(&time.title, middle, Side::Around, style::LABEL, style::INK)
     }
 
-    /// Only what is in the picture.
+    /// Draws the legend of the elements that the picture contains.
     fn legend<B: DrawingBackend>(&self, canvas: &Canvas<'_, B>) -> Result<(), Failure<B>> {
         const BASE: f64 = 48.0;
         const SAMPLE: f64 = 18.0;
@@ -104,7 +104,7 @@ impl Picture {
         Ok(())
     }
 
-    /// Where the next one begins.
+    /// Draws a name, and returns the position of the next entry.
     fn named<B: DrawingBackend>(
         &self,
         canvas: &Canvas<'_, B>,
@@ -130,7 +130,7 @@ fn titles<B: DrawingBackend>(canvas: &Canvas<'_, B>, panel: &Panel, top: f64) ->
     canvas.text(&title, (LEFT, base), Side::RightOf, style::TITLE, style::INK)
 }
 
-/// `offered 600, admitted 110 (18.3 %), denied 490`.
+/// The totals of a panel: `offered 600, admitted 110 (18.3 %), denied 490`.
 fn totals(panel: &Panel) -> String {
     let sum = |of: fn(&Bar) -> f64| panel.series.bars.iter().map(of).sum::<f64>();
     let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
@@ -148,12 +148,12 @@ fn totals(panel: &Panel) -> String {
     text
 }
 
-/// `20,000`, `2.5`.
+/// Formats an amount: `20,000`, `2.5`.
 fn many(amount: f64) -> String {
     if amount.fract() == 0.0 && (0.0..1e15).contains(&amount) { grouped(amount as u64) } else { tokens(amount) }
 }
 
-/// As much of a text as there is room for.
+/// Shortens a text to the available width.
 fn fitting<B: DrawingBackend>(canvas: &Canvas<'_, B>, text: &str, size: f64, room: f64) -> Result<String, Failure<B>> {
     let mut letters = text.chars().count().min(200);
     loop {

@@ -1,19 +1,19 @@
-//! What became of the calls of one limit over time.
+//! The decisions on the calls to one limit, over time.
 
 use crate::plot::bins::Bins;
 
-/// Of a call, as one of its limits sees it.
+/// The decision on a call, from the view of one of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Became {
     Admitted,
-    /// Admitted, to go ahead after a wait.
+    /// Admitted after a wait.
     Reserved,
     Denied,
-    /// Another limit of the call refused it.
+    /// Denied by another limit of the call.
     DeniedElsewhere,
 }
 
-/// Tokens of a bar.
+/// The tokens of one bar.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) admitted: f64,
@@ -32,14 +32,14 @@ impl Bar {
 pub(crate) struct Series {
     pub(crate) bins: Bins,
     pub(crate) bars: Vec<Bar>,
-    /// Calls in all.
+    /// The number of calls.
     pub(crate) calls: u64,
-    /// Whether each asked for one token: then tokens are calls.
+    /// Whether every call takes one token, so that tokens are calls.
     pub(crate) of_ones: bool,
     columns: Vec<Option<Column>>,
 }
 
-/// The extremes of a balance within a short time, so that a line has few points, however many calls there were.
+/// The extremes of a balance within a short time. They bound the number of points of a line, however many calls there are.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     first: (i64, f64),
@@ -48,7 +48,7 @@ struct Column {
     last: (i64, f64),
 }
 
-/// A line has at least so many columns.
+/// The least number of columns of a line.
 const COLUMNS: usize = 300;
 
 impl Series {
@@ -74,7 +74,7 @@ impl Series {
         } += count;
     }
 
-    /// The balance was this, as the database told it. In the order of time.
+    /// Adds a balance that the database returned. Call this in the order of time.
     pub(crate) fn balance(&mut self, at: i64, value: f64) {
         let finer = columns_of_bar(self.bins);
         let place = self.bins.place(at);
@@ -95,7 +95,7 @@ impl Series {
         }
     }
 
-    /// The balance over time, thinned out without losing its extremes.
+    /// The balance over time, reduced to the extremes of each column.
     pub(crate) fn balances(&self) -> Vec<(i64, f64)> {
         let mut points = Vec::new();
         for Column { first, least, most, last } in self.columns.iter().flatten() {
@@ -109,7 +109,7 @@ impl Series {
         points
     }
 
-    /// When to ask for the balance, so that the line knows it at the edges of all columns.
+    /// The times at which to query the balance: the edges of all columns.
     pub(crate) fn moments(bins: Bins) -> impl Iterator<Item = i64> {
         let columns = (bins.len * columns_of_bar(bins)) as i128;
         let span = i128::from(bins.end()) - i128::from(bins.from);

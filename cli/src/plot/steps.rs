@@ -1,4 +1,4 @@
-//! Round lengths of time, in microseconds: for bars, and for the marks on an axis.
+//! Round lengths of time, in microseconds, for bars and for the marks of an axis.
 
 const MILLISECOND: i64 = 1_000;
 pub(super) const SECOND: i64 = 1_000 * MILLISECOND;
@@ -6,11 +6,11 @@ pub(super) const MINUTE: i64 = 60 * SECOND;
 pub(super) const HOUR: i64 = 60 * MINUTE;
 pub(super) const DAY: i64 = 24 * HOUR;
 
-/// Units with their names, the longest first.
+/// Units and their names, the longest first.
 const UNITS: [(i64, &str); 6] =
     [(DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"), (MILLISECOND, "ms"), (1, "µs")];
 
-/// The shortest round length that is not shorter than this.
+/// Rounds a length up to a round one.
 pub(super) fn round_up(micros: i64) -> i64 {
     let wanted = micros.max(1);
     let within = |parts: &[i64], unit: i64| parts.iter().map(|part| part * unit).find(|length| *length >= wanted);
@@ -23,7 +23,7 @@ pub(super) fn round_up(micros: i64) -> i64 {
         .unwrap_or_else(|| decimal(wanted, DAY))
 }
 
-/// Of 1, 2, 5, 10, 20, 50, .. times the unit, the first that is not shorter.
+/// The first of 1, 2, 5, 10, 20, 50, .. times the unit that is not shorter than `wanted`.
 fn decimal(wanted: i64, unit: i64) -> i64 {
     let mut power = unit;
     loop {
@@ -38,12 +38,12 @@ fn decimal(wanted: i64, unit: i64) -> i64 {
     }
 }
 
-/// The longest unit of which this is a multiple.
+/// The longest unit that divides this length.
 pub(super) fn unit(step: i64) -> (i64, &'static str) {
     UNITS.into_iter().find(|(unit, _)| step % unit == 0).unwrap_or((1, "µs"))
 }
 
-/// `s`, `10 min`, `2 days`.
+/// Formats a length: `s`, `10 min`, `2 days`.
 pub(super) fn name(length: i64) -> String {
     let (unit, name) = unit(length);
     match length / unit {

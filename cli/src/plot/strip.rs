@@ -1,4 +1,4 @@
-//! The two parts of a panel: the calls, and below them the balance.
+//! Draws the two parts of a panel: the calls, and the balance below them.
 
 use plotters::backend::DrawingBackend;
 
@@ -11,7 +11,7 @@ use crate::plot::series::{Bar, Series};
 use crate::plot::{steps, style};
 use crate::text::tokens;
 
-/// Of a bar.
+/// Selects tokens of a bar.
 type Tokens = fn(&Bar) -> f64;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(super) fn draw_traffic<B: DrawingBackend>(
     let (what, closest) = if series.of_ones { ("calls", 1.0) } else { ("tokens", 0.0) };
     let axis = AmountAxis::holding(series.bars.iter().map(Bar::offered), 4, closest);
     draw_grid(canvas, frame, &axis, series.bins, time, &format!("{what} per {}", steps::name(series.bins.width)))?;
-    // Each area as high as all that is stacked up to it, the highest first.
+    // Each area reaches up to the sum of all below it. The highest is drawn first.
     let areas: [(Tokens, Tokens, _); 4] = [
         (|bar| bar.denied_elsewhere, Bar::offered, style::DENIED_ELSEWHERE),
         (|bar| bar.denied, |bar| bar.admitted + bar.reserved + bar.denied, style::DENIED),
@@ -90,7 +90,7 @@ pub(super) fn draw_balance<B: DrawingBackend>(
     canvas.text(&label, (frame.right, top - 3.0), Side::LeftOf, style::LABEL, style::INK)
 }
 
-/// Two points a bar.
+/// The outline of the bars: two points for each.
 fn steps_of(frame: Frame, axis: &AmountAxis, series: &Series, height: Tokens) -> Vec<(f64, f64)> {
     let edge = |place| frame.x(series.bins, series.bins.start(place));
     let bars = series.bars.iter().enumerate();

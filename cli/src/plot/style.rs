@@ -1,5 +1,5 @@
-//! Colours and sizes. The areas differ in how dark they are, for print in black and white, and in hues that everybody can
-//! tell apart, blue and orange.
+//! Colours and sizes. The areas differ in lightness, for print in black and white, and in hue: blue and orange are
+//! distinguishable for colour-blind readers.
 
 use plotters::style::RGBColor;
 
@@ -19,7 +19,7 @@ pub(super) const BALANCE: Pen = Pen { colour: INK, width: 3 };
 pub(super) const BELOW_BALANCE: RGBColor = RGBColor(0xec, 0xec, 0xec);
 pub(super) const CAPACITY: Pen = Pen { colour: RGBColor(0x99, 0x99, 0x99), width: 2 };
 
-/// Of texts, in pixels.
+/// Sizes of texts, in pixels.
 pub(super) const HEADING: f64 = 15.0;
 pub(super) const TITLE: f64 = 13.0;
 pub(super) const LABEL: f64 = 11.0;

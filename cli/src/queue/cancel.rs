@@ -14,14 +14,14 @@ use pg_limiter::{Error, InvalidJob};
 
 #[derive(Args, Debug)]
 pub(crate) struct CancelArgs {
-    /// The ids of jobs that are scheduled or available
+    /// Ids of the jobs to cancel, which must be scheduled or available
     #[arg(value_name = "ID", required = true)]
     ids: Vec<i64>,
-    /// The limits file: each job gives its tokens back, which takes the definitions of its limits. TOML, or JSON if it is
-    /// called *.json; `-` is standard input
+    /// Limits file that defines the limits of the jobs, to return their tokens: TOML, or JSON if its name ends in .json;
+    /// `-` is standard input
     #[arg(long, value_name = "FILE")]
     limits: PathBuf,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }

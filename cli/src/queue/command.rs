@@ -13,16 +13,16 @@ use crate::queue::show::{self, ShowArgs};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
-    /// List the groups of the queues with the numbers of their jobs, or the jobs themselves
+    /// List the groups of the queues with the number of jobs in each state, or list jobs
     #[command(after_help = EXIT_CODES)]
     Ls(LsArgs),
-    /// Show everything of one job
+    /// Show all fields of one job
     #[command(after_help = EXIT_CODES)]
     Show(ShowArgs),
-    /// Run dead or cancelled jobs once more, with all their attempts, and say when each will run
+    /// Requeue dead or cancelled jobs with all their attempts, and print when each will run
     #[command(after_help = EXIT_CODES)]
     Requeue(RequeueArgs),
-    /// Cancel jobs that have not started, and give their tokens back
+    /// Cancel jobs that have not started, and return their tokens
     #[command(after_help = EXIT_CODES)]
     Cancel(CancelArgs),
     /// Remove dead jobs

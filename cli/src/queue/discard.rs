@@ -12,13 +12,13 @@ use pg_limiter::queue::{JobInfo, JobState};
 
 #[derive(Args, Debug)]
 pub(crate) struct DiscardArgs {
-    /// The ids of jobs that are dead
+    /// Ids of the jobs to discard, which must be dead
     #[arg(value_name = "ID", required_unless_present = "queue")]
     ids: Vec<i64>,
-    /// All dead jobs of this queue; with ids, only those of them that are in this queue
+    /// Discard all dead jobs of this queue; with ids, only those of them that are in this queue
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
@@ -45,17 +45,17 @@ async fn all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode, Cl
 
 async fn discard(queues: &Queues, job: JobInfo, queue: Option<&str>) -> Result<Became, CliError> {
     if queue.is_some_and(|queue| queue != job.queue) {
-        let why = format!("job {} is in the queue \"{}\"", job.id, text::escaped(&job.queue));
+        let why = format!("job {} is in the queue \"{}\", not in that of --queue", job.id, text::escaped(&job.queue));
         return Ok(Became::refused(job.state, why));
     }
     let not_dead = |how: &str| {
-        format!("job {} is {how}; only dead jobs can be discarded, and those that have not started cancelled", job.id)
+        format!("job {} is {how}; only dead jobs can be discarded; cancel jobs that have not started", job.id)
     };
     if job.state != JobState::Dead {
         return Ok(Became::refused(job.state, not_dead(job.state.as_str())));
     }
     if queues.queue(&job.queue)?.discard(&[job.id]).await? == 0 {
-        return Ok(Became::Refused { state: None, why: not_dead("not dead any more") });
+        return Ok(Became::Refused { state: None, why: not_dead("no longer dead") });
     }
     Ok(Became::Done("is discarded".to_owned(), ("was", crate::json::string("dead"))))
 }

@@ -1,4 +1,4 @@
-//! Something done to several jobs, each by itself.
+//! Applies an action to several jobs, one after another.
 
 use std::process::ExitCode;
 
@@ -9,11 +9,11 @@ use pg_limiter::queue::{JobInfo, JobState};
 use pg_limiter::{Call, Item, Op};
 use pg_limiter::{InvalidCall, Limits};
 
-/// What became of a job.
+/// The result of the action on one job.
 pub(super) enum Became {
-    /// The rest of `job 7 ..`, and a field of a JSON object.
+    /// The text after `job 7`, and a field for the JSON object.
     Done(String, (&'static str, String)),
-    /// Why nothing was done to it.
+    /// The reason why the job was left unchanged.
     Refused { state: Option<JobState>, why: String },
 }
 
@@ -23,8 +23,8 @@ impl Became {
     }
 }
 
-/// Tells of each job as soon as it is known. One that is refused does not keep the others from it, nor does it if nobody
-/// reads what is told.
+/// Applies `act` to each job, and prints each result at once. It continues after a job that is refused, and after the
+/// reader has closed standard output.
 pub(super) async fn each(
     queues: &Queues,
     ids: &[i64],
@@ -62,7 +62,8 @@ pub(super) async fn each(
     Ok(code)
 }
 
-/// Where a limit is not defined, the database would leave it out. With [`Op::Limit`], its count has to be possible, too.
+/// Checks that the limits of the job are defined: the database would omit an undefined one. With [`Op::Limit`], the counts
+/// must be possible, too.
 pub(super) fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
     let items = job.items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));
     let call = Call::from(items.collect::<Vec<_>>()).reserve();

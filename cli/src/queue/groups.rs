@@ -1,4 +1,4 @@
-//! The jobs of each group, counted.
+//! Prints the number of jobs of each group.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,7 @@ const HEADINGS: [&str; 11] = [
     "WAITING UNTIL",
 ];
 
-/// No lines at all if there are no groups.
+/// Returns no lines if there are no groups.
 pub(super) fn table(groups: &[GroupCounts]) -> Vec<String> {
     if groups.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Jobs as lines. What they hold was written by others: no control character of it reaches the terminal.
+//! Formats jobs. Their fields are untrusted text, so control characters are escaped before they reach the terminal.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ const WIDEST_NAME: usize = 60;
 const WIDEST_ERROR: usize = 80;
 const NONE: &str = "-";
 
-/// No lines at all if there are no jobs.
+/// Returns no lines if there are no jobs.
 pub(super) fn table(jobs: &[JobInfo]) -> Vec<String> {
     if jobs.is_empty() {
         return Vec::new();
@@ -40,12 +40,12 @@ fn state(job: &JobInfo) -> String {
     format!("{}{}", job.state, until.unwrap_or_default())
 }
 
-/// A queue or a group in a table.
+/// The name of a queue or a group, for a table.
 pub(super) fn name(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { shown(&escaped(text), WIDEST_NAME) }
 }
 
-/// All of a job.
+/// All fields of a job, one per line.
 pub(super) fn description(job: &JobInfo) -> Vec<String> {
     let text = |text: Option<&str>| match text {
         None | Some("") => NONE.to_owned(),
@@ -74,7 +74,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
     aligned(&cells, &[0, 1])
 }
 
-/// `1200 llm_tokens for org-7, used 850`.
+/// Describes a reservation: `1200 llm_tokens for org-7, used 850`.
 fn reserved(item: &JobItem) -> String {
     let mut text = format!("{} {}", plain(item.count), escaped(&item.limit));
     if !item.key.is_empty() {

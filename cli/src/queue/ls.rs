@@ -14,7 +14,7 @@ const JOBS_LISTED: u32 = 100;
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// This queue only
+    /// List only this queue
     queue: Option<String>,
     /// List the jobs in this state: scheduled, available, running, done, dead or cancelled
     #[arg(long)]
@@ -22,13 +22,13 @@ pub(crate) struct LsArgs {
     /// List the jobs of this group
     #[arg(long, value_name = "KEY")]
     group: Option<String>,
-    /// List the jobs, by the time at which they run
+    /// List jobs, ordered by the time at which they run
     #[arg(long)]
     jobs: bool,
-    /// The most lines [default: 100 jobs, or all groups]
+    /// Most jobs or groups to list [default: 100 jobs, all groups]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
@@ -63,7 +63,7 @@ async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliE
 async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
     let filter = JobFilter { queue: args.queue.clone(), group: args.group.clone(), state: args.state, id: None };
     let most = args.limit.unwrap_or(JOBS_LISTED);
-    // One more shows that there are more.
+    // One more than is listed, to see if there are more.
     let mut listed = queues.all.jobs(&filter, most.saturating_add(1)).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
         queues.must_have(queue).await?;
@@ -76,6 +76,6 @@ fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     if listed.len() > most {
         listed.truncate(most);
-        output::note(format!("there are more {what} than these {most}: see --limit"));
+        output::note(format!("the list ends after {most}: raise --limit to list more {what}"));
     }
 }

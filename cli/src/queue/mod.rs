@@ -1,4 +1,4 @@
-//! `queue`: what is in the rate-limited queues, and what becomes of it.
+//! The command `queue`: inspects the rate-limited queues, and requeues, cancels or discards jobs.
 
 mod cancel;
 mod command;

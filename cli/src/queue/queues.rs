@@ -10,7 +10,7 @@ pub(super) struct Queues {
     pub(super) all: pg_limiter::queue::Queues,
 }
 
-/// Connects, works, and disconnects. The limits are needed by what takes tokens or gives them back.
+/// Connects, runs `work`, and disconnects. `limits` are for work that takes or returns tokens.
 pub(super) async fn with_queues<T>(
     database: Database,
     limits: Limits,
@@ -39,7 +39,7 @@ impl Queues {
         Ok(self.all.jobs(&JobFilter { id: Some(id), ..JobFilter::default() }, 1).await?.pop())
     }
 
-    /// A queue is there while it has jobs.
+    /// Returns an error if the queue does not exist: a queue exists while it has jobs.
     pub(super) async fn must_have(&self, queue: &str) -> Result<(), CliError> {
         let filter = JobFilter { queue: Some(queue.to_owned()), ..JobFilter::default() };
         if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }
@@ -54,12 +54,12 @@ impl Queues {
             groups.iter().map(|group| format!("\"{}\"", text::escaped(&group.queue))).collect();
         names.dedup();
         let others =
-            if names.is_empty() { ": there are no jobs".to_owned() } else { format!(", but {}", names.join(", ")) };
-        CliError::usage(format!("there is no queue \"{}\"{others}", text::escaped(queue)))
+            if names.is_empty() { "no queue has jobs".to_owned() } else { format!("queues: {}", names.join(", ")) };
+        CliError::usage(format!("there is no queue \"{}\"; {others}", text::escaped(queue)))
     }
 }
 
-/// As messages name it.
+/// The message for an unknown job.
 pub(super) fn no_such_job(id: i64) -> String {
     format!("there is no job {id}; it may have been pruned")
 }

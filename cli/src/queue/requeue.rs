@@ -14,17 +14,17 @@ use pg_limiter::queue::{JobFilter, JobInfo, JobState};
 
 #[derive(Args, Debug)]
 pub(crate) struct RequeueArgs {
-    /// The ids of jobs that are dead or cancelled
+    /// Ids of the jobs to requeue, which must be dead or cancelled
     #[arg(value_name = "ID", required_unless_present = "dead")]
     ids: Vec<i64>,
-    /// All dead jobs of this queue
+    /// Requeue all dead jobs of this queue
     #[arg(long, value_name = "QUEUE", conflicts_with = "ids")]
     dead: Option<String>,
-    /// The limits file: each job reserves its tokens anew, which takes the definitions of its limits. TOML, or JSON if it
-    /// is called *.json; `-` is standard input
+    /// Limits file that defines the limits of the jobs, to reserve their tokens again: TOML, or JSON if its name ends in
+    /// .json; `-` is standard input
     #[arg(long, value_name = "FILE")]
     limits: PathBuf,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliE
 }
 
 async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
-    let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can run again", job.id);
+    let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));
     }
@@ -62,7 +62,7 @@ async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
         return Ok(refused);
     }
     let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {
-        return Ok(Became::Refused { state: None, why: neither("not any more what it was a moment ago") });
+        return Ok(Became::Refused { state: None, why: neither("no longer dead or cancelled") });
     };
     Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", json::string(&time::exact(at)))))
 }

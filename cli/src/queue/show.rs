@@ -11,7 +11,7 @@ use pg_limiter::Limits;
 
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
-    /// The job's id
+    /// Id of the job
     id: i64,
     /// Print JSON
     #[arg(long)]

@@ -2,17 +2,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 
-/// RFC 3339 in UTC, to the millisecond.
+/// Formats a time as RFC 3339 in UTC, to the millisecond.
 pub(super) fn human(time: SystemTime) -> String {
     Timestamp::try_from(time).map(|time| format!("{time:.3}")).unwrap_or_else(|_| far(time))
 }
 
-/// RFC 3339 in UTC, exactly.
+/// Formats a time as RFC 3339 in UTC, exactly.
 pub(super) fn exact(time: SystemTime) -> String {
     Timestamp::try_from(time).map(|time| time.to_string()).unwrap_or_else(|_| far(time))
 }
 
-/// After the year 9999 the seconds since the Unix epoch are left.
+/// Formats a time after the year 9999 as seconds since the Unix epoch: `@253402300800`.
 fn far(time: SystemTime) -> String {
     format!("@{}", time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }

@@ -1,4 +1,5 @@
-//! Lines of a web server's access log, in the common and the combined format. No I/O, and no input makes it panic.
+//! Parses lines of a web server's access log, in the common and the combined format. It does no I/O, and no input makes it
+//! panic.
 //! `host ident user [17/May/2015:10:05:03 +0000] "GET /path?query HTTP/1.1" status bytes "referer" "user agent"`
 
 use std::borrow::Cow;
@@ -9,7 +10,7 @@ use crate::replay::clock::YEARS;
 
 const TIME: &str = "%d/%b/%Y:%H:%M:%S %z";
 
-/// One request, as the log has it. A `-` stands for what is absent, and is read as the empty string.
+/// One request of the log. A `-` stands for an absent field, and is read as the empty string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine<'a> {
     at: i64,
@@ -21,22 +22,22 @@ pub struct LogLine<'a> {
     user_agent: Cow<'a, str>,
 }
 
-/// What of a request can be the key of a limit.
+/// A field of a request that can be the key of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LogField {
-    /// The client's address, or its name where the server looks names up
+    /// The client's address, or its host name if the server looks names up
     RemoteAddr,
-    /// The path, without what follows a `?`
+    /// The path, without the query
     Path,
     /// The path and the query
     Uri,
     /// The name of the authenticated user
     User,
-    /// GET, POST, ..
+    /// The method: GET, POST, ..
     Method,
-    /// The status of the response
+    /// The status code of the response
     Status,
     /// The User-Agent header (combined format)
     UserAgent,
@@ -45,14 +46,14 @@ pub enum LogField {
 }
 
 impl<'a> LogLine<'a> {
-    /// Reads one line, without its line break.
+    /// Parses one line, without its line break.
     ///
     /// # Errors
-    /// The reason why it is no line of an access log.
+    /// Returns the reason if this is not a line of an access log.
     pub fn parse(line: &'a str) -> Result<Self, String> {
         let (remote_addr, rest) = word(line).ok_or("it does not begin with an address")?;
         let (_ident, rest) = word(rest).ok_or("after the address, the ident is missing")?;
-        // A user's name may have blanks in it.
+        // The name of a user may contain blanks.
         let (user, rest) = rest.split_once(" [").ok_or("the time in [ ] is missing")?;
         let (time, rest) = rest.split_once("] ").ok_or("after the time, ] is missing")?;
         let at = micros(time).ok_or_else(|| format!("\"{time}\" is not a time like 17/May/2015:10:05:03 +0000"))?;
@@ -81,12 +82,12 @@ impl<'a> LogLine<'a> {
         })
     }
 
-    /// When the request came, in microseconds since the Unix epoch.
+    /// The time of the request, in microseconds since the Unix epoch.
     pub const fn at_micros(&self) -> i64 {
         self.at
     }
 
-    /// One field; empty where the log has none.
+    /// Returns one field, or the empty string if the log does not have it.
     pub fn field(&self, field: LogField) -> &str {
         match field {
             LogField::RemoteAddr => self.remote_addr,
@@ -100,7 +101,7 @@ impl<'a> LogLine<'a> {
         }
     }
 
-    /// Of "GET /path HTTP/1.1"; a request that is none, as port scanners send them, is kept as it is.
+    /// The URI of "GET /path HTTP/1.1". A malformed request, as port scanners send them, is returned whole.
     fn uri(&self) -> &str {
         let rest = self.request.split_once(' ').map_or(&*self.request, |(_, rest)| rest);
         match rest.rsplit_once(' ') {
@@ -110,8 +111,8 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// The referer and the user agent, which the common format does not have. Servers cut lines that are too long, so the
-/// last quote may be missing, and may append fields of their own.
+/// Parses the referer and the user agent, which the common format does not have. Servers truncate long lines, so the last
+/// quote may be missing. They may also append other fields.
 fn headers(rest: &str) -> Result<(Cow<'_, str>, Cow<'_, str>), String> {
     if rest.is_empty() {
         return Ok((Cow::Borrowed(""), Cow::Borrowed("")));
@@ -128,7 +129,7 @@ fn headers(rest: &str) -> Result<(Cow<'_, str>, Cow<'_, str>), String> {
     Ok((referer, user_agent))
 }
 
-/// Up to the first blank: neither the word nor what follows is empty.
+/// Splits at the first blank. Returns `None` if the word or the rest is empty.
 fn word(text: &str) -> Option<(&str, &str)> {
     text.split_once(' ').filter(|(word, rest)| !word.is_empty() && !rest.is_empty())
 }
@@ -141,8 +142,8 @@ fn absent(text: Cow<'_, str>) -> Cow<'_, str> {
     if text == "-" { Cow::Borrowed("") } else { text }
 }
 
-/// What stands between two quotes, what follows, and whether there was a second quote. `\"` and `\\` stand for a quote
-/// and a backslash; other escapes are kept as they are, because they need not be text.
+/// Returns the text between two quotes, the rest, and whether the second quote is present. `\"` and `\\` are unescaped to
+/// a quote and a backslash; other escapes are kept, because their bytes may not be text.
 fn quoted(text: &str) -> Option<(Cow<'_, str>, &str, bool)> {
     let text = text.strip_prefix('"')?;
     let mut escaped = false;
@@ -159,7 +160,7 @@ fn quoted(text: &str) -> Option<(Cow<'_, str>, &str, bool)> {
             _ => {}
         }
     }
-    // A quote is one byte: both ends are between characters.
+    // A quote is one byte, so both ends are at character boundaries.
     let (inside, rest, closed) = match end {
         Some(place) => (&text[..place], &text[place + 1..], true),
         None => (text, "", false),

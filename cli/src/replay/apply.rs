@@ -1,4 +1,4 @@
-//! Calls at times that are told, decided by the database.
+//! Lets the database decide calls at given times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,28 +8,28 @@ use crate::error::CliError;
 use crate::replay::sandbox::Sandbox;
 use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op};
 
-/// Calls in one statement: enough that the round trip does not count.
+/// Calls per statement: enough to make the round trip negligible.
 pub(crate) const CHUNK: usize = 250;
 
-/// A call, and what the clock says when it is made.
+/// A call, and the time at which it is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Timed<T> {
     /// In microseconds since the Unix epoch.
     pub(crate) at: i64,
     pub(crate) op: Op,
     pub(crate) call: Call,
-    /// What whoever asks knows it by.
+    /// Identifies the call to the caller of [`decide_all`].
     pub(crate) tag: T,
 }
 
 impl<T> Timed<T> {
-    /// The same, known by something made of what it was known by.
+    /// The same call with another tag, made from this one.
     pub(crate) fn tagged<U>(self, tag: impl FnOnce(T) -> U) -> Timed<U> {
         Timed { at: self.at, op: self.op, call: self.call, tag: tag(self.tag) }
     }
 }
 
-/// Decides all calls, in the order in which they are given, which is that of time.
+/// Decides all calls, in the given order, which must be the order of time.
 pub(crate) async fn decide_all<T>(
     calls: impl IntoIterator<Item = Timed<T>>,
     limits: &Limits,
@@ -50,13 +50,13 @@ pub(crate) async fn decide_all<T>(
     }
 }
 
-/// Of microseconds since the Unix epoch.
+/// The time that is this many microseconds after the Unix epoch.
 pub(crate) fn moment(micros: i64) -> SystemTime {
     let since = Duration::from_micros(micros.unsigned_abs());
     if micros < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since }
 }
 
-/// On standard error, and only if that is a terminal.
+/// A progress bar on standard error. It is drawn only on a terminal.
 pub(crate) fn progress(what: &str, length: usize) -> ProgressBar {
     let bar = ProgressBar::new(length as u64);
     match ProgressStyle::with_template("{msg} [{bar:40}] {human_pos}/{human_len} {eta}") {

@@ -1,4 +1,4 @@
-//! Recorded calls, one JSON object a line. No I/O, and no input makes it panic.
+//! Parses recorded calls, one JSON object per line. It does no I/O, and no input makes it panic.
 
 use serde::{Deserialize, Deserializer};
 
@@ -6,7 +6,7 @@ use crate::replay::clock::YEARS;
 use pg_limiter::Op;
 use pg_limiter::{Call, Item};
 
-/// A recorded call: its line in a file of events.
+/// A recorded call: one line of a file of events.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     pub(super) at: i64,
@@ -15,10 +15,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// Reads one line: `{"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}`.
+    /// Parses one line: `{"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}`.
     ///
     /// # Errors
-    /// The reason why the line is no event.
+    /// Returns the reason if the line is not an event.
     pub fn parse(line: &str) -> Result<Self, String> {
         let line: Line = serde_json::from_str(line).map_err(|error| reason(&error))?;
         let at = micros(&line.at)?;
@@ -32,7 +32,7 @@ impl Event {
                 vec![item(Part { limit, key: line.key.unwrap_or_default(), count: line.count.unwrap_or(1.0) })]
             }
             (None, Some(_)) if line.key.is_some() || line.count.is_some() => {
-                return Err("`key` and `count` belong into the parts of `all`, not beside it".to_owned());
+                return Err("`key` and `count` belong in the items of `all`, not beside it".to_owned());
             }
             (None, Some(parts)) => parts.into_iter().map(item).collect(),
             (Some(_), Some(_)) => return Err("both `limit` and `all` are given".to_owned()),
@@ -45,12 +45,12 @@ impl Event {
         Ok(Self { at, op, call })
     }
 
-    /// When it happened, in microseconds since the Unix epoch.
+    /// The time of the call, in microseconds since the Unix epoch.
     pub const fn at_micros(&self) -> i64 {
         self.at
     }
 
-    /// The reverse of [`parse`](Self::parse), with every field given and the time as a decimal number.
+    /// Formats the event as a line that [`parse`](Self::parse) reads. Every field is written, the time as a decimal number.
     pub fn to_line(&self) -> String {
         let parts: Vec<_> = self
             .call
@@ -111,7 +111,7 @@ const fn one() -> f64 {
     1.0
 }
 
-/// A field that may be left out, but is not null: a null key would throw strangers into one bucket.
+/// A field that may be omitted, but not null: a null key would put unrelated callers into one bucket.
 fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
@@ -120,19 +120,19 @@ fn item(part: Part) -> Item {
     Item::new(part.limit, part.key).count(part.count)
 }
 
-/// Whole microseconds.
+/// Converts milliseconds to whole microseconds.
 fn micros(at: &serde_json::Number) -> Result<i64, String> {
     let micros = match at.as_i64() {
         Some(whole) => whole.checked_mul(1000),
-        // What is too large becomes the largest number.
+        // The cast saturates, so the range check rejects numbers that are too large.
         None => at.as_f64().map(|millis| (millis * 1000.0).round() as i64),
     };
     micros
         .filter(|micros| YEARS.contains(micros))
-        .ok_or_else(|| format!("`at` is {at}, which is no time in milliseconds between the years 1800 and 2199"))
+        .ok_or_else(|| format!("`at` is {at}, which is not a time in milliseconds between the years 1800 and 2199"))
 }
 
-/// The line's number is known better outside.
+/// Removes the line number from the message, because the caller adds the line number of the file.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -193,7 +193,7 @@ mod tests {
         assert!(refusal(r#"{"at": 1767225600123000, "limit": "a"}"#).contains("between the years 1800 and 2199"));
         assert_eq!(refusal(r#"{"at": 1}"#), "neither `limit` nor `all` is given");
         assert_eq!(refusal(r#"{"at": 1, "limit": "a", "all": []}"#), "both `limit` and `all` are given");
-        assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong into the parts"));
+        assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong in the items"));
         for line in ["", "7", "null", "[]", "{", "\u{0}", "{\"at\": 1e999, \"limit\": \"a\"}", &"[".repeat(9999)] {
             assert!(!refusal(line).contains(" at line "), "{line}");
         }

@@ -1,6 +1,6 @@
 use crate::replay::Timed;
 
-/// Two rows of calls that are in the order of time, as one; at the same time, the first row's are first.
+/// Merges two sequences of calls, each in the order of time. If times are equal, `first` goes first.
 pub(super) fn in_time_order<T>(
     first: impl IntoIterator<Item = Timed<T>>,
     second: impl IntoIterator<Item = Timed<T>>,

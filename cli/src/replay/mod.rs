@@ -1,4 +1,4 @@
-//! `replay`: recorded calls, or an access log, through the same SQL that decides in production.
+//! The command `replay`: replays recorded calls or an access log. The same SQL decides as in production.
 
 mod access_log;
 mod apply;

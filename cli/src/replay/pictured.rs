@@ -1,4 +1,4 @@
-//! A replay as it is drawn: a panel for each limit.
+//! The picture of a replay: a panel for each limit.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::text::grouped;
 use pg_limiter::Op;
 use pg_limiter::{Call, Decision, InvalidCall, Item, Limits};
 
-/// More would be a picture that nobody can look at.
+/// The most panels in a picture.
 const MOST_PANELS: usize = 20;
 
 pub(super) struct Pictured {
     panels: Vec<Panel>,
     only_key: Option<Arc<str>>,
-    /// Whose balance is drawn, if it is that of one bucket.
+    /// For each panel, the key of the balance that is drawn, if the panel shows one bucket.
     keys: Vec<Option<Arc<str>>>,
 }
 
@@ -35,7 +35,7 @@ impl Pictured {
         };
         let mut buckets = recording.buckets();
         if buckets.is_empty() {
-            // Nothing was asked: of none of them.
+            // No calls: draw an empty panel for every limit.
             buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
         }
         buckets.retain(|(name, keys)| limits.get(name).is_some() && only_key.is_none_or(|key| keys.contains(key)));
@@ -43,7 +43,10 @@ impl Pictured {
             return Err(CliError::usage("no recorded call has the key of --only-key"));
         }
         if buckets.len() > MOST_PANELS {
-            output::note(format_args!("{} limits are asked: the first {MOST_PANELS} are drawn", buckets.len()));
+            output::note(format_args!(
+                "the calls use {} limits: only the first {MOST_PANELS} are drawn",
+                buckets.len()
+            ));
             buckets.truncate(MOST_PANELS);
         }
         let mut pictured = Self { panels: Vec::new(), only_key: only_key.map(Into::into), keys: Vec::new() };
@@ -65,11 +68,11 @@ impl Pictured {
         Ok(pictured)
     }
 
-    /// Questions for the balances that are drawn, in the order of time: the tag is the panel's place.
+    /// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
     pub(super) fn questions(&self, pass: usize, passes: usize) -> Vec<Timed<usize>> {
         let mut questions = Vec::new();
         for (place, (panel, key)) in self.panels.iter().zip(&self.keys).enumerate() {
-            // Each limit of an access log has a pass of its own.
+            // Each limit of an access log has its own pass.
             if passes > 1 && place != pass {
                 continue;
             }
@@ -82,7 +85,7 @@ impl Pictured {
         questions
     }
 
-    /// What the database answered to one of them.
+    /// Records the answer to one of the questions.
     pub(super) fn answered(&mut self, panel: usize, at: i64, answer: &Result<Decision, InvalidCall>) {
         if let Ok(decision) = answer {
             self.panels[panel].series.balance(at, decision.remaining());

@@ -1,4 +1,4 @@
-//! What is replayed: calls with their times, in the order of their lines.
+//! The recording to replay: calls with their times, in the order of their lines.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use pg_limiter::Op;
 
 pub(super) enum Recording {
     Events(Vec<Event>),
-    /// A request a line: its time and its key. Each limit is applied to all of them.
+    /// The time and the key of each request. Each limit is applied to all requests.
     Requests {
         limits: Vec<Arc<str>>,
         lines: Vec<(i64, Arc<str>)>,
@@ -35,9 +35,9 @@ impl Recording {
         let mut lines = Vec::new();
         let mut keys: HashSet<Arc<str>> = HashSet::new();
         each_line(path, |line| {
-            // Whatever clients send ends up in a log.
+            // Clients can put any bytes into a log.
             let line = String::from_utf8_lossy(line);
-            let line = LogLine::parse(&line).map_err(|reason| format!("no line of an access log: {reason}"))?;
+            let line = LogLine::parse(&line).map_err(|reason| format!("not a line of an access log: {reason}"))?;
             let field = line.field(key);
             let key = match keys.get(field) {
                 Some(key) => Arc::clone(key),
@@ -67,25 +67,25 @@ impl Recording {
         }
     }
 
-    /// The places of the lines in the order of time; at the same time, in that of the lines.
+    /// The indexes of the lines in the order of time. Lines with the same time keep their order.
     pub(super) fn in_time_order(&self) -> Vec<usize> {
         let mut places: Vec<usize> = (0..self.len()).collect();
         places.sort_by_key(|place| self.at(*place));
         places
     }
 
-    /// From the first moment to the last.
+    /// The first and the last time.
     pub(super) fn span(&self) -> Option<(i64, i64)> {
         let times = || (0..self.len()).map(|place| self.at(place));
         Some((times().min()?, times().max()?))
     }
 
-    /// The resolution of its times: a second, or less.
+    /// The resolution of the times: a second or less.
     pub(super) fn resolution(&self) -> i64 {
         resolution((0..self.len()).map(|place| self.at(place)))
     }
 
-    /// How often it is gone through: an access log once for each limit, on buckets of its own.
+    /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
     pub(super) const fn passes(&self) -> usize {
         match self {
             Self::Events(_) => 1,
@@ -93,7 +93,7 @@ impl Recording {
         }
     }
 
-    /// The call of each of these lines.
+    /// The calls of these lines, in this order.
     pub(super) fn calls(&self, pass: usize, places: &[usize]) -> impl Iterator<Item = Timed<usize>> {
         places.iter().map(move |place| {
             let (op, call) = match self {
@@ -106,7 +106,8 @@ impl Recording {
         })
     }
 
-    /// The keys that take tokens, by limit: in the order in which limits are applied, those of events by name.
+    /// The keys that take tokens, by limit. Limits are in the order in which they are applied; limits of events are sorted by
+    /// name.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         match self {
             Self::Requests { limits, lines } => {
@@ -124,7 +125,7 @@ impl Recording {
     }
 }
 
-/// Blank lines are passed over. What is no line of its kind stops the run.
+/// Reads each line of a file, and skips blank lines. An invalid line ends the run with an error.
 fn each_line(path: &Path, mut read: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), CliError> {
     let bytes = input::read(path)?;
     for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {

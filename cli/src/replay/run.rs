@@ -20,33 +20,33 @@ use pg_limiter::Limits;
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// The limits: TOML, or JSON if the file is called *.json; `-` is standard input
+    /// Limits file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, value_name = "FILE")]
     limits: PathBuf,
-    /// Recorded calls, one JSON object a line, like
+    /// Recorded calls, one JSON object per line, such as
     /// {"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key"])]
     events: Option<PathBuf>,
-    /// For an access log: which limit to apply to each request. Several times for several limits, each as if it were alone
+    /// For an access log: the limit to apply to each request; repeat for several limits, each of which is applied alone
     #[arg(long, value_name = "NAME", requires = "access_log")]
     apply: Vec<String>,
-    /// A web server's access log in the common or the combined format; `-` is standard input
+    /// Access log of a web server, in the common or the combined format; `-` is standard input
     #[arg(long, value_name = "FILE", requires = "apply")]
     access_log: Option<PathBuf>,
-    /// For an access log: whom to limit
+    /// For an access log: the field of a request to use as the key
     #[arg(long, value_enum, value_name = "FIELD", requires = "access_log", default_value = "remote_addr")]
     key: LogField,
     #[command(flatten)]
     plot: PlotArgs,
-    /// Draw the traffic of this key only, with its balance [default: of all keys together]
+    /// Draw only the traffic of this key, with its balance [default: all keys together]
     #[arg(long, value_name = "KEY", requires = "plot")]
     only_key: Option<String>,
-    /// Print the decision on each line as JSON, in the order of the lines, instead of a table
+    /// Print the decision on each line as JSON instead of a table, in the order of the lines
     #[arg(long)]
     json: bool,
 }
 
-/// What is asked of the database.
+/// A question to the database.
 enum Asked {
     /// The call of a line.
     Line(usize),
@@ -57,7 +57,9 @@ enum Asked {
 pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode, CliError> {
     let recorded = args.events.as_deref().or(args.access_log.as_deref());
     if recorded.is_some_and(input::is_stdin) && input::is_stdin(&args.limits) {
-        return Err(CliError::usage("only one of the files can be standard input"));
+        return Err(CliError::usage(
+            "--limits and the recorded calls cannot both be standard input: name a file for one of them",
+        ));
     }
     let file = args.plot.file()?;
     let limits = input::read_limits(&args.limits)?;
@@ -121,22 +123,22 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {
-                    return Err(CliError::usage(format!("{} has no limit \"{name}\"", input::name(&args.limits))));
+                    return Err(CliError::usage(format!("{} defines no limit \"{name}\"", input::name(&args.limits))));
                 }
                 if args.apply[..place].contains(name) {
                     return Err(CliError::usage(format!("--apply {name} is given twice")));
                 }
             }
             if args.json && args.apply.len() > 1 {
-                return Err(CliError::usage("--json tells the decisions of one limit: give --apply once"));
+                return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
             Recording::access_log(log, &args.apply, args.key)
         }
-        _ => Err(CliError::usage("what is to be replayed? Give --events FILE, or --apply NAME and --access-log FILE")),
+        _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }
 }
 
-/// One for each limit that was applied.
+/// The tables, one for each limit that was applied.
 fn tables(args: &ReplayArgs, limits: &Limits, tallies: &[Tally]) -> Vec<String> {
     let by = args.access_log.as_ref().map(|_| field_name(args.key));
     let mut lines = Vec::new();

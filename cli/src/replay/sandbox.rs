@@ -1,5 +1,5 @@
-//! A place to replay in: the limiter's table and functions, made by its own migrations in the session's temporary
-//! schema, in a transaction that is rolled back. What the database holds is neither read nor changed.
+//! A sandbox for replays. The limiter's migrations create its tables and functions in the temporary schema of the session,
+//! in a transaction that is rolled back. The existing rows of the database are neither read nor changed.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -18,7 +18,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
         let mut connection = running.connect().await?;
-        // The same isolation as the limiter's own transactions; writable whatever the role's default.
+        // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
         let schema = Schema::new("pg_temp")?;
         sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
@@ -26,12 +26,12 @@ impl Sandbox {
         for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
                 CliError::failed(format!(
-                    "cannot create a temporary table and functions: {error}\nThe role needs TEMPORARY on the database, \
-                     and the database must take writes."
+                    "cannot create temporary tables and functions: {error}\nThe role needs TEMPORARY on the database, and \
+                     the database must accept writes."
                 ))
             })?;
         }
-        // The same rows of sharded buckets are drawn every time.
+        // Every run picks the same rows of sharded buckets.
         sqlx::raw_sql("SELECT setseed(0)").execute(&mut connection).await?;
         Ok(Self { connection, schema, rate_limits: None })
     }

@@ -1,4 +1,4 @@
-//! The tally as a table.
+//! Prints the tally as a table.
 
 use jiff::Timestamp;
 
@@ -9,30 +9,30 @@ use crate::replay::tally::{Row, Tally};
 use crate::text::{grouped, percent, shown};
 
 const SECOND: i64 = 1_000_000;
-/// Rows shown.
+/// The most rows to print.
 const TOP: usize = 20;
 const WIDEST_KEY: usize = 46;
 
-/// `by`: what the keys of an access log are. Events name their limits and keys themselves.
+/// `by`: the field that is the key of an access log. `None` for events, which contain their limits and keys.
 pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
     let mut lines = Vec::new();
     let rows = tally.denied_rows();
     let mut cells: Vec<Vec<String>> = rows.iter().take(TOP).map(|((limit, key), row)| cells(limit, key, row)).collect();
     if cells.is_empty() {
-        lines.push("Nobody would have been limited.".to_owned());
+        lines.push("No key would have been limited.".to_owned());
     } else {
         let key = by.unwrap_or("KEY").to_uppercase();
         let headings =
             ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
         cells.insert(0, headings.map(str::to_owned).into());
         if by.is_some() {
-            // An access log is replayed through one limit.
+            // A table of an access log shows one limit.
             cells.iter_mut().for_each(|row| drop(row.remove(0)));
         }
         let texts: &[usize] = if by.is_some() { &[0] } else { &[0, 1] };
         lines.extend(aligned(&cells, texts));
         if rows.len() > TOP {
-            lines.push(format!("... and {} more that were denied", grouped((rows.len() - TOP) as u64)));
+            lines.push(format!("... and {} more that had denials", grouped((rows.len() - TOP) as u64)));
         }
     }
     lines.push(String::new());
@@ -62,13 +62,13 @@ fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
         percent(tally.denied, tally.requests)
     )];
     if tally.reserved > 0 {
-        lines.push(format!("{} of the admitted were told to wait first", grouped(tally.reserved)));
+        lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
     }
     let keys = tally.keys() as u64;
     let denied = keys_denied as u64;
     lines.push(format!("{} keys: {} ever denied ({} %)", grouped(keys), grouped(denied), percent(denied, keys)));
     if tally.checks + tally.resets > 0 {
-        lines.push(format!("besides: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
+        lines.push(format!("not counted above: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
     }
     for (code, (count, message)) in &tally.impossible {
         lines.push(format!("{} impossible, not counted above: {code}: {}", grouped(*count), shown(message, 300)));

@@ -1,4 +1,4 @@
-//! Who would have been limited: counts by limit and key.
+//! Counts the decisions of a replay by limit and key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ pub(super) struct Tally {
     rows: HashMap<Bucket, Row>,
     pub(super) requests: u64,
     pub(super) admitted: u64,
-    /// Of these, after a wait.
+    /// Admitted requests that had to wait.
     pub(super) reserved: u64,
     pub(super) denied: u64,
     pub(super) checks: u64,
     pub(super) resets: u64,
-    /// By code: how many, and the first one's message.
+    /// Calls that can never be allowed, by error code: their number and the first message.
     pub(super) impossible: BTreeMap<&'static str, (u64, String)>,
-    /// From the first to the last.
+    /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,
 }
 
@@ -73,7 +73,7 @@ impl Tally {
         self.rows.len()
     }
 
-    /// Those ever denied, by denials.
+    /// The buckets with denials, most denials first.
     pub(super) fn denied_rows(&self) -> Vec<(&Bucket, &Row)> {
         let mut rows: Vec<(&Bucket, &Row)> = self.rows.iter().filter(|(_, row)| row.denied > 0).collect();
         rows.sort_by(|(a, x), (b, y)| y.denied.cmp(&x.denied).then_with(|| a.cmp(b)));
@@ -82,7 +82,7 @@ impl Tally {
 }
 
 impl Row {
-    /// A call that another of its limits refused is neither admitted nor denied by this one.
+    /// Counts a call. If only another limit denied it, this limit neither admitted nor denied it.
     fn add(&mut self, at: i64, denied: bool, refused: bool) {
         self.requests += 1;
         if refused {

@@ -14,17 +14,17 @@ use pg_limiter::{Kind, Limit};
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     limit: LimitArgs,
-    /// Of the limits file, this limit; several times for several, in this order [default: all of them]
+    /// Simulate this limit of the limits file; repeat for several limits, printed in this order [default: all of them]
     #[arg(long = "limit", help_heading = "The limit", value_name = "NAME")]
     only: Vec<String>,
-    /// Whose calls they are: fixed windows of different keys begin at different times
+    /// Key of the calls; fixed windows of different keys begin at different times
     #[arg(long, help_heading = "The limit", value_name = "KEY", default_value = "", hide_default_value = true)]
     pub(super) key: String,
     #[command(flatten)]
     traffic: TrafficArgs,
     #[command(flatten)]
     pub(super) plot: PlotArgs,
-    /// Print JSON, an object a line for each limit, with what each bar of the picture has
+    /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -32,32 +32,32 @@ pub(crate) struct SimulateArgs {
 #[derive(Args, Debug)]
 #[group(skip)]
 struct TrafficArgs {
-    /// How the calls come. All limits are offered the same ones
+    /// Pattern of the calls; every limit is offered the same calls
     #[arg(long, help_heading = HEADING, value_enum, value_name = "KIND", default_value = "poisson")]
     traffic: Shape,
-    /// How many come on average (of bursts: within one), like 2/s, 90/m or 1000/h [default: twice what the limit of the
-    /// highest rate lets through; of bursts: ten times]
+    /// Average rate of the calls (bursts: within a burst), such as 2/s, 90/m or 1000/h [default: twice the highest rate of
+    /// the limits; bursts: ten times the highest rate]
     #[arg(long, help_heading = HEADING, value_name = "N/TIME")]
     calls: Option<Pace>,
-    /// For how long, like 5m [default: ten of the longest period]
+    /// Length of the simulation, such as 5m [default: ten times the longest period]
     #[arg(long = "for", help_heading = HEADING, value_name = "LENGTH")]
     length: Option<String>,
-    /// How many calls a burst has, on average [default: twice the largest capacity]
+    /// Average number of calls in a burst [default: twice the largest capacity]
     #[arg(long, help_heading = HEADING, value_name = "N", value_parser = finite)]
     burst: Option<f64>,
-    /// How long it is quiet between bursts, on average [default: the longest period]
+    /// Average pause between bursts, such as 30s [default: the longest period]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
     pause: Option<String>,
-    /// What chance starts from: the same seed gives the same calls
+    /// Random seed; the same seed gives the same calls
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1")]
     seed: u64,
-    /// How many tokens a call asks for
+    /// Tokens that each call takes
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     count: f64,
-    /// Calls take tokens before they are there, and go ahead after a wait; sliding windows cannot
+    /// Make reservations: calls take tokens before they are available, and wait for them; sliding windows cannot reserve
     #[arg(long, help_heading = HEADING)]
     reserve: bool,
-    /// What becomes of a call that is denied
+    /// Whether a denied call is dropped or retried
     #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
     refused: Refused,
 }
@@ -66,18 +66,18 @@ const HEADING: &str = "The traffic";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Refused {
-    /// It never comes back
+    /// A denied call is not retried
     Drop,
-    /// It comes back at the time it was told, again and again
+    /// A denied call is retried after its retry_after, until it is admitted or the simulation ends
     Retry,
 }
 
 impl SimulateArgs {
-    /// In the order in which they are shown.
+    /// The limits to simulate, in the order of the output.
     pub(super) fn limits(&self) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
         let Some(path) = self.limit.file() else {
             if let Some(name) = self.only.first() {
-                return Err(CliError::usage(format!("--limit {name}: in which file? Give --limits FILE")));
+                return Err(CliError::usage(format!("--limit {name} names a limit of a file: add --limits FILE")));
             }
             let kinds: Vec<Kind> =
                 Kind::ALL.iter().copied().filter(|kind| !self.reserves() || kind.can_reserve()).collect();
@@ -89,7 +89,7 @@ impl SimulateArgs {
             limits.iter().map(|(name, limit)| (name.into(), *limit)).collect()
         } else {
             let find = |name: &String| {
-                let no_such = || CliError::usage(format!("{} has no limit \"{name}\"", input::name(path)));
+                let no_such = || CliError::usage(format!("{} defines no limit \"{name}\"", input::name(path)));
                 limits.get(name).map(|limit| (name.as_str().into(), *limit)).ok_or_else(no_such)
             };
             self.only.iter().map(find).collect::<Result<_, _>>()?
@@ -100,12 +100,12 @@ impl SimulateArgs {
             }
         }
         if named.is_empty() {
-            return Err(CliError::usage(format!("{} has no limits", input::name(path))));
+            return Err(CliError::usage(format!("{} defines no limits", input::name(path))));
         }
         Ok(named)
     }
 
-    /// With what the limits suggest where nothing is said.
+    /// The traffic of the arguments. Defaults are derived from the limits.
     pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic, CliError> {
         let args = &self.traffic;
         let by_rate = |a: &&Limit, b: &&Limit| rate(a).total_cmp(&rate(b));
@@ -118,17 +118,17 @@ impl SimulateArgs {
         let length = |name: &str, text: &Option<String>, usual: i64| match text {
             Some(text) => match parse_micros(text) {
                 Ok(micros @ 1..=LONGEST) => Ok(micros),
-                Ok(_) => Err(CliError::usage(format!("{name} {text}: that is not between 1us and 36525days"))),
+                Ok(_) => Err(CliError::usage(format!("{name} {text}: the length is not between 1us and 36525days"))),
                 Err(error) => Err(CliError::usage(format!("{name}: {error}"))),
             },
             None => Ok(usual.min(LONGEST)),
         };
         let bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
         if let (false, Some((option, _))) = (args.traffic == Shape::Bursts, bursts.iter().find(|(_, given)| *given)) {
-            return Err(CliError::usage(format!("{option} is for --traffic bursts")));
+            return Err(CliError::usage(format!("{option} requires --traffic bursts")));
         }
         if args.burst.is_some_and(|burst| burst < 1.0) {
-            return Err(CliError::usage("--burst: a burst has 1 call or more"));
+            return Err(CliError::usage("--burst is less than 1: use 1 call or more"));
         }
         let traffic = Traffic {
             shape: args.traffic,
@@ -159,7 +159,7 @@ impl SimulateArgs {
     }
 }
 
-/// A hundred years, like the longest period.
+/// A hundred years, as for periods.
 const LONGEST: i64 = 3_155_760_000_000_000;
 
 fn rate(limit: &Limit) -> f64 {

@@ -1,4 +1,4 @@
-//! The same for programs, with the bars.
+//! Formats a simulated limit as JSON, with the bars of its picture.
 
 use crate::json::{array, object as fields, string};
 use crate::length::period_micros;

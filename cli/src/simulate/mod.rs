@@ -1,4 +1,4 @@
-//! `simulate`: what limits admit of made-up traffic, decided by the same SQL that decides in production.
+//! The command `simulate`: offers generated traffic to limits. The same SQL decides as in production.
 
 mod args;
 mod json;

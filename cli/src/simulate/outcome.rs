@@ -1,25 +1,25 @@
-//! What became of the calls to one limit, in numbers.
+//! Counts the decisions on the calls to one limit.
 
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Calls that came, each once.
+    /// Calls, without their retries.
     pub(super) calls: u64,
-    /// The times they asked: more, if they come back.
+    /// Attempts: calls and their retries.
     pub(super) offered: u64,
     pub(super) admitted: u64,
-    /// Of the admitted, those that had to wait before they went ahead.
+    /// Admitted calls that had to wait for reserved tokens.
     pub(super) reserved: u64,
     pub(super) denied: u64,
-    /// The longest that any was told to wait; of calls that come back, from when they came to when they went ahead.
+    /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
     pub(super) longest_wait: Duration,
-    /// When tokens were used, in microseconds, and how many.
+    /// The times at which tokens were used, in microseconds, and how many.
     uses: Vec<(i64, f64)>,
 }
 
 impl Outcome {
-    /// Of so many calls.
+    /// The outcome of this number of calls, none of them decided yet.
     pub(super) fn of(calls: usize) -> Self {
         Self { calls: calls as u64, ..Self::default() }
     }
@@ -33,19 +33,20 @@ impl Outcome {
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
     }
 
-    /// With the time it was told, if it does not come back.
+    /// Counts a denial. `told`: its `retry_after`, or `None` if the call will be retried.
     pub(super) fn deny(&mut self, told: Option<Duration>) {
         self.offered += 1;
         self.denied += 1;
         self.longest_wait = self.longest_wait.max(told.unwrap_or_default());
     }
 
-    /// Those that were going to come back.
+    /// Calls that were not admitted: at the end, those that still wait for a retry.
     pub(super) const fn waiting(&self) -> u64 {
         self.calls - self.admitted
     }
 
-    /// The most tokens that were used within any period, wherever it begins: uses a whole period apart are not in one.
+    /// The most tokens used within any period, wherever it begins. Uses that are a whole period apart are not in the same
+    /// period.
     pub(super) fn most_in_a_period(&self, period: i64) -> f64 {
         let mut uses = self.uses.clone();
         uses.sort_by_key(|(at, _)| *at);
@@ -76,7 +77,7 @@ mod tests {
         for at in [0, 90, 95, 99, 100, 101, 188, 189, 190] {
             outcome.admit(at, at, 1.0, None);
         }
-        // 90 to 189; 190 is a whole period after 90.
+        // From 90 to 189: 190 is a whole period after 90.
         assert_eq!(outcome.most_in_a_period(100), 7.0);
         assert_eq!(outcome.most_in_a_period(1), 1.0);
         assert_eq!(outcome.most_in_a_period(i64::MAX), 9.0);

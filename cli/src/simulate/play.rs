@@ -1,4 +1,4 @@
-//! The calls to one limit, as its database decides them.
+//! Plays the calls to one limit: the database decides each of them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,12 +15,12 @@ use crate::text::grouped;
 use pg_limiter::Op;
 use pg_limiter::{Call, Item, Limits};
 
-/// What is to be asked next; at the same time, in this order.
+/// A question to the database. At the same time, the first variant goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asked {
     /// The balance.
     Balance,
-    /// The call that came as this one.
+    /// The call with this index in [`Play::times`].
     Call(usize),
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Play<'a> {
     pub(super) key: &'a str,
     pub(super) count: f64,
     pub(super) reserve: bool,
-    /// Whether a denied call comes back.
+    /// Whether a denied call is retried.
     pub(super) retry: bool,
-    /// When each call comes.
+    /// The time of each call.
     pub(super) times: &'a [i64],
-    /// When no more is asked.
+    /// The end of the simulation: no retries from then on.
     pub(super) end: i64,
 }
 
@@ -74,7 +74,7 @@ impl Play<'_> {
                 } else if self.retry {
                     outcome.deny(None);
                     let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
-                    // A wait of 0 would never end.
+                    // Retrying after a wait of 0 would loop forever.
                     let again = timed.at.saturating_add(wait.max(1));
                     if again < self.end {
                         asked.push(Reverse((again, Asked::Call(nth))));
@@ -89,14 +89,15 @@ impl Play<'_> {
             }
             if outcome.offered > MOST_CALLS as u64 && self.retry {
                 return Err(CliError::usage(format!(
-                    "those who come back make it more than {} calls: take fewer --calls, or a shorter --for",
+                    "with the retries there are more than {} calls: use fewer --calls or a shorter --for",
                     grouped(MOST_CALLS as u64)
                 )));
             }
         }
     }
 
-    /// As many as can be decided before it has to be known what became of one of them.
+    /// Removes the next calls that one statement can decide. With retries, these are calls at the same time only: a denial
+    /// adds a retry before later calls.
     fn next(&self, asked: &mut BinaryHeap<Reverse<(i64, Asked)>>) -> Vec<Timed<Asked>> {
         let mut chunk: Vec<Timed<Asked>> = Vec::new();
         while let Some(Reverse((at, _))) = asked.peek()

@@ -13,7 +13,7 @@ use crate::{input, output};
 use pg_limiter::Op;
 use pg_limiter::{Limit, Limits};
 
-/// One limit, and what became of the calls.
+/// One limit, and the outcome of the calls to it.
 pub(super) struct Simulated {
     pub(super) name: Arc<str>,
     pub(super) limit: Limit,
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
         end: traffic.length,
     };
     for (name, _) in &named {
-        // What can never be needs no database.
+        // Reject a call that can never be allowed without connecting to the database.
         play(name).call().validate(Op::Limit, &limits)?;
     }
 

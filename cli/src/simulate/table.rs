@@ -1,4 +1,4 @@
-//! The limits beside each other.
+//! Prints the simulated limits as a table, one per row.
 
 use crate::columns::aligned;
 use crate::length::period_micros;

@@ -1,4 +1,4 @@
-//! When calls come.
+//! Generates the times of calls.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -7,20 +7,20 @@ use crate::error::CliError;
 use crate::length::{format_micros, parse_micros};
 use crate::text::{grouped, plain};
 
-/// Calls that a run may have.
+/// The most calls in a run.
 pub(super) const MOST_CALLS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Shape {
-    /// Evenly: a call every so often
+    /// Evenly spaced calls
     Constant,
-    /// At random, and independent of each other
+    /// Random, independent calls (a Poisson process)
     Poisson,
-    /// At random in bursts, with pauses between them (an interrupted Poisson process)
+    /// Random bursts of calls with random pauses between them (an interrupted Poisson process)
     Bursts,
 }
 
-/// So many calls in so long.
+/// A rate: a number of calls per length of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
     pub(super) calls: f64,
@@ -28,17 +28,17 @@ pub(super) struct Pace {
     pub(super) per: i64,
 }
 
-/// From the moment 0 on.
+/// Traffic from time 0 on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
     pub(super) shape: Shape,
-    /// On average; of bursts, within one.
+    /// The average rate; for bursts, the rate within a burst.
     pub(super) pace: Pace,
     /// In microseconds.
     pub(super) length: i64,
-    /// Calls in a burst, on average.
+    /// The average number of calls in a burst.
     pub(super) burst: f64,
-    /// Between bursts, on average, in microseconds.
+    /// The average pause between bursts, in microseconds.
     pub(super) pause: i64,
     pub(super) seed: u64,
 }
@@ -46,9 +46,9 @@ pub(super) struct Traffic {
 impl std::str::FromStr for Pace {
     type Err = String;
 
-    /// `2/s`, `90/m`, `10/1m 30s`.
+    /// Parses `2/s`, `90/m` or `10/1m 30s`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let example = || format!("\"{text}\" is not a number of calls in a time, like 2/s, 90/m or 1000/h");
+        let example = || format!("\"{text}\" is not a rate of calls like 2/s, 90/m or 1000/h");
         let (calls, per) = text.split_once('/').ok_or_else(example)?;
         let calls = calls.trim().parse::<f64>().ok().filter(|calls| calls.is_finite() && *calls > 0.0);
         let per = per.trim();
@@ -59,7 +59,7 @@ impl std::str::FromStr for Pace {
 }
 
 impl Pace {
-    /// Microseconds from one call to the next.
+    /// Microseconds from one call to the next, on average.
     fn gap(&self) -> f64 {
         self.per as f64 / self.calls
     }
@@ -70,12 +70,12 @@ impl Pace {
 }
 
 impl Traffic {
-    /// That it is not too much.
+    /// Checks that there are at most [`MOST_CALLS`] calls on average.
     pub(super) fn check(&self) -> Result<(), CliError> {
         let calls = self.length as f64 / self.pace.gap();
         if calls > MOST_CALLS as f64 {
             return Err(CliError::usage(format!(
-                "{} for {} are more than {} calls: take fewer --calls, or a shorter --for",
+                "{} for {} are more than {} calls: use fewer --calls or a shorter --for",
                 self.pace.describe(),
                 format_micros(self.length),
                 grouped(MOST_CALLS as u64)
@@ -84,7 +84,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// When each call comes: in order, and before the end. The same for the same seed.
+    /// The time of each call, in order and before the end. The same seed gives the same times.
     pub(super) fn times(&self) -> Vec<i64> {
         let mut chance = Chance(Pcg64::seed_from_u64(self.seed));
         let (gap, end) = (self.pace.gap(), self.length as f64);
@@ -132,11 +132,11 @@ impl Traffic {
     }
 }
 
-/// A generator whose numbers for a seed are promised to stay the same.
+/// A random number generator that guarantees the same numbers for a seed.
 struct Chance(Pcg64);
 
 impl Chance {
-    /// More than 0, by the inverse of its distribution.
+    /// An exponentially distributed number above 0, by inverting the distribution function.
     fn exponential(&mut self, mean: f64) -> f64 {
         const STEPS: f64 = (1_u64 << 53) as f64;
         let part = ((self.0.next_u64() >> 11) + 1) as f64 / STEPS;
@@ -180,15 +180,15 @@ mod tests {
     fn random_traffic_has_the_mean_and_the_spread_of_its_kind() {
         for seed in 1..=5 {
             let times = traffic(Shape::Poisson, seed).times();
-            // Six standard deviations of a Poisson distribution of this mean.
+            // Within six standard deviations of a Poisson distribution with this mean.
             assert!((times.len() as f64 - 50_000.0).abs() < 6.0 * 50_000_f64.sqrt(), "{}", times.len());
-            // Of the gaps the standard deviation is the mean.
+            // The standard deviation of exponentially distributed gaps equals their mean.
             let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
             assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{mean} {variance}");
 
-            // A burst takes 0.4 s, a pause 2 s: a sixth of the time has calls.
+            // A burst takes 0.4 s and a pause 2 s, so a sixth of the time has calls.
             let bursts = traffic(Shape::Bursts, seed).times();
             assert!((6_000..11_000).contains(&bursts.len()), "{}", bursts.len());
             let pauses = bursts.windows(2).filter(|pair| pair[1] - pair[0] > SECOND / 2).count();

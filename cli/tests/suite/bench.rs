@@ -1,4 +1,4 @@
-//! `pg-limiter bench`: figures, and nothing left behind.
+//! `pg-limiter bench` prints figures and leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::support::Database;
 use crate::support::tool::{run, tool};
 
-/// A database with one row that is none of the tool's business.
+/// A database with one row that belongs to an application.
 async fn somebody_elses() -> Database {
     let database = Database::migrated().await;
     let limit = ["limit", "mine", "u1", "--rate", "1", "--period", "1d"];
@@ -53,7 +53,7 @@ async fn figures_are_measured_and_no_row_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_figures_are_told_to_people_too() {
+async fn the_figures_are_also_printed_as_text() {
     let database = somebody_elses().await;
     let args = ["bench", "--seconds", "0.1", "--callers", "8", "--isolation", "read-committed"];
     let bench = run(Some(&database.url), &args, "");
@@ -65,10 +65,10 @@ async fn the_figures_are_told_to_people_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_leaves_no_row_either() {
+async fn an_interrupted_bench_leaves_no_row() {
     let database = somebody_elses().await;
     let before = rows(&database).await;
-    // During the round trips, and during the decisions.
+    // One signal during the round trips, and one during the decisions.
     for (signal, seconds) in [("-INT", "30"), ("-TERM", "1")] {
         let mut command = Command::new(tool());
         command.args(["bench", "--seconds", seconds]).env("DATABASE_URL", &database.url);
@@ -93,7 +93,7 @@ async fn ctrl_c_leaves_no_row_either() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bench_that_cannot_be_is_refused() {
+async fn invalid_bench_options_are_rejected() {
     let database = Database::empty().await;
     let url = Some(database.url.as_str());
     run(url, &["bench"], "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
@@ -108,7 +108,7 @@ async fn a_bench_that_cannot_be_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nothing_is_decided_there_are_no_figures() {
+async fn a_bench_without_decisions_prints_no_figures() {
     let database = somebody_elses().await;
     let before = rows(&database).await;
     database
@@ -118,6 +118,6 @@ async fn where_nothing_is_decided_there_are_no_figures() {
         )
         .await;
     run(Some(&database.url), &["bench", "--seconds", "0.1", "--json"], "")
-        .refuses(3, &["nothing could be", "not here"]);
+        .refuses(3, &["every call failed", "not here"]);
     assert_eq!(rows(&database).await, before);
 }

@@ -1,4 +1,4 @@
-//! `pg-limiter doctor`: what is well, what is not, and that nothing is changed.
+//! `pg-limiter doctor` finds problems, reports what is in order, and changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::guide::grants;
 use crate::support::scheduled;
 use crate::support::tool::{Run, run};
 
-/// What was found, by check.
+/// The findings, by check.
 pub struct Findings {
     pub code: Option<i32>,
     pub by_check: BTreeMap<String, Value>,
@@ -38,7 +38,7 @@ pub fn examine(url: &str) -> Findings {
 }
 
 impl Findings {
-    /// The state of this check, which says all of these words, as a finding or as advice.
+    /// Asserts that this check has this state, and that its finding or advice contains all of these words.
     #[track_caller]
     pub fn has(&self, check: &str, state: &str, words: &[&str]) -> &Self {
         let finding = self.by_check.get(check).unwrap_or_else(|| panic!("no {check} in {:?}", self.by_check));
@@ -48,13 +48,13 @@ impl Findings {
         for word in words {
             assert!(text.contains(word), "no {word:?} in: {text}");
         }
-        // Whoever has something to do is told what.
+        // A finding that needs action has advice.
         assert!(finding["advice"].is_string() || ["ok", "note"].contains(&state), "{finding}");
         self
     }
 }
 
-/// A role that may connect and nothing else, and the URL with it.
+/// A role that may only connect, with its URL.
 pub struct Role<'d> {
     database: &'d Database,
     name: String,
@@ -73,7 +73,7 @@ impl<'d> Role<'d> {
         self.database.execute(&sql.replace("app_role", &self.name)).await;
     }
 
-    /// Until its last session has gone: that ends some time after its client.
+    /// Waits until its last session has ended, which takes a moment after the client has disconnected.
     async fn alone(&self) {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
         let mut others = 1_i64;
@@ -89,8 +89,8 @@ impl<'d> Role<'d> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
-    // Not the one of the tests, which does not wait for the disk.
+async fn a_granted_role_on_a_durable_server_has_no_problems() {
+    // Not the tests' server, which does not wait for the disk.
     let server = tokio::task::spawn_blocking(|| {
         let mut config = ServerConfig::default();
         config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
@@ -123,16 +123,16 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
         .has("updates", "ok", &["fillfactor 70"])
         .has("idle rows", "ok", &["0 of 0 rows"])
         .has("old transactions", "ok", &["5m"])
-        // The queue's grants give nothing that reads.
-        .has("jobs", "note", &["not looked at", "rate_limit_jobs", "42501", "owner"])
+        // The queue's grants include no right to read.
+        .has("jobs", "note", &["not checked", "rate_limit_jobs", "42501", "owner"])
         .has("table of jobs", "ok", &[])
-        .has("connections", "ok", &["of the server are taken"])
+        .has("connections", "ok", &["connections of the server are in use"])
         .has("time-outs", "note", &["none is set", "idle_in_transaction_session_timeout"])
         .has("locks", "ok", &["max_pred_locks_per_transaction=64"])
         .has("pooler", "ok", &["none"])
         .has("start-up settings", "ok", &["they arrive"]);
     assert_eq!(found.code, Some(i32::from(!supported)));
-    // The same for people.
+    // The same as text.
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
@@ -148,8 +148,8 @@ async fn a_role_with_its_grants_on_a_server_that_keeps_its_data_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_doctor_needs_a_database_that_is_there() {
-    run(None, &["doctor"], "").refuses(2, &["which database", "--database-url"]);
+async fn a_doctor_without_a_reachable_database_fails() {
+    run(None, &["doctor"], "").refuses(2, &["no database given", "--database-url"]);
     doctor("postgres://nobody@127.0.0.1:1/none", &[]).refuses(3, &["cannot connect"]);
     doctor("postgres://nobody@127.0.0.1:1/none", &["--schema", "a$b"]).refuses(2, &["schema"]);
     let wrong = doctor("postgres://nobody@127.0.0.1:1/none", &["--tserver", "::1:9000"]);
@@ -158,7 +158,7 @@ async fn a_doctor_needs_a_database_that_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_that_is_not_there_or_not_whole_is_a_problem() {
+async fn a_missing_or_incomplete_schema_is_a_problem() {
     let database = Database::empty().await;
     let found = examine(&database.url);
     found.has("schema", "problem", &["\"public\"", "pg-limiter migrate"]);
@@ -200,7 +200,7 @@ async fn under_a_hot_row_a_transaction_is_old_after_30_seconds() {
         let take = "SELECT rate_limit_take('a', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
         sqlx::query(take).execute(&mut hot).await.expect("a token");
     }
-    hot.close().await.expect("close"); // Then the server has its statistics.
+    hot.close().await.expect("close"); // The server has its statistics after that.
     tokio::time::sleep(Duration::from_secs(31).saturating_sub(began.elapsed())).await;
     examine(&database.url).has("old transactions", "warning", &["for 3", "pile up"]);
     tx.rollback().await.expect("rollback");
@@ -208,7 +208,7 @@ async fn under_a_hot_row_a_transaction_is_old_after_30_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rights_that_lack_and_rights_too_many_are_told() {
+async fn missing_and_excess_rights_are_reported() {
     let database = Database::migrated().await;
     let role = Role::new(&database).await;
     role.gets("REVOKE ALL ON SCHEMA public FROM PUBLIC").await;
@@ -219,10 +219,10 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
     found
         .has("grants", "problem", &["may not use the schema", &grant, "may not call public.rate_limit_decide, "])
         .has("tables by hand", "ok", &["neither read nor change"])
-        .has("schema", "note", &["not looked at", "42501"])
-        .has("functions", "note", &["not looked at", "42501"])
+        .has("schema", "note", &["not checked", "42501"])
+        .has("functions", "note", &["not checked", "42501"])
         .has("table", "ok", &[])
-        .has("idle rows", "note", &["not looked at", "42501"]);
+        .has("idle rows", "note", &["not checked", "42501"]);
     assert_eq!(found.code, Some(1));
 
     role.gets(grants()[0]).await;
@@ -238,7 +238,7 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
     role.gets("REVOKE EXECUTE ON FUNCTION rate_limit_reset(text), rate_limit_claim FROM app_role").await;
     let advice = format!("GRANT EXECUTE ON FUNCTION public.rate_limit_reset(text) TO \"{name}\";");
     examine(&role.url).has("grants", "problem", &[&advice, "to use the queue", "lacks public.rate_limit_claim"]);
-    // What it tells to do helps.
+    // Its advice solves the problem.
     database.execute(&advice).await;
     examine(&role.url).has("grants", "warning", &["lacks public.rate_limit_claim"]);
 
@@ -258,16 +258,19 @@ async fn rights_that_lack_and_rights_too_many_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_lose_data_or_forbid_writing_are_told() {
+async fn settings_that_lose_data_or_forbid_writing_are_reported() {
     let database = Database::migrated().await;
     let role = Role::new(&database).await;
     let name = &database.name;
     database.execute(&format!("ALTER DATABASE {name} SET synchronous_commit = on")).await;
     let found = examine(&database.url);
     found.has("writing", "ok", &[]);
-    // The tests' own server may be careless.
+    // The tests' server may have settings that lose data.
     let text = found.by_check["durability"]["found"].as_str().expect("a text").to_owned();
-    assert!(text.contains("synchronous_commit=on (of the database)") && !text.contains("answers are given"), "{text}");
+    assert!(
+        text.contains("synchronous_commit=on (of the database)") && !text.contains("decisions are returned"),
+        "{text}"
+    );
     if text.contains("fsync=off") {
         found.has("durability", "problem", &["may destroy the database", "full_page_writes = on"]);
     }
@@ -281,7 +284,7 @@ async fn settings_that_lose_data_or_forbid_writing_are_told() {
         .has(
             "durability",
             state,
-            &["synchronous_commit=off (of the role)", "answers are given before", "Durability::Relaxed"],
+            &["synchronous_commit=off (of the role)", "decisions are returned before", "Durability::Relaxed"],
         )
         .has("writing", "problem", &["default_transaction_read_only=on (of the role)", "RESET"])
         .has("time-outs", "warning", &["statement_timeout=30000 (of the role)", "lock_timeout: less than a second"]);
@@ -289,18 +292,18 @@ async fn settings_that_lose_data_or_forbid_writing_are_told() {
     role.gets("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'").await;
     role.alone().await;
     examine(&role.url)
-        .has("connections", "warning", &["1 of the 1 of the role are taken"])
-        .has("pooler", "note", &["not looked at", "53300"])
-        .has("start-up settings", "note", &["not looked at", "53300"])
+        .has("connections", "warning", &["1 of the 1 connections of the role are in use"])
+        .has("pooler", "note", &["not checked", "53300"])
+        .has("start-up settings", "note", &["not checked", "53300"])
         .has("writing", "ok", &[])
         .has("time-outs", "ok", &["idle_in_transaction_session_timeout=60000 (of the role)"]);
     role.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_is_elsewhere_or_stands_still_is_told() {
+async fn a_wrong_or_stopped_clock_is_reported() {
     let database = Database::migrated().await;
-    // The tests' server lets its own functions be replaced.
+    // The tests' server allows replacing its own functions.
     let put = |body: &str| {
         format!(
             "CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
@@ -316,11 +319,11 @@ async fn a_clock_that_is_elsewhere_or_stands_still_is_told() {
     );
     database.execute("DROP FUNCTION pg_catalog.clock_timestamp()").await;
     database.execute(&put("'2026-01-01Z'::timestamptz")).await;
-    examine(&database.url).has("clock", "problem", &["does not go on"]);
+    examine(&database.url).has("clock", "problem", &["does not advance"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_pile_up_are_told() {
+async fn accumulated_rows_are_reported() {
     let database = Database::migrated().await;
     let insert = |from: i64, to: i64, idle_at: &str| {
         format!(
@@ -333,24 +336,24 @@ async fn rows_that_pile_up_are_told() {
     database.execute(&insert(10_000, 12_000, "0")).await;
     database.execute(&insert(12_001, 16_000, "rate_limit_clock() + 3600000000")).await;
     examine(&database.url).has("idle rows", "warning", &["12,000 of 16,000 rows are idle (75 %)", "pg-limiter prune"]);
-    // What it tells to do helps.
+    // Its advice solves the problem.
     assert_eq!(run(Some(&database.url), &["prune"], "").code, Some(0));
     examine(&database.url).has("idle rows", "ok", &["0 of 4,000 rows"]);
 
-    // A larger table is not read as a whole.
+    // A larger table is sampled, not read as a whole.
     database.execute(&insert(100_000, 279_999, "CASE WHEN i % 4 = 0 THEN 9e18::bigint ELSE 0 END")).await;
     let found = examine(&database.url);
     found.has("idle rows", "warning", &["about "]);
     let text = found.by_check["idle rows"]["found"].as_str().expect("a text");
     let numbers: Vec<f64> =
         text.replace(',', "").split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
-    // 135,000 of 184,000. A sample of some hundred pages is within a few percent; this is far from what is wrong.
+    // The true figures are 135,000 of 184,000. A sample of some hundred pages is within a few percent; the bounds are wider.
     assert!((90_000.0..190_000.0).contains(&numbers[0]), "{text}");
     assert!((130_000.0..250_000.0).contains(&numbers[1]), "{text}");
     assert!((65.0..82.0).contains(&numbers[2]), "{text}");
 }
 
-/// In a session of its own: with its end, what it has counted is sent.
+/// Runs the statement in its own session, which reports its statistics when it ends.
 async fn once(database: &Database, sql: &'static str) {
     let mut session = PgConnection::connect(&database.url).await.expect("connect");
     sqlx::query(sql).execute(&mut session).await.expect("a statement");
@@ -370,13 +373,13 @@ async fn until(database: &Database, check: &str, state: &str, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_is_not_tended_is_told() {
+async fn a_table_without_vacuum_is_reported() {
     let database = Database::migrated().await;
     database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off, fillfactor = 100)").await;
     examine(&database.url)
         .has("autovacuum", "warning", &["off for public.rate_limits", "RESET (autovacuum_enabled)"])
         .has("updates", "note", &["fillfactor 100", "SET (fillfactor = 70)"]);
-    // Nothing fits on full pages.
+    // The pages are full, so updates have no room.
     let insert = "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 1, 0, 9e18 \
                   FROM generate_series(1, 11000) AS i";
     database.execute(insert).await;
@@ -388,15 +391,11 @@ async fn a_table_that_is_not_tended_is_told() {
     database.execute("ALTER TABLE rate_limits RESET (autovacuum_enabled)").await;
     until(&database, "autovacuum", "ok", &["was vacuumed "]).await;
     database.execute("CREATE INDEX of_mine ON rate_limits (idle_at); CREATE INDEX harmless ON rate_limits (key)").await;
-    examine(&database.url).has(
-        "updates",
-        "warning",
-        &["public.of_mine stands in the way", "DROP INDEX public.of_mine;"],
-    );
+    examine(&database.url).has("updates", "warning", &["prevented by public.of_mine", "DROP INDEX public.of_mine;"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_is_left_open_is_told() {
+async fn a_transaction_left_open_is_reported() {
     let database = Database::migrated().await;
     let role = Role::new(&database).await;
     let short = ["--old-transaction", "1us"];
@@ -419,15 +418,15 @@ async fn a_transaction_that_is_left_open_is_told() {
     let found = examine_with(&database.url, &short);
     found.has("old transactions", "warning", &words);
     assert_eq!(found.code, Some(1));
-    // Somebody else's is not shown with its times.
-    examine_with(&role.url, &short).has("old transactions", "ok", &["1 of others do not show their age"]);
+    // The times of another role's transaction are not shown.
+    examine_with(&role.url, &short).has("old transactions", "ok", &["the age of 1 is hidden from this role"]);
     tx.rollback().await.expect("rollback");
     examine_with(&database.url, &short).has("old transactions", "ok", &[]);
     role.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_that_nobody_runs_are_told() {
+async fn jobs_without_a_worker_are_reported() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("a", Limit::token_bucket(1000, Duration::from_secs(1))).expect("a limit");
     let queue = Queue::new(&limiter(&database.pool, limits, |_| {}), "q").expect("a queue");
@@ -440,14 +439,14 @@ async fn jobs_that_nobody_runs_are_told() {
     database.execute(&change(ids[0], "run_at = run_at - 7200000000")).await;
     examine(&database.url).has("jobs", "warning", &["should have begun 2h", "Run workers"]);
     database.execute(&change(ids[0], "state = 'running', lease_until = rate_limit_clock() - 7200000000")).await;
-    examine(&database.url).has("jobs", "warning", &["1 running", "lease ran out 2h", "died"]);
+    examine(&database.url).has("jobs", "warning", &["1 running", "lease expired 2h", "died"]);
     database.execute(&change(ids[0], "state = 'dead'")).await;
     examine(&database.url).has("jobs", "warning", &["2 waiting (", "0 running, 1 dead", "requeue"]);
     database.execute(&change(ids[0], "state = 'done', finished_at = rate_limit_clock()")).await;
     examine(&database.url).has("jobs", "ok", &["0 running, 0 dead, 1 ended"]);
 }
 
-/// All that is in the tables, and with it when and by whom it was written.
+/// The contents of the tables, with the transactions that wrote each row.
 async fn contents(database: &Database) -> String {
     let sql = "SELECT concat_ws(' ', \
                  (SELECT string_agg(concat_ws(',', r.ctid, r.xmin, r.xmax, r::text), ';' ORDER BY r.key) FROM rate_limits AS r), \
@@ -465,7 +464,7 @@ async fn contents(database: &Database) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_doctor_changes_nothing() {
     let database = Database::migrated().await;
-    // Autovacuum would, and what is ill is looked at longer.
+    // Autovacuum would change the tables, and the doctor examines tables with findings in more detail.
     database
         .execute(
             "ALTER TABLE rate_limits SET (autovacuum_enabled = off); ALTER TABLE rate_limit_jobs SET (autovacuum_enabled = off);
@@ -485,7 +484,7 @@ async fn a_doctor_changes_nothing() {
     assert_eq!(contents(&database).await, before);
 }
 
-/// Waits until every session but one has gone: with its end, what it has counted has arrived.
+/// Waits until the tool's sessions have ended and the statistics have arrived.
 async fn settled(database: &Database) {
     let others =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg-limiter'";
@@ -498,5 +497,5 @@ async fn settled(database: &Database) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("sessions stay, or what was written is never counted");
+    panic!("sessions do not end, or the statistics do not arrive");
 }

@@ -1,5 +1,5 @@
-//! `pg-limiter doctor` where the database says that it is another one: the tests' server lets its functions be replaced.
-//! That shows what is asked and told then, not what those engines do.
+//! `pg-limiter doctor` on a database that reports to be another engine. The tests replace functions of their server, so they
+//! show what the doctor queries and reports, not how those engines behave.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ async fn add(database: &Database, function: &str, kind: &str, body: &str) {
     database.execute(&format!("{create}{function}() RETURNS {kind} LANGUAGE sql STABLE AS $$ SELECT {body} $$")).await;
 }
 
-/// A web page with these lines, for one visitor; where it is.
+/// Serves a web page with these lines to one client; returns its address.
 fn page(lines: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -33,7 +33,7 @@ fn page(lines: &'static str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_yugabytedb_is_asked_for_its_levels_and_flags() {
+async fn the_doctor_queries_yugabytedb_for_levels_and_flags() {
     let database = Database::migrated().await;
     replace(&database, "version", "text", "'PostgreSQL 15.12-YB-2025.2.0.0-b131 on x86_64'::text").await;
     let level = "CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 'repeatable read' \
@@ -43,13 +43,13 @@ async fn a_yugabytedb_is_asked_for_its_levels_and_flags() {
         page("--skip_prefix_locks=true\n--yb_enable_read_committed_isolation=false\n--enable_wait_queues=true\n");
     let found = examine_with(&database.url, &["--tserver", &address]);
     found
-        .has("engine", "note", &["YugabyteDB 2025.2.0.0-b131", "was not run on it"])
+        .has("engine", "note", &["YugabyteDB 2025.2.0.0-b131", "has not been run on it"])
         .has("isolation", "warning", &["READ COMMITTED is repeatable read", "yb_enable_read_committed_isolation=true"])
         .has("skip_prefix_locks", "warning", &["skip_prefix_locks=false", "Isolation::ReadCommitted"])
         .has("yb_enable_read_committed_isolation", "note", &["snapshot"])
         .has("enable_wait_queues", "ok", &[])
         .has("durability", "ok", &["replicas"])
-        .has("table", "note", &["not looked at"])
+        .has("table", "note", &["not checked"])
         .has("idle rows", "ok", &["0 of 0"]);
     assert_eq!(found.code, Some(1));
     let other = page("--skip_prefix_locks=false\n--max_clock_skew_usec=500000\n");
@@ -58,7 +58,7 @@ async fn a_yugabytedb_is_asked_for_its_levels_and_flags() {
         "ok",
         &["500 ms"],
     );
-    // Port 1 is nobody's.
+    // No server listens on port 1.
     let unseen = ["127.0.0.1:1/varz?raw cannot be read", "--tserver", "curl -s"];
     let found = examine_with(&database.url, &["--tserver", "127.0.0.1:1"]);
     found.has("tserver flags", "note", &unseen);
@@ -66,7 +66,7 @@ async fn a_yugabytedb_is_asked_for_its_levels_and_flags() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_not_supported_is_a_problem() {
+async fn an_unsupported_engine_is_a_problem() {
     let database = Database::migrated().await;
     replace(&database, "version", "text", "'CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu)'::text").await;
     let found = examine(&database.url);

@@ -16,7 +16,7 @@ async fn a_transaction_pooler_is_recognised() {
     assert_eq!(found.code, Some(1));
 
     let usual = Pooler::start(&database.url, 4, Settings::Refused);
-    let refused = ["refused, by a pooler", "options", "Connections::Pool"];
+    let refused = ["a pooler refuses them", "options", "Connections::Pool"];
     examine(&usual.url(&database.url))
         .has("pooler", "note", &transaction)
         .has("start-up settings", "note", &refused)
@@ -28,7 +28,7 @@ async fn a_transaction_pooler_is_recognised() {
     examine(&silent.url(&database.url)).has("pooler", "note", &transaction).has(
         "start-up settings",
         "warning",
-        &["ignored without a word", "Connections::Pool"],
+        &["silently ignores", "Connections::Pool"],
     );
 
     let session = Pooler::start_in("session", &database.url, 4, Settings::Refused);

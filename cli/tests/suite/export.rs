@@ -1,4 +1,4 @@
-//! `pg-limiter export`: every row as it is, in both formats.
+//! `pg-limiter export` prints every row as it is stored, in both formats.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ async fn json_has_every_row_exactly() {
         .map(|row| (row["name"].as_str().unwrap(), row["key"].as_str().unwrap(), row["shard"].as_i64().unwrap()))
         .collect();
     let formula = "=cmd|'/C calc'!A0,\"q\"\r\nb";
-    // By bytes, like the primary key.
+    // Ordered by bytes, like the primary key.
     assert_eq!(
         places,
         [
@@ -71,14 +71,14 @@ async fn json_has_every_row_exactly() {
         })
     );
     assert_eq!(rows[1]["idle_at"], i64::MAX);
-    assert_eq!(rows[1]["idle_at_time"], Value::Null, "there is no such year");
+    assert_eq!(rows[1]["idle_at_time"], Value::Null, "the year is out of range");
     assert_eq!(rows[0]["value"], 1e-100);
     assert_eq!(rows[3]["value"], 0.30000000000000004);
     assert_eq!(rows[6]["earlier_counts"], serde_json::json!([60_000_000, 0, 10, 2, 0.5]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_how_many_rows_there_are_or_that_there_are_none() {
+async fn the_number_of_rows_is_reported_even_if_it_is_zero() {
     let database = Database::migrated().await;
     database.execute(ROWS).await;
     let says = |args: &[&str], code: i32, rows: usize, note: &str| {
@@ -92,9 +92,9 @@ async fn it_says_how_many_rows_there_are_or_that_there_are_none() {
     says(&["--limit", "nosuch", "--must-exist"], 1, 0, "pg-limiter: 0 rows: the limit \"nosuch\" has no row");
     says(&["--limit", "s", "--must-exist"], 0, 2, "pg-limiter: 2 rows");
     let some = ["--limit", "s", "--limit", "nosuch", "--key", "u1", "--must-exist"];
-    says(&some, 1, 2, "pg-limiter: 2 rows: the limit \"nosuch\" has no row of this key");
-    says(&["--key", "nobody", "--must-exist"], 1, 0, "pg-limiter: 0 rows: no limit has a row of this key");
-    // A file of yesterday is not emptied by a mistake.
+    says(&some, 1, 2, "pg-limiter: 2 rows: the limit \"nosuch\" has no row for this key");
+    says(&["--key", "nobody", "--must-exist"], 1, 0, "pg-limiter: 0 rows: no limit has a row for this key");
+    // A mistake does not empty an existing file.
     let (_dir, path) = files(&[("x.json", "yesterday")]);
     let file = path("x.json");
     says(
@@ -119,7 +119,7 @@ async fn csv_can_be_copied_back() {
     assert_eq!(records.len(), 8);
     assert_eq!(records[2][1], "=cmd|'/C calc'!A0,\"q\"\r\nb", "as it is stored");
     assert_eq!(records[7][7], "{60000000,0,10,2,0.5}");
-    // The first eight columns are those of the table, as it reads them itself.
+    // The first eight columns are those of the table, in the format of COPY.
     database.execute("CREATE TABLE read (LIKE rate_limits)").await;
     for record in &records[1..] {
         let cells = record[..8].iter().map(|cell| format!("'{}'", cell.replace('\'', "''")));
@@ -135,11 +135,11 @@ async fn csv_can_be_copied_back() {
 
     let safe = export(&database, &["--format", "csv", "--no-formulas"]);
     assert_eq!(self::records(&safe.stdout)[2][1], "'=cmd|'/C calc'!A0,\"q\"\r\nb");
-    assert_eq!(self::records(&safe.stdout)[2][4], "-0.1", "a number is none");
+    assert_eq!(self::records(&safe.stdout)[2][4], "-0.1", "a number is not escaped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_are_chosen_by_limit_and_key_and_may_go_to_a_file() {
+async fn rows_are_selected_by_limit_and_key_and_can_go_to_a_file() {
     let database = Database::migrated().await;
     database.execute(ROWS).await;
     let count = |args: &[&str]| objects(&export(&database, args)).len();
@@ -158,7 +158,7 @@ async fn rows_are_chosen_by_limit_and_key_and_may_go_to_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn balances_are_those_that_peek_tells() {
+async fn balances_match_peek() {
     let database = Database::migrated().await;
     let limits = r#"
         [limits.a]
@@ -208,7 +208,7 @@ async fn rows(database: &Database) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_rows_come_in_order_and_nobody_has_to_read_to_the_end() {
+async fn many_rows_are_exported_in_order_and_output_may_be_closed_early() {
     let database = Database::migrated().await;
     database
         .execute(
@@ -229,7 +229,7 @@ async fn many_rows_come_in_order_and_nobody_has_to_read_to_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_is_said() {
+async fn missing_objects_and_rights_are_reported() {
     run(None, &["export"], "").refuses(2, &["--database-url"]);
     let database = Database::empty().await;
     let (_dir, path) = files(&[("rows.json", "of yesterday")]);

@@ -1,4 +1,4 @@
-//! Pictures of `simulate` and `replay`: what is in them, and that they are what they are called.
+//! The plots of `simulate` and `replay`: their contents and their file formats.
 
 use std::fs;
 
@@ -56,7 +56,7 @@ fn areas(svg: &Document<'_>, colour: &str) -> Vec<Vec<(f64, f64)>> {
         .collect()
 }
 
-/// The lines of this colour that are no sample in the legend.
+/// The lines of this colour, without the samples in the legend.
 fn lines(svg: &Document<'_>, colour: &str) -> Vec<Vec<(f64, f64)>> {
     svg.descendants()
         .filter(|node| node.has_tag_name("polyline") && node.attribute("stroke") == Some(colour))
@@ -65,7 +65,7 @@ fn lines(svg: &Document<'_>, colour: &str) -> Vec<Vec<(f64, f64)>> {
         .collect()
 }
 
-/// How high an area is in each of its bars: its corners are two a bar, and then those on the ground.
+/// The height of each bar of an area. Its outline has two corners for each bar, followed by those on the baseline.
 fn heights(outline: &[(f64, f64)]) -> Vec<f64> {
     let ground = outline.last().expect("points").1;
     let (bars, corners) = outline.split_at(outline.len() - 2);
@@ -77,7 +77,7 @@ fn heights(outline: &[(f64, f64)]) -> Vec<f64> {
     heights.collect()
 }
 
-/// One call a second for a minute: a bar that is shorter than a second would have none or one by chance of the grid.
+/// One call a second for a minute: bars shorter than a second would have one call or none, depending on the grid.
 #[tokio::test(flavor = "multi_thread")]
 async fn timestamps_in_whole_seconds_leave_no_bar_empty() {
     let database = Database::empty().await;
@@ -104,7 +104,7 @@ async fn timestamps_in_whole_seconds_leave_no_bar_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_areas_are_as_high_as_the_numbers() {
+async fn area_heights_match_the_numbers() {
     let database = Database::empty().await;
     let (_dir, path) = files(&[]);
     let svg = path("x.svg");
@@ -116,7 +116,7 @@ async fn the_areas_are_as_high_as_the_numbers() {
     let text = fs::read_to_string(&svg).expect("a picture");
     let svg = Document::parse(&text).expect("XML");
     let [admitted, denied] = [ADMITTED, DENIED].map(|colour| areas(&svg, colour));
-    assert_eq!([admitted.len(), denied.len()], [3, 3], "an area a panel");
+    assert_eq!([admitted.len(), denied.len()], [3, 3], "one area in each panel");
     assert!(areas(&svg, RESERVED).is_empty() && areas(&svg, DENIED_ELSEWHERE).is_empty());
     assert_eq!(lines(&svg, BALANCE).len(), 3);
     for (panel, line) in json.lines().enumerate() {
@@ -140,7 +140,7 @@ async fn the_areas_are_as_high_as_the_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_picture_says_what_it_shows() {
+async fn a_plot_has_titles_legends_and_totals() {
     let database = Database::empty().await;
     let (_dir, path) = files(&[("limits.toml", LIMITS)]);
     let (limits, file) = (path("limits.toml"), path("log.svg"));
@@ -153,7 +153,7 @@ async fn a_picture_says_what_it_shows() {
         (table, fs::read_to_string(&file).expect("a picture"))
     };
     let (table, picture) = replay(&[]);
-    // Each limit is alone: the first one's numbers are those without the second.
+    // Each limit is replayed alone: the first one's numbers are the same without the second.
     for line in [
         "api: token_bucket, 10 per 1m, capacity 20",
         "per_hour: sliding_window, 50 per 1h",
@@ -177,7 +177,7 @@ async fn a_picture_says_what_it_shows() {
     ] {
         assert!(said.iter().any(|said| said == text), "no {text:?} in {said:?}");
     }
-    assert!(!said.iter().any(|said| said == "balance") && lines(&svg, BALANCE).is_empty(), "whose would it be?");
+    assert!(!said.iter().any(|said| said == "balance") && lines(&svg, BALANCE).is_empty(), "not of several keys");
 
     let (again, picture) = replay(&["--only-key", "75.97.9.59"]);
     assert_eq!(again, table);
@@ -191,7 +191,7 @@ async fn a_picture_says_what_it_shows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_lost_between_events_and_picture() {
+async fn a_plot_shows_every_event() {
     let database = Database::empty().await;
     let events = r#"{"at": 1767225600000, "limit": "window", "key": "<a & \"b\">"}
 {"at": 1767225600100, "op": "check", "limit": "window", "key": "other"}
@@ -203,7 +203,7 @@ async fn nothing_is_lost_between_events_and_picture() {
     let (limits, file, events) = (path("limits.toml"), path("x.svg"), path("e.jsonl"));
     let args = ["replay", "--limits", &limits, "--events", &events, "--plot", &file, "--json", "--bin", "100ms"];
     let decisions = done(run(Some(&database.url), &args, "")).stdout;
-    // The balances that are asked for the picture are nobody's line.
+    // The queries for balances, which the plot needs, print no line.
     assert_eq!(decisions.lines().count(), 5);
     assert_eq!(done(run(Some(&database.url), &[&args[..5], &["--json"]].concat(), "")).stdout, decisions);
     let text = fs::read_to_string(&file).expect("a picture");
@@ -229,7 +229,7 @@ async fn nothing_is_lost_between_events_and_picture() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn png_is_the_same_picture_in_pixels() {
+async fn png_shows_the_same_plot_as_svg() {
     let database = Database::empty().await;
     let (_dir, path) = files(&[]);
     let (svg, png) = (path("x.svg"), path("X.PNG"));
@@ -244,17 +244,17 @@ async fn png_is_the_same_picture_in_pixels() {
         png::Decoder::new(std::io::BufReader::new(fs::File::open(&png).expect("a picture"))).read_info().expect("PNG");
     let mut pixels = vec![0; png.output_buffer_size().expect("a size")];
     let info = png.next_frame(&mut pixels).expect("a frame");
-    assert_eq!(size, [Ok(info.width / 2), Ok(info.height / 2)], "two pixels for one, both ways");
+    assert_eq!(size, [Ok(info.width / 2), Ok(info.height / 2)], "two pixels for one in both directions");
     let count = |colour: [u8; 3]| pixels.chunks(3).filter(|pixel| *pixel == colour).count();
     let all = pixels.len() / 3;
-    assert!(count([0xff; 3]) > all / 2, "mostly paper");
+    assert!(count([0xff; 3]) > all / 2, "mostly background");
     for colour in [[0x1b, 0x5e, 0x91], [0xf8, 0xc9, 0x83], [0x22; 3], [0xec; 3]] {
         assert!(count(colour) > all / 1000, "{colour:?}: {} of {all}", count(colour));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn few_calls_many_and_none_are_drawn() {
+async fn plots_work_for_no_few_and_many_calls() {
     let database = Database::empty().await;
     let one = "{\"at\": 1767225600123, \"limit\": \"api\"}\n";
     let far =
@@ -297,7 +297,7 @@ async fn few_calls_many_and_none_are_drawn() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_said_at_once() {
+fn invalid_plot_options_are_rejected_at_once() {
     let (_dir, path) = files(&[("limits.toml", LIMITS)]);
     let limits = path("limits.toml");
     let replay = |more: &[&str], words: &[&str]| {
@@ -320,11 +320,11 @@ fn what_cannot_be_drawn_is_said_at_once() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_picture_that_cannot_be_written_is_a_failure() {
+async fn a_plot_that_cannot_be_written_is_a_failure() {
     let database = Database::empty().await;
     let (dir, path) = files(&[]);
     let link = path("x.svg");
-    // A device that is always full.
+    // Writes to this device always fail.
     std::os::unix::fs::symlink("/dev/full", dir.path().join("x.svg")).expect("a link");
     let args = ["simulate", "--rate", "1", "--period", "1s", "--json", "--plot", &link];
     let simulate = run(Some(&database.url), &args, "");
@@ -332,9 +332,9 @@ async fn a_picture_that_cannot_be_written_is_a_failure() {
     assert!(simulate.stderr.contains("cannot write"), "{}", simulate.stderr);
 }
 
-/// The documents that show the picture of the three kinds: with the command that makes it, and what it prints.
+/// The documents that show the plot of the three kinds have the right command, output and picture.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_three_kinds_are_drawn_as_the_documents_show_them() {
+async fn the_documented_plot_of_the_three_kinds_is_current() {
     let database = Database::empty().await;
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let (_dir, path) = files(&[]);
@@ -360,7 +360,7 @@ async fn the_three_kinds_are_drawn_as_the_documents_show_them() {
     }
     assert!(
         fs::read_to_string(&kept).is_ok_and(|kept| kept == drawn),
-        "assets/kinds.svg is not what is drawn: BLESS=1 keeps it"
+        "assets/kinds.svg differs from the plot: BLESS=1 updates it"
     );
     assert!(drawn.len() < 60_000, "{}", drawn.len());
 }

@@ -1,4 +1,4 @@
-//! `pg-limiter queue`: what is in the queues, and jobs that are run again or cancelled.
+//! `pg-limiter queue` lists the queues and jobs, requeues and cancels jobs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::scheduled;
 use crate::support::tool::{Run, files, run};
 use crate::tool::ends_well_if_nobody_reads;
 
-/// Of `slow` there are two tokens at once, and then one in each century.
+/// `slow` allows two tokens at once, and then one each century.
 const LIMITS: &str = r#"
     [limits.slow]
     kind = "token_bucket"
@@ -61,8 +61,8 @@ impl Site {
         self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").remaining()
     }
 
-    /// As the tool writes it, to the millisecond. Whole milliseconds are multiplied, because a double, which a
-    /// product with an interval is, does not hold every microsecond from the year 2255 on.
+    /// The time as the tool prints it, to the millisecond. It is computed from whole milliseconds: a product with an interval
+    /// is a double, which cannot represent every microsecond from the year 2255 on.
     async fn run_at(&self, id: i64) -> String {
         let sql = "SELECT to_char('epoch'::timestamp + (run_at / 1000) * interval '1 millisecond', \
                    'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') FROM rate_limit_jobs WHERE id = $1";
@@ -83,11 +83,11 @@ fn lines(run: &Run) -> Vec<Value> {
     run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// 3 days and an hour, 1 day and two hours, and each time a half: it does not matter how long the test takes.
+/// 3 days and 1.5 hours, and 1 day and 2.5 hours: the half hour allows for the duration of the test.
 const AGO: &str = "enqueued_at = enqueued_at - 264600000000, run_at = run_at - 95400000000";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_are_listed_with_their_jobs_counted() {
+async fn groups_are_listed_with_job_counts() {
     let site = Site::new().await;
     for (nth, state) in JobState::ALL.iter().enumerate() {
         for _ in 0..=nth {
@@ -184,7 +184,7 @@ async fn jobs_are_listed_by_state_and_group() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_shown_with_everything() {
+async fn every_detail_of_a_job_is_shown() {
     let site = Site::new().await;
     let payload = json!({"text": "\u{9b}31m\u{1b}", "big": 12_345_678_901_234_567_890_u64});
     let job = Job::new([Item::new("slow", "o\u{1b}rg").count(1.5), Item::global("fast")], &payload)
@@ -264,7 +264,7 @@ async fn dead_and_cancelled_jobs_are_requeued_and_others_are_not() {
         assert!(requeued.stderr.contains(words), "{}", requeued.stderr);
     }
     assert_eq!(requeued.stderr.lines().count(), 2, "{}", requeued.stderr);
-    // Of two tokens three were taken, and now two more.
+    // Three of two tokens were taken, and now two more.
     let left = site.slow("g").await;
     assert!((left + 3.0).abs() < 1e-6, "{left}");
     for (id, state, failures) in [(1, JobState::Scheduled, 0), (2, JobState::Running, 2), (3, JobState::Scheduled, 0)] {
@@ -304,11 +304,11 @@ async fn all_dead_jobs_of_a_queue_are_requeued() {
     assert_eq!(other.state, JobState::Dead);
     site.with_limits("requeue --dead q").says(0, "no dead jobs in the queue \"q\"");
     site.with_limits("requeue --dead q --json").says(0, "");
-    site.with_limits("requeue --dead none").refuses(2, &["there is no queue \"none\", but \"q\", \"r\\u{7}\""]);
+    site.with_limits("requeue --dead none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\\u{7}\""]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_read_to_the_end_gets_all_of_it_done() {
+async fn a_command_completes_if_its_output_is_closed_early() {
     let site = Site::new().await;
     for _ in 0..5 {
         let id = site.enqueue("q", "fast", "g").await;
@@ -332,7 +332,7 @@ async fn cancelled_jobs_give_their_tokens_back() {
         assert!(cancelled.stderr.contains(words), "{}", cancelled.stderr);
     }
     assert_eq!(cancelled.stderr.lines().count(), 2, "{}", cancelled.stderr);
-    // Of two tokens four were taken, and two are back.
+    // Four of two tokens were taken, and two were given back.
     let left = site.slow("g").await;
     assert!(left.abs() < 1e-6, "{left}");
     for (id, state) in [(1, JobState::Cancelled), (2, JobState::Running), (3, JobState::Cancelled)] {
@@ -370,13 +370,13 @@ async fn dead_jobs_are_discarded_and_others_are_not() {
     site.tool("discard --queue q").says(0, "1 dead job discarded");
     site.tool("discard --queue q").says(0, "no dead jobs in the queue \"q\"");
     site.tool("discard --queue q --json").says(0, "{\"ok\": true, \"jobs\": 0}");
-    site.tool("discard --queue none").refuses(2, &["there is no queue \"none\", but \"q\", \"r\""]);
+    site.tool("discard --queue none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\""]);
     let left = site.tool("ls --jobs --json");
     assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [2, 3, 6]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prune_removes_jobs_that_have_been_dead_for_long() {
+async fn prune_deletes_jobs_that_have_been_dead_for_long() {
     let site = Site::new().await;
     for (queue, days) in [("q", 29), ("q", 31), ("r", 31), ("r", 40)] {
         let id = site.enqueue(queue, "slow", "g").await;
@@ -395,7 +395,7 @@ async fn prune_removes_jobs_that_have_been_dead_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn until_when_a_job_waits_is_shown() {
+async fn the_end_of_a_wait_is_shown() {
     let site = Site::new().await;
     for _ in 0..2 {
         site.enqueue("q", "fast", "g").await;
@@ -426,7 +426,7 @@ async fn until_when_a_job_waits_is_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_limits_of_a_job_nothing_is_done_to_it() {
+async fn a_job_with_unknown_limits_is_not_changed() {
     let site = Site::new().await;
     let dead = site.enqueue("q", "slow", "g").await;
     site.change(dead, "state = 'dead'").await;
@@ -446,7 +446,7 @@ async fn without_the_limits_of_a_job_nothing_is_done_to_it() {
     for (id, state) in [(dead, JobState::Dead), (waits, JobState::Scheduled), (large, JobState::Dead)] {
         assert_eq!(site.state(id).await, state, "{id}");
     }
-    // What it reserved when more was allowed can be given back.
+    // Tokens that were reserved under a larger limit can still be given back.
     site.tool(&format!("cancel {waits} --limits {}", path("small.toml"))).says(0, &format!("job {waits} is cancelled"));
 }
 
@@ -458,15 +458,15 @@ async fn an_empty_database_has_no_jobs_and_no_queues() {
         site.tool(&format!("{list} --json")).says(0, "");
     }
     for list in ["ls q", "ls q --json", "ls q --jobs", "ls q --group g --json"] {
-        site.tool(list).refuses(2, &["there is no queue \"q\": there are no jobs"]);
+        site.tool(list).refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
     }
-    site.with_limits("requeue --dead q").refuses(2, &["there is no queue \"q\": there are no jobs"]);
+    site.with_limits("requeue --dead q").refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
     site.tool("show 1").refuses(2, &["there is no job 1"]);
     site.enqueue("q\n", "fast", "g").await;
     site.enqueue("r", "fast", "g").await;
     site.enqueue("r", "fast", "h").await;
     for list in ["ls s", "ls s --state dead"] {
-        site.tool(list).refuses(2, &["there is no queue \"s\", but \"q\\n\", \"r\"\n"]);
+        site.tool(list).refuses(2, &["there is no queue \"s\"; queues: \"q\\n\", \"r\"\n"]);
     }
 }
 

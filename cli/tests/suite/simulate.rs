@@ -1,11 +1,11 @@
-//! `pg-limiter simulate`: made-up traffic, decided by the database, against calculations of its own.
+//! `pg-limiter simulate`: synthetic traffic, decided by the database, compared with independent calculations.
 
 use serde_json::Value;
 
 use crate::support::Database;
 use crate::support::tool::{files, run};
 
-/// One object a limit.
+/// One object for each limit.
 fn simulated(database: &Database, args: &str) -> Vec<Value> {
     let mut all = vec!["simulate", "--json"];
     all.extend(args.split(' '));
@@ -21,8 +21,8 @@ fn numbers(values: &Value) -> Vec<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn constant_traffic_gets_the_capacity_and_then_the_rate() {
     let database = Database::empty().await;
-    // Two calls a second, one token a second: with each call the bucket has half a token less, until call 19 (at 9.5 s)
-    // leaves it with 0.5. From then on every other call finds one.
+    // Two calls and one token a second: the bucket loses half a token with each call, until call 19 (at 9.5 s) leaves it with
+    // 0.5. From then on, every other call finds a token.
     let [bucket] = &simulated(
         &database,
         "--kind token_bucket --rate 10 --period 10s --traffic constant --calls 2/s --for 100s --bin 1s",
@@ -43,12 +43,12 @@ async fn constant_traffic_gets_the_capacity_and_then_the_rate() {
     assert_eq!(numbers(&bucket["bars_offered"]), [2.0; 100]);
     assert_eq!((&bucket["offered"], &bucket["admitted"], &bucket["denied"]), (&200.into(), &109.into(), &91.into()));
     assert_eq!((&bucket["longest_wait_ms"], &bucket["bar_ms"]), (&500.into(), &1000.into()));
-    // From 0 s to 9.5 s: 19; from then on 10 in any 10 s.
+    // 19 from 0 s to 9.5 s; later 10 in any 10 s.
     assert_eq!(bucket["most_in_a_period"], 19);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_kinds_are_compared_on_the_same_calls() {
+async fn all_kinds_are_simulated_with_the_same_calls() {
     let database = Database::empty().await;
     let args = "--rate 10 --period 10s --start 0s --traffic constant --calls 2/s --for 40s --bin 10s";
     let kinds = simulated(&database, args);
@@ -61,16 +61,16 @@ async fn the_kinds_are_compared_on_the_same_calls() {
             assert_eq!(parts.iter().map(|part| part[bar]).sum::<f64>(), 20.0, "{kind}");
         }
     }
-    // A window grants ten at its start; they are gone after five seconds.
+    // A window grants ten at its start, which are used up after five seconds.
     assert_eq!(numbers(&kinds[1]["bars_admitted"]), [10.0; 4]);
     assert_eq!(kinds[1]["longest_wait_ms"], 5000);
-    // In the second window the ten of the first leave evenly, one a second.
+    // During the second window, the ten of the first leave evenly, one a second.
     assert_eq!(numbers(&kinds[2]["bars_admitted"])[..2], [10.0, 9.0]);
     assert!(kinds[2]["most_in_a_period"].as_f64() < Some(20.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn random_traffic_is_the_same_for_a_seed_and_has_its_mean() {
+async fn random_traffic_repeats_for_a_seed_and_has_the_right_mean() {
     let database = Database::empty().await;
     let calls = |seed: u32| {
         let args =
@@ -81,20 +81,20 @@ async fn random_traffic_is_the_same_for_a_seed_and_has_its_mean() {
     assert_eq!(one, again);
     assert_ne!(one["bars_offered"], other["bars_offered"]);
     for simulated in [&one, &other] {
-        // 2,000 are expected; four standard deviations.
+        // 2,000 are expected, within four standard deviations.
         let offered = simulated["offered"].as_f64().expect("a number");
         assert!((offered - 2000.0).abs() < 4.0 * 2000_f64.sqrt(), "{offered}");
-        // A bucket of one token: it is full a second after a call was admitted, and the next one comes 0.2 s later on
-        // average. So 400 / 1.2, within some standard deviations.
+        // A bucket of one token is full a second after an admitted call, and the next call comes 0.2 s later on average. So
+        // about 400 / 1.2 are expected, within some standard deviations.
         let admitted = simulated["admitted"].as_u64().expect("a number");
         assert!((315..=351).contains(&admitted), "{admitted}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_when_told_is_served_in_the_end() {
+async fn calls_retried_after_their_wait_are_all_served() {
     let database = Database::empty().await;
-    // Twenty calls at once (as good as), one a second: the last one of them waits 19 s.
+    // Twenty calls (nearly) at once, and one token a second: the last call waits 19 s.
     let args = "--kind token_bucket --rate 1 --period 1s --traffic constant --calls 1000/s --for 20ms";
     let [dropped] = &simulated(&database, args)[..] else { panic!("one limit") };
     assert_eq!((&dropped["offered"], &dropped["admitted"]), (&20.into(), &1.into()));
@@ -103,7 +103,7 @@ async fn who_comes_back_when_told_is_served_in_the_end() {
     let args = format!("--limits {limits} --traffic constant --calls 1/s --for 20s --refused retry --count 0.5");
     let [kept] = &simulated(&database, &args)[..] else { panic!("one limit") };
     assert_eq!((&kept["offered"], &kept["denied"]), (&20.into(), &0.into()));
-    // Two calls a second for 10 s, each for a whole token: those of the first half come back again and again.
+    // Two calls a second for 10 s, each for a whole token: those of the first half are retried repeatedly.
     let args = format!("--limits {limits} --traffic constant --calls 2/s --for 10s --refused retry");
     let [back] = &simulated(&database, &args)[..] else { panic!("one limit") };
     let number = |field: &str| back[field].as_u64().expect("a number");
@@ -113,7 +113,7 @@ async fn who_comes_back_when_told_is_served_in_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reservations_owe_and_wait() {
+async fn simulated_reservations_go_into_debt_and_wait() {
     let database = Database::empty().await;
     let args = "--rate 10 --period 10s --capacity 1 --reserve --traffic constant --calls 2/s --for 10s --start 0s";
     let kinds = simulated(&database, args);
@@ -121,7 +121,7 @@ async fn reservations_owe_and_wait() {
     assert_eq!(kinds.len(), 2);
     let bucket = &kinds[0];
     assert_eq!((&bucket["admitted"], &bucket["denied"], &bucket["reserved"]), (&20.into(), &0.into(), &19.into()));
-    // The last of 20 calls comes at 9.5 s and goes ahead at 19 s.
+    // The last of 20 calls is made at 9.5 s and may proceed at 19 s.
     assert_eq!(bucket["longest_wait_ms"], 9500);
     let least = bucket["balance"].as_array().expect("points").iter().filter_map(|point| point[1].as_f64());
     assert_eq!(least.fold(0.0, f64::min), -9.5);
@@ -130,7 +130,7 @@ async fn reservations_owe_and_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_get_a_table_and_the_database_stays_as_it_was() {
+async fn simulate_prints_a_table_and_leaves_the_database_unchanged() {
     let database = Database::migrated().await;
     let limit = ["limit", "token_bucket", "u1", "--rate", "10", "--period", "10s", "--count", "10"];
     run(Some(&database.url), &limit, "").says(0, "allowed, 0 left");
@@ -144,14 +144,14 @@ fixed_window, 10 per 10s, start 0s         80        40      40        50.0     
 sliding_window, 10 per 10s, start 0s       80        37      43        46.2            6s                10";
     run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "").says(0, expected);
     assert_eq!(database.rows().await, 1);
-    // Without a database as well.
+    // It also works without a database.
     let private = run(None, &args.split(' ').collect::<Vec<_>>(), "");
     private.says(0, expected);
     assert!(private.stderr.contains("private PostgreSQL"), "{}", private.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_a_file_are_chosen_by_name() {
+async fn limits_in_a_file_are_selected_by_name() {
     let database = Database::empty().await;
     let text = r#"
         [limits.a]
@@ -176,7 +176,7 @@ async fn limits_of_a_file_are_chosen_by_name() {
     };
     assert_eq!(names("--seed 1"), ["a", "b", "c"]);
     assert_eq!(names("--limit c --limit a"), ["c", "a"]);
-    // With shards chance is the same every time, too.
+    // With shards, random choices are also the same every time.
     let sharded = format!("--limits {limits} --limit c --calls 300/s --for 2s");
     assert_eq!(simulated(&database, &sharded), simulated(&database, &sharded));
     let refuses = |args: &str, words: &[&str]| run(None, &args.split(' ').collect::<Vec<_>>(), "").refuses(2, words);
@@ -187,7 +187,7 @@ async fn limits_of_a_file_are_chosen_by_name() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_said_without_a_database() {
+fn invalid_simulations_are_rejected_without_a_database() {
     let refuses = |args: &str, words: &[&str]| {
         let mut all = vec!["simulate"];
         all.extend(args.split(' ').filter(|arg| !arg.is_empty()));
@@ -198,7 +198,7 @@ fn what_cannot_be_simulated_is_said_without_a_database() {
         }
     };
     let limit = "--rate 10 --period 10s";
-    refuses("", &["which limit?", "--limits", "--rate"]);
+    refuses("", &["no limit given", "--limits", "--rate"]);
     refuses("--rate 10", &["--period"]);
     refuses("--rate 10 --period 10s --kind token_bucket --resolution 2", &["resolution", "token_bucket"]);
     refuses(&format!("{limit} --limit a"), &["--limits"]);

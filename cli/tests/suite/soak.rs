@@ -1,4 +1,4 @@
-//! `pg-limiter bench --soak`: faults, books, and nothing left behind.
+//! `pg-limiter bench --soak` injects faults, checks the books, and leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::Database;
 use crate::support::tool::{run, tool};
 
-/// All that there is besides the tool's own: a row, an answer, the tables.
+/// Everything in the database: the rows, the number of answers, the tables.
 async fn everything(database: &Database) -> (String, i64, String) {
     let rows = "SELECT coalesce(string_agg(concat_ws(' ', name, key, value, ts, xmin), ','), '') FROM rate_limits";
     let tables = "SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r' \
@@ -22,7 +22,7 @@ async fn everything(database: &Database) -> (String, i64, String) {
     )
 }
 
-/// A database with one row that is none of the tool's business.
+/// A database with one row that belongs to an application.
 async fn somebody_elses() -> Database {
     let database = Database::migrated().await;
     let limit = ["limit", "mine", "u1", "--rate", "1", "--period", "1d"];
@@ -69,28 +69,28 @@ async fn a_soak_survives_its_faults_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_faults_there_are_none() {
+async fn a_soak_without_faults_reports_none() {
     let database = somebody_elses().await;
     let before = everything(&database).await;
     let args = ["bench", "--soak", "2s", "--callers", "24", "--no-faults", "--durability", "relaxed"];
     let soak = run(Some(&database.url), &args, "");
     assert_eq!((soak.code, soak.stderr.as_str()), (Some(0), ""), "{}", soak.stdout);
-    for words in ["without faults", "Faults: none.", "too short a run to tell", "violations: 0, in ", "passed"] {
+    for words in ["without faults", "Faults: none.", "the run was too short", "violations: 0, in ", "passed"] {
         assert!(soak.stdout.contains(words), "{words}: {}", soak.stdout);
     }
     assert_eq!(everything(&database).await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_somebody_else_gives_back_are_noticed() {
+async fn tokens_added_by_others_are_reported_as_violations() {
     let database = somebody_elses().await;
     let before = everything(&database).await;
     let (url, args) = (database.url.clone(), ["bench", "--soak", "4s", "--callers", "24", "--no-faults", "--json"]);
     let soak = tokio::task::spawn_blocking(move || run(Some(&url), &args, ""));
-    // Not all at once: those who take need a chance, too.
+    // In small steps, so that callers can take tokens in between.
     let tamper = "UPDATE rate_limits SET value = value + 20 WHERE name LIKE 'pg-limiter soak % plain'";
     while !soak.is_finished() {
-        // It takes rows in no order, and may meet a deadlock: next time, then.
+        // It locks rows in no fixed order, so it may deadlock; the next attempt will do.
         let _ = sqlx::query(tamper).execute(&database.pool).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -105,7 +105,7 @@ async fn tokens_that_somebody_else_gives_back_are_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_ends_a_soak_and_leaves_nothing() {
+async fn an_interrupted_soak_leaves_nothing() {
     let database = somebody_elses().await;
     let before = everything(&database).await;
     for signal in ["-INT", "-TERM"] {
@@ -116,7 +116,7 @@ async fn ctrl_c_ends_a_soak_and_leaves_nothing() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(database.rows().await >= 2, "it has begun");
+        assert!(database.rows().await >= 2, "the run has begun");
         let mut stdout = BufReader::new(child.stdout.take().expect("its output"));
         stdout.read_line(&mut String::new()).expect("its first line");
         let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
@@ -125,13 +125,13 @@ async fn ctrl_c_ends_a_soak_and_leaves_nothing() {
         let output = child.wait_with_output().expect("its end");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), stderr.trim()), (Some(3), "pg-limiter: interrupted"), "{told}");
-        assert!(told.contains("violations: 0") && told.contains("interrupted: not to the end"), "{told}");
+        assert!(told.contains("violations: 0") && told.contains("interrupted before the end"), "{told}");
         assert_eq!(everything(&database).await, before);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_soak_that_cannot_be_is_refused() {
+async fn invalid_soak_options_are_rejected() {
     let database = Database::empty().await;
     let url = Some(database.url.as_str());
     run(url, &["bench", "--soak", "1s"], "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
@@ -151,7 +151,7 @@ async fn a_soak_that_cannot_be_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_may_do_little_leaves_out_the_rest_and_says_so() {
+async fn a_soak_reports_the_faults_that_its_role_may_not_inject() {
     let database = somebody_elses().await;
     let before = everything(&database).await;
     let name = format!("soaker_{}", database.name);
@@ -170,7 +170,7 @@ async fn a_role_that_may_do_little_leaves_out_the_rest_and_says_so() {
     let url = format!("postgres://{name}:soak@{place}");
     let soak = run(Some(&url), &["bench", "--soak", "3s", "--callers", "24", "--json"], "");
     assert_eq!(soak.code, Some(0), "{}{}", soak.stdout, soak.stderr);
-    for words in ["units of work write no rows", "pg_terminate_backend is left out", "left to expire"] {
+    for words in ["units of work write no rows", "pg_terminate_backend is skipped", "left to expire"] {
         assert!(soak.stderr.contains(words), "{words}: {}", soak.stderr);
     }
     let lines = of_json(&soak.stdout);

@@ -1,4 +1,4 @@
-//! A server that requires TLS, as managed databases do: through the library with a pool, and through the tool.
+//! The library and the tool with a server that requires TLS, as managed databases do.
 #![cfg_attr(not(feature = "rustls"), allow(dead_code, unused_imports))]
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::tool::run;
 
 #[cfg(feature = "rustls")]
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_ca_of_the_server_the_tool_and_the_library_work() {
+async fn the_tool_and_the_library_work_with_the_servers_ca() {
     let server = TlsServer::start().await;
     let url = server.verified("localhost", "ca");
     let migrated = run(Some(&url), &["migrate"], "");
@@ -24,13 +24,13 @@ async fn with_the_ca_of_the_server_the_tool_and_the_library_work() {
     let limiter = Limiter::new(pool.clone(), limits);
     assert!(limiter.limit(("mails", "u1")).await.expect("an answer").is_allowed());
     assert!(limiter.limit(("mails", "u1")).await.expect("an answer").is_denied());
-    // Those of the limiter's own connections, too.
+    // This includes the limiter's own connections.
     let plain = "SELECT count(*) FROM pg_stat_ssl AS s JOIN pg_stat_activity AS a USING (pid) \
                  WHERE NOT s.ssl AND a.backend_type = 'client backend'";
     assert_eq!(sqlx::query_scalar::<_, i64>(plain).fetch_one(&pool).await.expect("a count"), 0);
 
     examine(&url).has("encryption", "ok", &["TLSv1.3", "certificate is checked"]).has("schema", "ok", &["the newest"]);
-    // Without a word about TLS in the URL it is used all the same.
+    // TLS is used even if the URL does not mention it.
     let unsaid = server.url("127.0.0.1", "application_name=unsaid");
     examine(&unsaid).has("encryption", "ok", &["TLSv1.3", "this machine"]);
     run(Some(&unsaid), &["peek", "mails", "u1", "--rate", "1", "--period", "1d"], "").says(0, "0 left");
@@ -38,7 +38,7 @@ async fn with_the_ca_of_the_server_the_tool_and_the_library_work() {
 
 #[cfg(feature = "rustls")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_certificate_is_refused() {
+async fn a_wrong_certificate_is_rejected() {
     let server = TlsServer::start().await;
     for command in ["migrate", "doctor"] {
         let other = server.verified("localhost", "other");
@@ -60,7 +60,7 @@ async fn a_wrong_certificate_is_refused() {
     }
 }
 
-/// `cargo test --features cli --test suite tool_tls` runs it.
+/// Run this test with `cargo test --features cli --test suite tool_tls`.
 #[cfg(not(feature = "rustls"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tls_the_tool_names_the_feature() {

@@ -1,11 +1,11 @@
-//! The tool `pg-limiter`, as its user meets it: exit codes, output, files.
+//! The tool `pg-limiter` as users see it: exit codes, output, files.
 
 use std::process::{Command, Stdio};
 
 use pg_limiter::sqlx::{self, AssertSqlSafe};
 
 use crate::support::Database;
-use crate::support::tool::{files, run, tool};
+use crate::support::tool::{files, run, tool as tool_path};
 
 const LIMITS: &str = r#"
     [limits.send_message]
@@ -23,7 +23,7 @@ const LIMITS: &str = r#"
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exit_codes_tell_what_was_decided() {
+async fn exit_codes_report_the_decision() {
     let database = Database::migrated().await;
     let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
     let limit = "--rate 1 --period 1d --capacity 2";
@@ -31,7 +31,7 @@ async fn exit_codes_tell_what_was_decided() {
     tool(&format!("limit a u1 {limit}")).says(0, "allowed, 0 left");
     let denied = tool(&format!("limit a u1 {limit}"));
     assert_eq!(denied.code, Some(1));
-    // Cut to two units; JSON has all of it.
+    // The text has two units; JSON has the exact time.
     assert_eq!(denied.stdout, "denied, retry after 23h 59m, 0 left\n");
     let exact = tool(&format!("check a u1 {limit} --json")).stdout;
     assert!(exact.starts_with(r#"{"ok": false, "retry_after_ms": 863"#), "{exact}");
@@ -64,14 +64,14 @@ async fn waits_are_printed_in_two_units_from_a_minute_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reset_says_whether_there_was_anything() {
+async fn reset_reports_whether_a_row_existed() {
     let database = Database::migrated().await;
     let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
     let limit = "--rate 8 --period 1d --shards 4";
     assert_eq!(tool(&format!("limit a u1 {limit}")).code, Some(0));
     let rows = database.rows().await;
     tool("reset a u1").says(0, &format!("done, {rows} rows removed"));
-    let none = "nothing to reset: the limit \"a\" has no row of this key, so its bucket is full";
+    let none = "nothing to reset: the limit \"a\" has no row for this key, so its bucket is full";
     tool("reset a u1").says(0, none);
     tool("reset a u1 --must-exist").says(1, none);
     tool("reset nosuch --all-keys --must-exist").says(1, "nothing to reset: the limit \"nosuch\" has no row");
@@ -80,7 +80,7 @@ async fn reset_says_whether_there_was_anything() {
     tool("reset a u1 --json --must-exist").says(1, r#"{"ok": false, "rows": 0}"#);
     assert_eq!(tool("limit a u1 --rate 8 --period 1d").code, Some(0));
     tool("reset a u1 --must-exist").says(0, "done, 1 row removed");
-    // A key is hashed as it is when its tokens are taken.
+    // `reset` hashes the key as `limit` does.
     let (_dir, path) = files(&[("secret", "sixteen bytes at least")]);
     let secret = format!("--key-secret-file {}", path("secret"));
     assert_eq!(tool(&format!("limit a u1 --rate 8 --period 1d {secret}")).code, Some(0));
@@ -90,7 +90,7 @@ async fn reset_says_whether_there_was_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prune_says_how_many_rows_are_gone() {
+async fn prune_reports_the_number_of_deleted_rows() {
     let database = Database::migrated().await;
     let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
     let idle = "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', 1, 0, 0)";
@@ -112,7 +112,7 @@ async fn failures_have_their_own_exit_codes() {
     run(Some(&database.url), &limit, "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
     run(Some("postgres://nobody@127.0.0.1:1/none"), &limit, "").refuses(3, &["cannot connect"]);
     run(Some("mysql://nobody@127.0.0.1/none"), &limit, "").refuses(2, &["postgres://"]);
-    // A script whose variable is empty must not be answered by a private server, where every bucket is full.
+    // If a script's variable is empty, a private server, where every bucket is full, must not answer it.
     for empty in ["", " "] {
         run(None, &[&limit[..], &["--database-url", empty]].concat(), "").refuses(2, &["--database-url is empty"]);
     }
@@ -132,12 +132,12 @@ async fn failures_have_their_own_exit_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn printed_sql_is_all_that_is_needed() {
+async fn printed_sql_is_sufficient() {
     let database = Database::empty().await;
     for schema in ["public", "Of \"limits\""] {
-        // Without a database: nothing could be started from such a folder.
+        // Printing needs no database: none could be started in this folder.
         let print = |what| {
-            let output = Command::new(tool())
+            let output = Command::new(tool_path())
                 .args(["migrate", what, "--schema", schema])
                 .env_remove("DATABASE_URL")
                 .env("PG_BIN_DIR", "/nowhere")
@@ -151,7 +151,7 @@ async fn printed_sql_is_all_that_is_needed() {
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
         run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
         let checked = run(Some(&database.url), &["migrate", "--check", "--schema", schema], "");
-        checked.says(0, &format!("schema \"{schema}\" is as this release ships it"));
+        checked.says(0, &format!("schema \"{schema}\" matches this release"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
         migrated.says(0, &format!("schema \"{schema}\" is at version 4: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
@@ -160,7 +160,7 @@ async fn printed_sql_is_all_that_is_needed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_new_can_be_printed_alone() {
+async fn new_versions_can_be_printed_alone() {
     let database = Database::empty().await;
     let print = |more: &[&str]| run(None, &[&["migrate", "--print"], more].concat(), "");
     let first = &pg_limiter::migrate::migrations(&pg_limiter::Schema::default())[0];
@@ -197,10 +197,10 @@ const DECISIONS: &str = r#"{"ok": false, "retry_after_ms": 4999.5, "value": 0.16
 {"ok": true, "retry_after_ms": null, "value": 0}
 {"ok": true, "retry_after_ms": null, "value": 1}
 {"ok": false, "retry_after_ms": 14999.5, "value": 0.16683333333333333, "denied_by": ["per_org", "send_message"]}
-{"error": "count_exceeds_capacity", "message": "the count 11 can never be served by the limit \"send_message\", which grants at most 10; ask for less at once, or raise the capacity"}
-{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not 0 or a number from 1e-100 to 1e100; ask for a count of 0 or more"}
-{"error": "unknown_limit", "message": "there is no limit \"nope\"; define it, or give it with the call"}
-{"error": "reserve_unsupported", "message": "the limit \"search\" cannot reserve, being a sliding_window; use a token bucket or a fixed window"}
+{"error": "count_exceeds_capacity", "message": "the count 11 can never be served by the limit \"send_message\", which grants at most 10; lower the count, or raise the capacity"}
+{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not valid; use 0, or a number from 1e-100 to 1e100"}
+{"error": "unknown_limit", "message": "there is no limit \"nope\"; define it, or pass it inline with the call"}
+{"error": "reserve_unsupported", "message": "the limit \"search\" is a sliding_window, which cannot reserve; use a token bucket or a fixed window"}
 {"ok": true, "retry_after_ms": null, "value": 10}
 {"ok": true, "retry_after_ms": 12000, "value": -2}"#;
 
@@ -217,7 +217,7 @@ async fn replay_decides_on_the_recorded_clock_and_leaves_the_database_as_it_was(
     let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", EVENTS)]);
     let url = Some(database.url.as_str());
     let limits = path("limits.toml");
-    // The same buckets are empty in production.
+    // The same buckets are empty in the database.
     for key in ["u1", "u2"] {
         run(url, &["limit", "send_message", key, "--limits", &limits, "--count", "10"], "").says(0, "allowed, 0 left");
     }
@@ -229,18 +229,20 @@ async fn replay_decides_on_the_recorded_clock_and_leaves_the_database_as_it_was(
     let table = run(url, &json[..5], "");
     assert_eq!(table.code, Some(0), "{}", table.stderr);
     assert_eq!(table.stderr, "");
-    for line in
-        ["5 requests: 3 admitted, 2 denied (40.0 %)", "3 keys: 2 ever denied (66.7 %)", "besides: 0 checks, 1 resets"]
-    {
+    for line in [
+        "5 requests: 3 admitted, 2 denied (40.0 %)",
+        "3 keys: 2 ever denied (66.7 %)",
+        "not counted above: 0 checks, 1 resets",
+    ] {
         assert!(table.stdout.contains(line), "{}", table.stdout);
     }
     assert_eq!(snapshot(&database).await, before);
 
-    // A database that the limiter has never seen, and that is read-only by default.
+    // A database without the limiter's schema that is read-only by default.
     let database = Database::empty().await;
     database.execute(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", name(&database))).await;
     run(Some(&database.url), &json, "").says(0, DECISIONS);
-    // And no database at all.
+    // No database at all.
     let private = run(None, &json, "");
     private.says(0, DECISIONS);
     assert!(private.stderr.contains("private PostgreSQL"), "{}", private.stderr);
@@ -251,7 +253,7 @@ fn name(database: &Database) -> &str {
 }
 
 #[test]
-fn a_line_that_is_no_event_stops_the_replay() {
+fn an_invalid_event_stops_the_replay() {
     let good = r#"{"at": 1767225600000, "limit": "send_message"}"#;
     for (bad, reason) in [
         ("hello", "expected value"),
@@ -270,7 +272,7 @@ fn a_line_that_is_no_event_stops_the_replay() {
     let (_dir, path) =
         files(&[("limits.toml", LIMITS), ("access.log", "::1 - - [17/May/2015:10:05:03 +0000] \"-\" 400 -\nno\n")]);
     let args = ["replay", "--limits", &path("limits.toml"), "--apply", "search", "--access-log", &path("access.log")];
-    run(None, &args, "").refuses(2, &["access.log, line 2: ", "no line of an access log"]);
+    run(None, &args, "").refuses(2, &["access.log, line 2: ", "not a line of an access log"]);
 }
 
 const LOG: &str = r#"2001:db8::7 - - [17/May/2015:10:05:03 +0000] "GET /a?x=1 HTTP/1.1" 200 512 "-" "an \"odd\" agent"
@@ -301,7 +303,7 @@ async fn an_access_log_is_replayed_by_any_field() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_says_who_would_have_been_limited() {
+async fn the_table_lists_the_clients_that_would_be_limited() {
     let database = Database::empty().await;
     let (_dir, path) = files(&[(
         "limits.json",
@@ -309,7 +311,7 @@ async fn the_table_says_who_would_have_been_limited() {
     )]);
     let log = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/access-sample.log");
     let args = ["replay", "--limits", &path("limits.json"), "--apply", "api", "--access-log", log];
-    // The numbers were worked out apart from this crate, with fractions.
+    // The numbers were computed independently of this crate, with fractions.
     let expected = "\
 api: token_bucket, 10 per 1m, capacity 20
 REMOTE_ADDR  REQUESTS  ADMITTED  DENIED  % DENIED  LONGEST RUN   FIRST DENIED (UTC)
@@ -322,7 +324,7 @@ from 2015-05-18 08:05:00 to 2015-05-18 09:05:59 UTC: 1h 59s";
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_has_to_read_to_the_end() {
+async fn output_may_be_closed_early() {
     let database = Database::empty().await;
     let events = "{\"at\": 1767225600000, \"limit\": \"send_message\"}\n".repeat(5000);
     let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &events)]);
@@ -334,9 +336,9 @@ async fn nobody_has_to_read_to_the_end() {
     }
 }
 
-/// As into `head`: it is no failure, and nothing is said of it.
+/// The reader closes the pipe early, as `head` does: the tool succeeds and prints no message.
 pub fn ends_well_if_nobody_reads(url: &str, args: &[&str]) {
-    let mut child = Command::new(tool())
+    let mut child = Command::new(tool_path())
         .args(args)
         .env("DATABASE_URL", url)
         .stdout(Stdio::piped())
@@ -354,18 +356,18 @@ async fn the_demo_shows_exact_numbers_and_cleans_up() {
     let demo = run(Some(&database.url), &["demo"], "");
     assert_eq!(demo.code, Some(0), "{}{}", demo.stdout, demo.stderr);
     assert!(demo.stdout.contains("admitted 250, the limit allows 250: exact"), "{}", demo.stdout);
-    assert!(!demo.stdout.contains('\u{1b}'), "no colours but on a terminal");
+    assert!(!demo.stdout.contains('\u{1b}'), "colours are for terminals only");
     let left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
     assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&database.pool).await.expect("a count"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twelve_processes_may_migrate_at_once() {
+async fn twelve_processes_can_migrate_at_once() {
     for _ in 0..3 {
         let database = Database::empty().await;
         let children: Vec<_> = (0..12)
             .map(|_| {
-                let mut command = Command::new(tool());
+                let mut command = Command::new(tool_path());
                 command.arg("migrate").env("DATABASE_URL", &database.url);
                 command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool")
             })

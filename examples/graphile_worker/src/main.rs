@@ -1,9 +1,9 @@
-//! A reservation and a job of another library, graphile_worker, commit or roll back together; the job runs when its token
-//! is there.
+//! Combines reservations with the job queue of another library, graphile_worker. The reservation and the job commit or roll
+//! back together, and the job runs when its reserved token is available.
 //!
 //!     cargo run --manifest-path examples/graphile_worker/Cargo.toml
 //!
-//! On the database of `DATABASE_URL`, or on a private PostgreSQL.
+//! It runs in the database in `DATABASE_URL`, or on a private PostgreSQL if that is not set.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ impl TaskHandler for Mail {
             .fetch_one(ctx.pg_pool())
             .await
             .map_err(|error| error.to_string())?;
-        println!("mail {}: runs, {:.1} ms after its time", self.number, late * 1e3);
-        let report = ctx.get_ext::<UnboundedSender<(i64, f64)>>().ok_or("nobody to tell")?;
+        println!("mail {}: runs {:.1} ms after its time", self.number, late * 1e3);
+        let report = ctx.get_ext::<UnboundedSender<(i64, f64)>>().ok_or("no channel for reports")?;
         report.send((*ctx.job().id(), late)).map_err(|error| error.to_string())
     }
 }
 
-/// Takes a token that is there or will be, and adds a job for that time. Returns its number, and the wait.
+/// Takes or reserves a token, and adds a job that runs when the token is available. Returns the job's id and the wait.
 async fn enqueue(
     conn: &mut PgConnection,
     limiter: &Limiter,
@@ -45,18 +45,18 @@ async fn enqueue(
 ) -> Result<(i64, Duration)> {
     let permit = limiter.within(conn).limit(Item::new("mail", "tenant-1").reserve()).await?.enforce()?;
     let wait = permit.wait.unwrap_or_default();
-    // Waits begin at the decision. now() is the start of the transaction, and the job would run before its token is there.
+    // The wait begins at the decision. now() is the start of the transaction, so with it the job would run too early.
     let run_at = sqlx::query_scalar("SELECT clock_timestamp() + $1").bind(wait).fetch_one(&mut *conn).await?;
     let spec = JobSpec { run_at: Some(run_at), ..JobSpec::default() };
     let job = jobs.clone().with_executor(conn).add_job(mail, spec).await?;
     Ok((*job.id(), wait))
 }
 
-/// Runs a worker until these jobs ran. None may run early, and the others never.
+/// Runs a worker until these jobs have run. It fails if one of them runs early, or if one of the jobs in `never` runs.
 async fn work(pool: &PgPool, mut jobs: Vec<i64>, never: Vec<i64>) -> Result<()> {
-    // Which job ran, and how many seconds after its time.
+    // The job that ran, and how many seconds after its time.
     let (report, mut reports) = unbounded_channel::<(i64, f64)>();
-    // One at a time, in the order of their times.
+    // The worker runs one job at a time, in the order of their times.
     let options = WorkerOptions::default().concurrency(1).poll_interval(Duration::from_millis(10));
     let worker = options.pg_pool(pool.clone()).define_job::<Mail>().add_extension(report).init().await?;
     let watch = async {
@@ -64,7 +64,7 @@ async fn work(pool: &PgPool, mut jobs: Vec<i64>, never: Vec<i64>) -> Result<()> 
             let (ran, late) =
                 tokio::time::timeout(Duration::from_secs(30), reports.recv()).await?.ok_or("no worker")?;
             if late < 0.0 || never.contains(&ran) {
-                return Err("a job ran that was not to run, or not yet".into());
+                return Err("a job ran early, or a job ran that was rolled back".into());
             }
             jobs.retain(|job| *job != ran);
         }
@@ -107,12 +107,12 @@ async fn main() -> Result<()> {
         let left =
             sqlx::query("SELECT FROM graphile_worker.jobs WHERE id = $1").bind(job).fetch_optional(&pool).await?;
         if left.is_some() || limiter.peek(("mail", "tenant-1")).await?.remaining() < before {
-            return Err("the rollback left the job or the reservation".into());
+            return Err("the rollback did not remove the job or the reservation".into());
         }
         rolled_back.push(job);
     }
     work(&pool, committed, rolled_back).await?;
-    println!("all that were committed ran, none before its time");
+    println!("every committed job ran, and none ran early");
     limiter.close().await;
     pool.close().await;
     Ok(())

@@ -5,45 +5,45 @@ use super::table::{Row, TABLE, of_driver};
 use crate::error::share::routine;
 use crate::error::{Engine, Error, told};
 
-/// What was under way.
+/// The phase in which a failure occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// A connection was being made.
+    /// Connecting.
     Connect,
-    /// BEGIN was sent: nothing that could change anything.
+    /// BEGIN was sent. It cannot change anything.
     Begin,
-    /// A statement in a transaction that is not committed.
+    /// A statement was sent, before COMMIT.
     Statement,
     /// COMMIT was sent.
     Commit,
-    /// It was committed, and is not known to be safe on disk.
+    /// The transaction is committed, but may not be flushed to disk yet.
     Flush,
 }
 
-/// What the failure means.
+/// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Rolled back because of others; the same transaction may pass when run again, on the same connection.
+    /// Rolled back because of a concurrent transaction. A retry on the same connection may succeed.
     Conflict,
-    /// Rolled back because another transaction has had a lock for too long.
+    /// Rolled back because another transaction held a lock for too long.
     Locked,
-    /// The connection is gone or was never made, and nothing was committed; try on a new one.
+    /// The connection was lost or could not be opened, and nothing was committed. Retry on a new connection.
     Connection,
-    /// Too slow for a timeout, or short of memory, and rolled back.
+    /// Rolled back because of a timeout or a lack of memory.
     Busy,
-    /// It may have been committed.
+    /// The transaction may be committed.
     Unknown,
-    /// The limiter's table or functions are not there.
+    /// The limiter's table or functions are missing.
     SchemaMissing,
-    /// A value that the function does not take: of several calls, one is to blame.
+    /// The function rejected a value. In a batch, one of the calls is to blame.
     Data,
-    /// The pool is closed, for good.
+    /// The pool is closed.
     Closed,
-    /// A pooler does not take the settings of a connection.
+    /// A pooler rejects the settings of a connection.
     Settings,
-    /// A prepared statement is not where it is looked for: a pooler shares out the connections.
+    /// A prepared statement is missing on this connection, because a pooler shares its connections.
     Pooler,
-    /// Anything else: trying again does not help.
+    /// Anything else. A retry does not help.
     Refused,
 }
 
@@ -66,7 +66,7 @@ impl Cause {
     }
 }
 
-/// Looks a failure up. As long as the engine is not known, what either of them could mean is taken for the worse.
+/// Looks up the cause of a failure. While the engine is unknown, the worse of the two meanings applies.
 pub(crate) fn classify(error: &sqlx::Error, phase: Phase, engine: Option<Engine>) -> Cause {
     let [connect, statement, commit] = match error {
         sqlx::Error::Database(error) => look_up(&**error, phase, engine),
@@ -100,16 +100,16 @@ fn look_up(error: &dyn DatabaseError, phase: Phase, engine: Option<Engine>) -> [
     let ends_the_session =
         postgres.is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
     if ends_the_session && phase != Phase::Connect {
-        // Whatever the reason: there is nobody left who would know what became of a COMMIT.
+        // Whatever the reason, the session has ended, so the outcome of a COMMIT is unknown.
         let statement = if statement == Cause::Unknown { statement } else { Cause::Connection };
         return [connect, statement, Cause::Unknown];
     }
     [connect, statement, commit]
 }
 
-/// A session is there and has not got a setting that was asked for at start-up.
+/// The session was opened, but ignored a setting that was requested at start-up.
 #[derive(Debug, thiserror::Error)]
-#[error("the session does not keep the setting {0}, as behind a pooler: see LimiterConfig::named_statements")]
+#[error("the session ignores the setting {0}, as behind a pooler; see LimiterConfig::named_statements")]
 pub(crate) struct SettingsIgnored(pub(crate) String);
 
 impl From<SettingsIgnored> for sqlx::Error {
@@ -118,14 +118,14 @@ impl From<SettingsIgnored> for sqlx::Error {
     }
 }
 
-/// An administrator has made transactions read-only. No other connection and no other attempt changes that.
+/// The settings of the server, database or role make transactions read-only. A retry or another connection does not help.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "{told}: default_transaction_read_only is on for this server, database or role; turn it off for the limiter's role \
      (ALTER ROLE app_role SET default_transaction_read_only = off), or make no calls that take tokens"
 )]
 pub(crate) struct ReadOnlyByDefault {
-    /// What the database said.
+    /// The database's message.
     pub(crate) told: String,
 }
 
@@ -135,7 +135,7 @@ impl From<ReadOnlyByDefault> for sqlx::Error {
     }
 }
 
-/// The schema was migrated by a newer release, in a way that this one cannot work with.
+/// A newer release has migrated the schema, and this release cannot work with the result.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the schema is at version {found}, which this release cannot work with: it knows versions up to {known}")]
 pub(crate) struct SchemaTooNew {
@@ -149,12 +149,12 @@ impl From<SchemaTooNew> for sqlx::Error {
     }
 }
 
-/// Whether a transaction that only reads was asked to write: read_only_sql_transaction.
+/// Whether a read-only transaction attempted a write: read_only_sql_transaction.
 pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25006"
 }
 
-/// The same for an error of the application's, which may have wrapped it.
+/// The same for an error of the application, which may wrap the driver's error.
 pub(crate) fn read_only_in_chain(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -171,13 +171,13 @@ pub(crate) fn read_only_in_chain(error: &(dyn std::error::Error + 'static)) -> b
     false
 }
 
-/// Whether there is no session with the settings asked for at start-up, as behind poolers: they refuse the connection, or
-/// ignore the settings.
+/// Whether connecting failed because of the settings requested at start-up. Poolers reject such a connection, or ignore the
+/// settings.
 pub(crate) fn refuses_settings(error: &sqlx::Error) -> bool {
     classify(error, Phase::Connect, None) == Cause::Settings
 }
 
-/// Whether a statement was refused because an earlier one in its transaction had failed: in_failed_sql_transaction.
+/// Whether a statement was rejected because an earlier one in its transaction had failed: in_failed_sql_transaction.
 pub(crate) fn is_in_failed_transaction(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25P02"
 }
@@ -186,13 +186,13 @@ pub(crate) fn sqlstate(error: &sqlx::Error) -> String {
     error.as_database_error().and_then(|error| error.code()).map(Into::into).unwrap_or_default()
 }
 
-/// Whether all of a transaction that was not asked to commit may pass when it is run again.
+/// Whether a retry of the whole transaction may succeed, if COMMIT was not sent.
 const fn passes(cause: Cause) -> bool {
     matches!(cause, Cause::Conflict | Cause::Locked | Cause::Connection)
 }
 
-/// The conflict or lost connection that stands in a chain of errors, in the database's words, if there is one: what a unit
-/// of work returns is the application's type, and says what the application likes.
+/// The database's message for the conflict or lost connection in a chain of errors, if there is one. A unit of work returns
+/// the application's own error type, whose text can be anything.
 pub(crate) fn transient_in_chain(error: &(dyn std::error::Error + 'static), engine: Option<Engine>) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -202,7 +202,7 @@ pub(crate) fn transient_in_chain(error: &(dyn std::error::Error + 'static), engi
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
             return passes(classify(error, Phase::Statement, engine)).then(|| told(error));
         }
-        // A transparent wrapper shows only what stands behind the error that it wraps.
+        // A transparent wrapper exposes only the source of the error that it wraps.
         if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {
             let [_, statement, _] = look_up(&**error, Phase::Statement, engine);
             return passes(statement).then(|| error.message().to_owned());

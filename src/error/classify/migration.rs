@@ -1,11 +1,11 @@
-/// What a failure of a migration means: another one migrates, too, and objects come into being beside ours.
+/// The cause of a failed migration. Other processes may migrate or create objects at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MigrationCause {
-    /// Another migrator was there first, or is at it: try again.
+    /// Another process has migrated the schema first, or is migrating it now. Retry.
     Clash,
-    /// The engine has no advisory locks: not implemented, or no such function.
+    /// The engine has no advisory locks: they are not implemented, or the function does not exist.
     NoAdvisoryLocks,
-    /// Transactions cannot write here.
+    /// Transactions are read-only.
     ReadOnly,
     /// A privilege is missing.
     Privilege,
@@ -23,14 +23,14 @@ const TABLE: [(&str, MigrationCause); 14] = [
     ("40P01", MigrationCause::Clash),           // deadlock_detected
     ("55P03", MigrationCause::Clash),           // lock_not_available
     ("XX000", MigrationCause::Clash),           // internal_error: "tuple concurrently updated"
-    ("YB", MigrationCause::Clash),              // YugabyteDB's own
+    ("YB", MigrationCause::Clash),              // YugabyteDB's own codes
     ("0A000", MigrationCause::NoAdvisoryLocks), // feature_not_supported
     ("42883", MigrationCause::NoAdvisoryLocks), // undefined_function
     ("25006", MigrationCause::ReadOnly),        // read_only_sql_transaction
     ("42501", MigrationCause::Privilege),       // insufficient_privilege
 ];
 
-/// Looks a failure of a migration up.
+/// Looks up the cause of a failed migration.
 pub(crate) fn classify_migration(error: &sqlx::Error) -> MigrationCause {
     let code = super::classify::sqlstate(error);
     let row = TABLE.iter().find(|(listed, _)| code.starts_with(listed));

@@ -1,4 +1,4 @@
-//! What a failure means: the one place that looks at SQLSTATEs.
+//! Classifies failures. Only this module interprets SQLSTATEs.
 
 mod classify;
 mod migration;

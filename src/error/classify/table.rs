@@ -1,12 +1,13 @@
-//! The table of failures: SQLSTATE, engine and, where the SQLSTATE is a catch-all, the words, by what was under way.
+//! The table of failures. A row is selected by SQLSTATE, engine and, where the SQLSTATE is a catch-all, words in the
+//! message. It gives the cause for each phase of a transaction.
 //!
-//! Words count on YugabyteDB only, which does not translate its own messages. PostgreSQL writes in the language of
-//! `lc_messages`; there the SQLSTATE decides, and in one case the name of the server's function, which is not translated.
+//! Words are matched on YugabyteDB only, which does not translate its own messages. PostgreSQL translates its messages into
+//! the language of `lc_messages`. There the SQLSTATE decides, and in one case the name of the server's function.
 //!
 //! Sources: PostgreSQL's documentation, Appendix A and section 13.5 (Serialization Failure Handling); YugabyteDB's
 //! documentation, "Transaction retries in YSQL", and its source: `ybc_util.cc`, `pg_yb_utils.c`, and `client/transaction.cc`
-//! for a COMMIT that is answered "expired" although it happened. The words have changed between its releases, and more
-//! may follow them, so they are looked for anywhere in the message, the detail and the context.
+//! for a COMMIT that reports "expired" although it succeeded. The words differ between releases, and other text may follow
+//! them, so they are searched for anywhere in the message, the detail and the context.
 
 use super::Cause::{
     self, Busy, Closed, Conflict, Connection, Data, Locked, Pooler, Refused, SchemaMissing, Settings, Unknown,
@@ -14,20 +15,20 @@ use super::Cause::{
 use super::classify::{ReadOnlyByDefault, SettingsIgnored};
 use crate::error::Engine;
 
-/// One kind of failure, and what it means.
+/// One kind of failure and its causes.
 #[derive(Debug)]
 pub(super) struct Row {
     /// The SQLSTATE or its beginning; empty for any.
     pub(super) state: &'static str,
-    /// The engine that this is so on; both if there is none.
+    /// The engine to which the row applies; `None` for both.
     pub(super) engine: Option<Engine>,
-    /// One of these words is in it, or in the name of the server's function; none are needed if there are none.
+    /// The error must contain one of these words, in its texts or in the name of the server's function. Empty for any.
     pub(super) words: &'static [&'static str],
-    /// When a connection was being made, and in BEGIN.
+    /// The cause while connecting, and in BEGIN.
     pub(super) connect: Cause,
-    /// In a statement of a transaction that was not asked to commit.
+    /// The cause in a statement, before COMMIT is sent.
     pub(super) statement: Cause,
-    /// Once COMMIT was sent.
+    /// The cause after COMMIT is sent.
     pub(super) commit: Cause,
 }
 
@@ -40,20 +41,20 @@ const fn on(
     Row { state, engine, words, connect, statement, commit }
 }
 
-/// On both engines.
+/// A row for both engines.
 const fn any(state: &'static str, causes: [Cause; 3]) -> Row {
     on(None, state, &[], causes)
 }
 
-/// On YugabyteDB, or as long as the engine is not known.
+/// A row for YugabyteDB, and for an engine that is not known yet.
 const fn yb(state: &'static str, words: &'static [&'static str], causes: [Cause; 3]) -> Row {
     on(Some(Engine::Yugabyte), state, words, causes)
 }
 
-/// A transaction that was given up, or whose record is gone, which it also is once it has committed.
+/// The transaction was aborted, or its record is gone. The record of a committed transaction is also gone.
 const GONE: &[&str] = &["expired", "aborted", "kAborted", "Unknown transaction", "Transaction metadata missing"];
 
-/// Conflicts found before anything was committed.
+/// Conflicts that are found before anything is committed.
 const CONFLICTS: &[&str] = &[
     "could not serialize access",
     "onflicts with",
@@ -62,7 +63,7 @@ const CONFLICTS: &[&str] = &[
     "restart transaction",
 ];
 
-/// A part of the cluster that was away or slow, or a schema that has just changed.
+/// Part of the cluster was unavailable or slow, or the schema has just changed.
 const PASSING: &[&str] = &[
     "Timed out",
     "timed out after deadline",
@@ -79,17 +80,17 @@ const PASSING: &[&str] = &[
     "Object Lock Manager Shutdown",
 ];
 
-/// A server that only reads, asked for a SERIALIZABLE snapshot: PostgreSQL's function that reports it.
+/// A standby cannot provide a SERIALIZABLE snapshot. This function of PostgreSQL reports it.
 const STANDBY: &[&str] = &["GetSerializableTransactionSnapshot"];
 
-/// The first row that fits counts.
+/// The first row that matches applies.
 #[rustfmt::skip]
 pub(super) const TABLE: &[Row] = &[
     //                                                       connect     statement      commit
     yb("", &["Catalog Version Mismatch"],                   [Connection, Conflict,      Unknown]),
     yb("40001", GONE,                                       [Connection, Conflict,      Unknown]),
     yb("40001", CONFLICTS,                                  [Connection, Conflict,      Conflict]),
-    yb("YB", &[],                                           [Connection, Conflict,      Unknown]),  // codes of its own that leak
+    yb("YB", &[],                                           [Connection, Conflict,      Unknown]),  // its internal codes
     yb("XX000", PASSING,                                    [Connection, Conflict,      Unknown]),  // internal_error, a catch-all
     on(Some(Engine::Yugabyte), "XX000", &[],                [Connection, Refused,       Unknown]),
     on(Some(Engine::Yugabyte), "40001", &[],                [Connection, Conflict,      Unknown]),
@@ -99,7 +100,7 @@ pub(super) const TABLE: &[Row] = &[
     any("55P03",                                            [Connection, Locked,        Conflict]), // lock_not_available
     any("40003",                                            [Connection, Unknown,       Unknown]),  // statement_completion_unknown
     any("08007",                                            [Connection, Unknown,       Unknown]),  // transaction_resolution_unknown
-    any("08P01",                                            [Settings,   Connection,    Unknown]),  // protocol_violation: poolers refuse settings so
+    any("08P01",                                            [Settings,   Connection,    Unknown]),  // protocol_violation: how poolers reject settings
     any("08",                                               [Connection, Connection,    Unknown]),  // connection exceptions
     any("57P01",                                            [Connection, Connection,    Unknown]),  // admin_shutdown
     any("57P02",                                            [Connection, Connection,    Unknown]),  // crash_shutdown
@@ -112,18 +113,18 @@ pub(super) const TABLE: &[Row] = &[
     on(None, "0A000", STANDBY,                              [Connection, Connection,    Refused]),  // feature_not_supported, a catch-all: as 25006
     any("0A000",                                            [Connection, Refused,       Refused]),  // BEGIN ISOLATION LEVEL SERIALIZABLE on a standby
     any("57014",                                            [Connection, Busy,          Busy]),     // query_canceled: statement_timeout
-    any("53200",                                            [Connection, Busy,          Busy]),     // out_of_memory: of its lock tables, too
-    any("26000",                                            [Refused,    Pooler,        Refused]),  // invalid_sql_statement_name: it is on another connection
-    any("42P05",                                            [Refused,    Pooler,        Refused]),  // duplicate_prepared_statement: it was left by another client
+    any("53200",                                            [Connection, Busy,          Busy]),     // out_of_memory, also of the lock tables
+    any("26000",                                            [Refused,    Pooler,        Refused]),  // invalid_sql_statement_name: prepared on another connection
+    any("42P05",                                            [Refused,    Pooler,        Refused]),  // duplicate_prepared_statement: left by another client
     any("34000",                                            [Refused,    Pooler,        Refused]),  // invalid_cursor_name: a portal's
     any("42883",                                            [Refused,    SchemaMissing, Refused]),  // undefined_function
     any("42P01",                                            [Refused,    SchemaMissing, Refused]),  // undefined_table
     any("3F000",                                            [Refused,    SchemaMissing, Refused]),  // invalid_schema_name
     any("22",                                               [Refused,    Data,          Data]),     // data exceptions, invalid_parameter_value among them
-    any("",                                                 [Refused,    Refused,       Refused]),  // the database has told, and nothing was committed
+    any("",                                                 [Refused,    Refused,       Refused]),  // the server reported an error: nothing was committed
 ];
 
-/// What the driver itself says.
+/// The causes of an error that the driver itself reports.
 pub(super) fn of_driver(error: &sqlx::Error) -> [Cause; 3] {
     match error {
         sqlx::Error::Io(_)

@@ -1,5 +1,5 @@
-//! Calls on rows that another transaction has locked for long: they wait beside their lane, not in it, so that the calls on
-//! other rows go on.
+//! Calls on rows that another transaction keeps locked. They wait beside their lane, not in it, so that calls on other
+//! rows continue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,22 +12,23 @@ use crate::error::Error;
 use crate::limiter::combine::lane::Waiting;
 use crate::sql::Bucket;
 
-/// How many transactions of one handle wait for locks at the same time, each on a connection.
+/// How many transactions of one handle may wait for locks at the same time, each on its own connection.
 const PLACES: usize = 4;
 
-/// How long one of them waits before it makes room for others: a place in the server's own line is lost then.
+/// How long such a transaction waits before it makes room for others. It then loses its place in the server's lock
+/// queue.
 const TURN: Duration = Duration::from_secs(1);
 const TURN_IF_OTHERS_WAIT: Duration = Duration::from_millis(250);
 
-/// For how long calls on a bucket go on coming here after one had to wait.
+/// How long new calls on a bucket are diverted here after one had to wait.
 const LINGERS: Duration = Duration::from_secs(1);
 
-/// The buckets that a call waits for, in order.
+/// The locked buckets that a call waits for, sorted.
 pub(super) type Held = Vec<Bucket>;
 
 pub(crate) struct Beside<C, A> {
     queues: Mutex<HashMap<Held, Queue<C, A>>>,
-    /// How many queues there are: nearly always none.
+    /// The number of queues; usually 0.
     count: AtomicUsize,
     places: Semaphore,
     idle: Notify,
@@ -35,9 +36,9 @@ pub(crate) struct Beside<C, A> {
 
 struct Queue<C, A> {
     calls: VecDeque<Waiting<C, A>>,
-    /// There is a driver.
+    /// Whether a driver runs.
     driven: bool,
-    /// Without a driver it stays until this moment.
+    /// Without a driver, the queue is kept until this time.
     until: Instant,
 }
 
@@ -50,14 +51,15 @@ impl<C, A> Default for Beside<C, A> {
 
 impl<C, A> Beside<C, A> {
     fn queues(&self) -> MutexGuard<'_, HashMap<Held, Queue<C, A>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
     fn counted(&self, queues: &HashMap<Held, Queue<C, A>>) {
         self.count.store(queues.len(), Ordering::Release);
     }
 
-    /// Takes the calls on buckets that are waited for already. The others, and the queues that want a driver.
+    /// Takes in the calls on buckets that already have a queue. Returns the other calls, and the queues that need a
+    /// driver.
     pub(super) fn divert(
         &self,
         calls: Vec<Waiting<C, A>>,
@@ -76,7 +78,7 @@ impl<C, A> Beside<C, A> {
         self.take_in(calls, &held, buckets)
     }
 
-    /// Takes the calls on these buckets. The others, and the queues that want a driver.
+    /// Takes in the calls on these buckets. Returns the other calls, and the queues that need a driver.
     pub(super) fn take_in(
         &self,
         calls: Vec<Waiting<C, A>>,
@@ -99,7 +101,7 @@ impl<C, A> Beside<C, A> {
             });
             queue.calls.push_back(waiting);
         }
-        // Those that had come to rest.
+        // Queues whose driver had stopped.
         for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.driven && !queue.calls.is_empty()) {
             queue.driven = true;
             undriven.push(key.clone());
@@ -108,7 +110,7 @@ impl<C, A> Beside<C, A> {
         (others, undriven)
     }
 
-    /// The calls that waited longest. None: the driver's work is done.
+    /// Takes the calls that have waited longest. Returns `None` if there are none: the driver then stops.
     pub(super) fn take(&self, held: &Held, most: usize) -> Option<Vec<Waiting<C, A>>> {
         let mut queues = self.queues();
         let queue = queues.get_mut(held)?;
@@ -123,21 +125,21 @@ impl<C, A> Beside<C, A> {
         None
     }
 
-    /// They wait on, before all others.
+    /// Puts calls back at the front of their queue.
     pub(super) fn put_back(&self, held: &Held, calls: Vec<Waiting<C, A>>) {
         if let Some(queue) = self.queues().get_mut(held) {
             calls.into_iter().rev().for_each(|waiting| queue.calls.push_front(waiting));
         }
     }
 
-    /// The rows were locked for long: the next calls on them come here at once.
+    /// Keeps the queue for a while: the rows were locked for long, so the next calls on them come here at once.
     pub(super) fn linger(&self, held: &Held) {
         if let Some(queue) = self.queues().get_mut(held) {
             queue.until = Instant::now() + LINGERS;
         }
     }
 
-    /// The rows are free: the calls that still wait go back to their lanes.
+    /// Removes the queue, because the rows are free. Returns its calls, which go back to their lanes.
     pub(super) fn end(&self, held: &Held) -> Vec<Waiting<C, A>> {
         let mut queues = self.queues();
         let queue = queues.remove(held);
@@ -147,18 +149,18 @@ impl<C, A> Beside<C, A> {
         queue.map_or_else(Vec::new, |queue| queue.calls.into())
     }
 
-    /// The driver is gone, whatever the reason: no call waits for ever.
+    /// Called when the driver has ended unexpectedly: fails the queue's calls, so that none waits forever.
     pub(super) fn abandon(&self, held: &Held) {
         let gone = || Error::Unavailable { source: sqlx::Error::WorkerCrashed };
         self.end(held).into_iter().for_each(|waiting| waiting.refuse(gone()));
     }
 
-    /// One of the places, if there is one by then.
+    /// Acquires one of the places, or returns `None` at the deadline.
     pub(super) async fn place(&self, deadline: Instant) -> Option<SemaphorePermit<'_>> {
         tokio::time::timeout_at(deadline.into(), self.places.acquire()).await.ok()?.ok()
     }
 
-    /// How long a transaction may wait for a lock before it makes room for others.
+    /// Returns how long a transaction may wait for a lock before it makes room for others.
     pub(super) fn turn(&self) -> Duration {
         if self.count.load(Ordering::Acquire) > PLACES { TURN_IF_OTHERS_WAIT } else { TURN }
     }
@@ -167,12 +169,12 @@ impl<C, A> Beside<C, A> {
         self.queues().values().all(|queue| !queue.driven)
     }
 
-    /// Waits until all that is in has its answer.
+    /// Waits until all calls have their answers.
     pub(super) async fn close(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
-            idle.as_mut().enable(); // Before looking, or the notification may come in between.
+            idle.as_mut().enable(); // Before the check, or the notification could be missed.
             if self.is_empty() {
                 break;
             }

@@ -20,11 +20,11 @@ use crate::observability;
 use crate::retry::{RetryPolicy, longest};
 use crate::sql::{Answer, Batch, Bucket, RateLimits};
 
-/// How many batches are decided one at a time after a conflict between two lanes: where many keys are new, most batches would
-/// conflict.
+/// For how many batches the lanes decide one at a time after a conflict between two lanes: while many keys are new,
+/// most batches would conflict.
 const CROWDED: u32 = 32;
 
-/// What all calls of a handle and its clones share.
+/// The state that a handle and its clones share.
 pub(crate) struct Combiner {
     this: Weak<Self>,
     pub(in crate::limiter) pool: PgPool,
@@ -32,21 +32,21 @@ pub(crate) struct Combiner {
     pub(in crate::limiter) retry: RetryPolicy,
     pub(in crate::limiter) isolation: Isolation,
     pub(in crate::limiter) durability: Durability,
-    /// Given, or found out on the first connection.
+    /// The configured engine, or the one detected on the first connection.
     pub(in crate::limiter) engine: OnceLock<Engine>,
-    /// How often a transaction was tried again.
+    /// How many times a transaction was retried.
     pub(in crate::limiter) retries: AtomicU64,
     /// How many statements have decided calls.
     pub(in crate::limiter) batches: AtomicU64,
-    /// Calls go over the pool: by choice, or because sessions here do not keep their settings.
+    /// Whether calls use the pool: by configuration, or because sessions do not keep their settings.
     over_pool: AtomicBool,
     lanes: Lanes<Resolved, Answer, Links>,
-    /// For how many batches more the lanes decide one at a time.
+    /// For how many more batches the lanes decide one at a time.
     crowded: AtomicU32,
-    /// Written to by a lane that decides alone.
+    /// A lane that decides alone takes the write lock; the others take the read lock.
     quiet: RwLock<()>,
     short: ShortBuckets,
-    /// Connections to wait for locks on, while any of them is needed.
+    /// Connections for calls that wait for locks, kept while any of them is needed.
     spare_links: Mutex<Vec<Link>>,
     pub(super) max_batch: usize,
     max_waiting: usize,
@@ -82,7 +82,7 @@ impl Combiner {
         }
     }
 
-    /// Waits for its answer together with others.
+    /// Queues the call in its lane, and waits for the answer.
     pub(in crate::limiter) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
         if self.is_closed() {
             return Err(Error::Closed);
@@ -106,7 +106,7 @@ impl Combiner {
         }
         match answer.await {
             Ok(answer) => answer,
-            // The runtime of the driver has ended with the call on its way.
+            // The driver's runtime ended while the call was being sent.
             Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
         }
     }
@@ -119,18 +119,18 @@ impl Combiner {
         self.over_pool.load(Ordering::Relaxed)
     }
 
-    /// Sessions are shared here, as behind a pooler: from now on calls go over the pool, and statements have no names.
+    /// Switches to the pool and to unnamed statements, because sessions are shared, as behind a pooler.
     pub(super) fn give_up_own_connections(&self) {
         if self.rate_limits.statements().names.give_up() {
             tracing::warn!(
-                "connections do not keep their settings, as behind a pooler: from now on calls go over the pool, and their \
-                 statements have no names; LimiterConfig::named_statements says so from the start"
+                "connections do not keep their session settings, as behind a pooler: calls now use the pool and unnamed \
+                 statements; set LimiterConfig::named_statements to false to use them from the start"
             );
         }
         self.over_pool.store(true, Ordering::Relaxed);
     }
 
-    /// A key belongs to one lane.
+    /// Returns the lane of a key.
     fn lane_of(&self, item: &ResolvedItem) -> usize {
         let lanes = self.lanes.lanes.len();
         if lanes == 1 {
@@ -140,7 +140,7 @@ impl Combiner {
         usize::try_from(hash % lanes as u64).unwrap_or_default()
     }
 
-    /// One attempt in a lane; `alone`: while no other lane of the process has one under way.
+    /// Makes one attempt in a lane. If `alone` is set, no other lane of the process decides meanwhile.
     async fn in_lane(&self, nth: usize, alone: bool, batch: &Batch, deadline: Instant) -> Result<Vec<Answer>, Failure> {
         let crowded = self.crowded.load(Ordering::Relaxed);
         self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Combiner {
         self.short.are_asked(calls.iter().map(|waiting| &waiting.call)).contains(&true)
     }
 
-    /// One attempt that may wait for locks, on a connection that nothing else waits for.
+    /// Makes one attempt that may wait for locks, on a connection that no other call waits for.
     pub(crate) async fn beside<S: Statement>(&self, bounds: Bounds, statement: &S) -> Result<S::Output, Failure> {
         if self.goes_over_pool() {
             return over_pool(self, bounds, statement).await;
@@ -177,7 +177,7 @@ impl Combiner {
     }
 
     fn spare_links(&self) -> MutexGuard<'_, Vec<Link>> {
-        self.spare_links.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+        self.spare_links.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
     /// Closes the connections that waited for locks.
@@ -188,24 +188,24 @@ impl Combiner {
         }
     }
 
-    /// The time from a call to its answer.
+    /// Returns the longest time from a call to its answer.
     pub(crate) fn allowed_time(&self) -> Duration {
         longest(self.retry.deadline)
     }
 
-    /// How long a batch in a lane waits for one lock.
+    /// Returns how long a batch in a lane waits for one lock.
     pub(crate) fn lock_timeout(&self) -> Duration {
         LOCK_TIMEOUT.min(self.statement_timeout())
     }
 
-    /// The time after which the server itself ends a statement that stands alone. Half of all the time there is: what
-    /// is ended so has not happened, and is tried again by the deadline.
+    /// Returns the timeout after which the server itself cancels a statement that is sent alone. It is half of the
+    /// retry policy's deadline: a cancelled statement has changed nothing, and is retried before the deadline.
     pub(super) fn statement_timeout(&self) -> Duration {
         (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
     }
 
-    /// Closes all connections when the pool is closed, unless the sender is dropped before. So an application that has closed
-    /// its pool can drop its database.
+    /// Closes all connections when the pool is closed, unless the returned sender is dropped before. So an application
+    /// that has closed its pool can drop its database.
     pub(super) fn close_with_pool(&self) -> oneshot::Sender<()> {
         let (connection, dropped) = oneshot::channel();
         let (this, mut closed) = (self.this.clone(), self.pool.close_event());
@@ -219,7 +219,7 @@ impl Combiner {
         connection
     }
 
-    /// Lets nothing more in, answers all that waits, and closes the connections.
+    /// Stops accepting calls, answers all waiting calls, and closes the connections.
     pub(in crate::limiter) async fn close(&self) {
         self.lanes.close().await;
         for lane in &self.lanes.lanes {
@@ -256,8 +256,8 @@ impl Batched for Combiner {
         call.buckets()
     }
 
-    /// Calls that have to be decided one by one come second, so that they do not slow down the others. Calls on one bucket stay in
-    /// their order.
+    /// Splits off the calls that must be decided one by one, so that they do not slow down the others. Calls on one
+    /// bucket keep their order.
     fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> [Vec<Waiting<Resolved, Answer>>; 2] {
         let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
         let is_plain = |waiting: &Waiting<Resolved, Answer>| waiting.call.op == Op::Limit && !waiting.call.reserve;

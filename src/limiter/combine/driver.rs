@@ -1,4 +1,4 @@
-//! The tasks that have the calls of a lane decided, for as long as there are any.
+//! The tasks that send the calls of a lane, for as long as any wait.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -18,42 +18,43 @@ use crate::observability;
 use crate::retry::Attempts;
 use crate::sql::Bucket;
 
-/// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or some where the disk is slow;
-/// what takes longer is held up by its owner.
+/// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or a few milliseconds on
+/// a slow disk. A longer wait means that the owner keeps the row locked.
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Work that is sent in batches: calls of a limiter, jobs of a queue.
+/// Work that is sent in batches: the calls of a limiter, or the jobs of a queue.
 pub(crate) trait Batched: Send + Sync + 'static {
     type Call: Send + Sync + 'static;
     type Answer: Send + 'static;
     /// The state that a lane needs for a batch.
     type Links: Default + Send + 'static;
 
-    /// For metrics and traces.
+    /// The operation's name in metrics and traces.
     const OP: &'static str;
 
     fn combiner(&self) -> &Combiner;
 
     fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Links>;
 
-    /// The most calls of a batch.
+    /// The most calls in a batch.
     fn most(&self) -> usize;
 
-    /// The lane of a call.
+    /// Returns the lane of a call.
     fn lane(&self, call: &Self::Call) -> usize;
 
-    /// The rows that a call may have to wait for.
+    /// Returns the buckets whose rows a call may have to wait for.
     fn buckets(call: &Self::Call) -> Vec<Bucket>;
 
-    /// Those of the calls that are not to be in one statement with the others come second.
+    /// Splits the calls into those for the next statement and, second, those that must not be in the same one.
     fn apart(&self, calls: Vec<Waiting<Self::Call, Self::Answer>>) -> [Vec<Waiting<Self::Call, Self::Answer>>; 2];
 
-    /// Whether one of several calls is to blame for such a failure, and the others are not.
+    /// Whether only one of several calls causes such a failure.
     fn blames_one(cause: Cause) -> bool {
         cause == Cause::Data
     }
 
-    /// One attempt. `None` for a call that is still to be decided: then once more, `one_by_one`, which decides all of them.
+    /// Makes one attempt. Returns `None` for a call that is not decided yet. Send it again with `one_by_one`, which
+    /// decides every call.
     fn send(
         &self,
         calls: &[Waiting<Self::Call, Self::Answer>],
@@ -62,7 +63,8 @@ pub(crate) trait Batched: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<Option<Self::Answer>>, Failure>> + Send;
 
-    /// Which of these buckets have a row that another transaction has locked; `None` for one without a row.
+    /// Returns which of these buckets have a row that another transaction has locked; `None` for a bucket without a
+    /// row.
     fn look_for_held(
         &self,
         nth: usize,
@@ -74,18 +76,18 @@ pub(crate) trait Batched: Send + Sync + 'static {
 /// Where a batch is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// In its lane; `alone`: while no other lane of the process has one under way.
+    /// In its lane. If `alone` is set, no other lane of the process decides meanwhile.
     Lane { nth: usize, alone: bool },
-    /// Beside it, where it may wait for each lock for so long.
+    /// Beside the lane, with this longest wait for each lock.
     Beside { lock_timeout: Duration },
 }
 
-/// The lanes, and what waits beside them.
+/// The lanes, and the calls that wait beside them.
 pub(crate) struct Lanes<C, A, T> {
     pub(crate) lanes: Box<[Lane<C, A, T>]>,
     beside: Beside<C, A>,
     in_flight: InFlight,
-    /// Some call has asked several buckets: then two lanes may ask the same one.
+    /// Whether a call has named several buckets. Two lanes can then need the same bucket.
     have_groups: AtomicBool,
 }
 
@@ -103,7 +105,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
         self.have_groups.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a call of one lane may ask what a batch of another one asks.
+    /// Whether batches of different lanes can need the same bucket.
     fn may_meet(&self) -> bool {
         self.lanes.len() > 1 && self.have_groups.load(Ordering::Relaxed)
     }
@@ -112,9 +114,9 @@ impl<C, A, T: Default> Lanes<C, A, T> {
         self.lanes.iter().any(Lane::is_shut)
     }
 
-    /// Lets nothing more in, and waits until all that is in has its answer.
+    /// Stops accepting calls, and waits until all accepted calls have their answers.
     pub(crate) async fn close(&self) {
-        self.lanes.iter().for_each(Lane::shut); // All of them before any is waited for.
+        self.lanes.iter().for_each(Lane::shut); // Shut all of them before waiting for any.
         // Calls that wait beside a lane may go back to it.
         loop {
             for lane in &self.lanes {
@@ -130,7 +132,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
 
 type Asked<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;
 
-/// Even if the runtime ends under it, nobody waits for ever.
+/// Answers the waiting calls even if the runtime ends, so that none waits forever.
 struct Driving<W: Batched> {
     work: Arc<W>,
     nth: usize,
@@ -146,7 +148,7 @@ impl<W: Batched> Drop for Driving<W> {
     }
 }
 
-/// Not an `async fn`: a task that is dropped before it has begun has to leave a word, too.
+/// Not an `async fn`: `Driving` must be dropped even if the task is dropped before its first poll.
 pub(crate) fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output = ()> + Send {
     run(Driving { work, nth, done: false })
 }
@@ -156,8 +158,8 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
     let lanes = work.lanes();
     let lane = &lanes.lanes[nth];
     loop {
-        // Those who were woken at the same time come along. (Before taking, not after answering: a runtime that nobody
-        // runs any more must not keep a lane that has nothing to do.)
+        // Lets callers that were woken at the same time join this batch. (This is done before taking calls, not after
+        // answering them: a runtime that no longer runs must not keep an idle lane.)
         tokio::task::yield_now().await;
         let Some(calls) = lane.take(work.most()) else { break };
         let (left, undriven) = lanes.beside.divert(calls, W::buckets);
@@ -165,7 +167,7 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
         if lanes.may_meet() {
             let ended = lanes.in_flight.ended();
             tokio::pin!(ended);
-            ended.as_mut().enable(); // Before looking, or a batch may end in between.
+            ended.as_mut().enable(); // Before the claim, or the end of a batch could be missed.
             let (now, claim, later) = lanes.in_flight.claim(nth, left, W::buckets);
             let waits_until = if now.is_empty() { earliest(&later) } else { None };
             lane.put_back(later);
@@ -190,7 +192,7 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
     driving.done = true;
 }
 
-/// Beside a lane, returns those that have not got their locks in their turn.
+/// Decides all of the calls. Beside a lane, returns those that did not get their locks in their turn.
 async fn settle_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
     let mut left = Vec::new();
     while !calls.is_empty() {
@@ -201,7 +203,7 @@ async fn settle_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<Aske
     left
 }
 
-/// As `Driving`, of a queue beside the lanes.
+/// As `Driving`, for a queue beside the lanes.
 struct DrivingBeside<W: Batched> {
     work: Arc<W>,
     held: Held,
@@ -222,10 +224,10 @@ fn start_beside<W: Batched>(work: &Arc<W>, undriven: Vec<Held>) {
     }
 }
 
-/// Not an `async fn`, so that it can be spawned by what it calls.
+/// Not an `async fn`, because it is spawned by a function that it calls.
 fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
-        let mut driving = driving; // All of it.
+        let mut driving = driving; // Moves all of it into the future.
         let (work, held) = (Arc::clone(&driving.work), driving.held.clone());
         let beside = &work.lanes().beside;
         while let Some(calls) = beside.take(&held, work.most()) {
@@ -271,8 +273,8 @@ fn refuse_late<C, A>(late: Vec<Waiting<C, A>>) {
     }
 }
 
-/// Answers the calls, or hands those on locked rows over to a queue beside the lane. Beside it, returns those that have not got
-/// their locks in their turn.
+/// Answers the calls. Calls on locked rows move to a queue beside the lane. Beside the lane, returns the calls that did
+/// not get their locks in their turn.
 async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
     let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
@@ -296,7 +298,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
                 let mut open = Vec::new();
                 for (waiting, answer) in calls.into_iter().zip(answers) {
                     match answer {
-                        // A call is charged even if its caller has gone.
+                        // The call is charged even if its caller is gone.
                         Some(answer) => drop(waiting.reply.send(Ok((waiting.call, answer)))),
                         None => open.push(waiting),
                     }
@@ -317,18 +319,18 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
             (Place::Lane { nth, .. }, Cause::Locked | Cause::Busy) => {
                 let before = calls.len();
                 calls = leave_lane(work, *nth, calls, has_looked, attempts.deadline()).await;
-                // Once more at once: without those that left, or to see whether the lock was let go meanwhile.
+                // Retry at once: without the calls that left, or to see whether the lock has been released meanwhile.
                 if calls.len() < before || !std::mem::replace(&mut has_looked, true) {
                     continue;
                 }
             }
-            // Lanes share no key, but an index page: under SERIALIZABLE, new keys of one may be a conflict for another. The
-            // second time nobody of this process is in the way.
+            // Lanes share no key, but they can share an index page: under SERIALIZABLE, new keys of one lane can
+            // conflict with those of another. On the retry, no other lane of this process decides.
             (Place::Lane { alone, .. }, _) => *alone = cause == Cause::Conflict,
             (Place::Beside { .. }, _) => {}
         }
         match cause {
-            // The one that was first has committed just now: this is the best moment to try again. Once.
+            // The winner of the conflict has just committed, so this is the best moment to retry. Only once.
             Cause::Conflict
                 if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
             Cause::Conflict | Cause::Connection | Cause::Busy | Cause::Locked => {
@@ -337,7 +339,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
                     continue;
                 }
                 let until = if attempts.are_used_up() { None } else { Some(attempts.deadline()) };
-                // For some there may still be time.
+                // Some calls may still have time left.
                 let is_late = |waiting: &Asked<W>| until.is_none_or(|until| waiting.deadline <= until);
                 let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
                 refuse(late, |error| exhausted(&attempts, error, cause), error);
@@ -361,7 +363,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
     }
 }
 
-/// Hands the calls on locked rows over to queues beside the lane. Returns the others.
+/// Moves the calls on locked rows to queues beside the lane. Returns the others.
 async fn leave_lane<W: Batched>(
     work: &Arc<W>,
     nth: usize,
@@ -381,7 +383,7 @@ async fn leave_lane<W: Batched>(
             chosen.map(|(_, bucket)| bucket.clone()).collect::<HashSet<Bucket>>()
         };
         match those(Some(true)) {
-            // Only the transaction that inserts a row sees it before the commit.
+            // Until the commit, a new row is visible only to the transaction that inserts it.
             held if held.is_empty() && has_looked => those(None),
             held => held,
         }
@@ -395,7 +397,7 @@ fn earliest<C, A>(calls: &[Waiting<C, A>]) -> Option<Instant> {
     calls.iter().map(|waiting| waiting.deadline).min()
 }
 
-/// The last of them gets the error itself, the others an equal one.
+/// Fails the calls. The last one gets the error itself, the others get an equal one.
 fn refuse<C, A>(mut calls: Vec<Waiting<C, A>>, why: impl Fn(sqlx::Error) -> Error, error: sqlx::Error) {
     let Some(last) = calls.pop() else { return };
     calls.into_iter().for_each(|waiting| waiting.refuse(why(share(&error))));

@@ -1,5 +1,5 @@
-//! The buckets of the batches that are under way. Calls on one of them wait for the batch to end, so that a process never
-//! waits for itself.
+//! The buckets of the batches that are being sent. Calls on one of them wait until the batch ends, so that the batches
+//! of one process never wait for each other.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ pub(super) struct InFlight {
 #[derive(Default)]
 struct State {
     claimed: HashSet<Bucket>,
-    /// The lanes that have left calls behind, in the order in which they came.
+    /// The lanes that have calls waiting for buckets, in order of arrival.
     line: VecDeque<usize>,
-    /// The buckets that the first of these lanes waits for: no other lane may claim them before it.
+    /// The buckets that the first of these lanes waits for. No other lane may claim them before it.
     wanted: HashSet<Bucket>,
 }
 
-/// The buckets of a batch, until it is dropped.
+/// The claimed buckets of a batch. Dropping it releases them.
 pub(super) struct Claim<'a> {
     in_flight: &'a InFlight,
     buckets: HashSet<Bucket>,
@@ -35,11 +35,11 @@ pub(super) struct Claim<'a> {
 
 impl InFlight {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
-    /// Claims what the calls of a lane ask, as far as it is free: these calls and their claim, and the calls that have to wait.
-    /// A call does not overtake another one of its lane on the same bucket.
+    /// Claims the free buckets that the calls of a lane name. Returns the calls that can be sent, their claim, and the
+    /// calls that have to wait. A call never overtakes another one of its lane on the same bucket.
     pub(super) fn claim<C, A>(
         &self,
         lane: usize,
@@ -77,13 +77,13 @@ impl InFlight {
         (now, Claim { in_flight: self, buckets: claimed }, later)
     }
 
-    /// Nothing of this lane waits any more.
+    /// Records that no call of this lane waits any more.
     pub(super) fn leave(&self, lane: usize) {
         self.state().leave(lane);
         self.ended.notify_waiters();
     }
 
-    /// Notified when a batch has ended.
+    /// Returns a future that completes when a batch has ended.
     pub(super) fn ended(&self) -> Notified<'_> {
         self.ended.notified()
     }
@@ -92,7 +92,7 @@ impl InFlight {
 impl State {
     fn leave(&mut self, lane: usize) {
         if self.line.front() == Some(&lane) {
-            self.wanted.clear(); // The next one says what it waits for when it looks again.
+            self.wanted.clear(); // The next lane sets this when it claims again.
         }
         self.line.retain(|it| *it != lane);
     }
@@ -137,7 +137,7 @@ mod tests {
         let in_flight = InFlight::default();
         let (now, first, later) = in_flight.claim(0, vec![asking("ab"), asking("a"), asking("b")], buckets);
         assert_eq!((calls(&now), calls(&later)), (vec!["ab", "a", "b"], vec![]));
-        // "c" is free, but an earlier call asks it and is left behind.
+        // "c" is free, but an earlier call names it and has to wait.
         let (now, second, later) =
             in_flight.claim(1, vec![asking("d"), asking("bc"), asking("c"), asking("d")], buckets);
         assert_eq!((calls(&now), calls(&later)), (vec!["d", "d"], vec!["bc", "c"]));
@@ -153,7 +153,7 @@ mod tests {
         let (_, first, _) = in_flight.claim(0, vec![asking("a")], buckets);
         let (_, _none, left) = in_flight.claim(1, vec![asking("ab")], buckets);
         drop(first);
-        // Lane 0 is back before lane 1 has looked again.
+        // Lane 0 claims again before lane 1 does.
         let (now, _claim, later) = in_flight.claim(0, vec![asking("a"), asking("c")], buckets);
         assert_eq!((calls(&now), calls(&later)), (vec!["c"], vec!["a"]));
         let (now, second, none) = in_flight.claim(1, left, buckets);

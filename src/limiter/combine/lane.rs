@@ -1,4 +1,4 @@
-//! A lane: the calls that wait in it, and what its driver needs.
+//! A lane: the queue of waiting calls, and the state of its driver.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,25 +8,25 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::Error;
 
-/// A call that waits for its answer, which brings the call back.
+/// A call that waits for its answer. The call is returned with the answer.
 pub(crate) struct Waiting<C, A> {
     pub(crate) call: C,
     pub(crate) deadline: Instant,
-    /// That of who waits.
+    /// The span of the waiting caller.
     pub(crate) span: tracing::Span,
     pub(crate) reply: oneshot::Sender<Result<(C, A), Error>>,
 }
 
 impl<C, A> Waiting<C, A> {
     pub(crate) fn refuse(self, error: Error) {
-        let _ = self.reply.send(Err(error)); // If nobody waits any more, nobody is told.
+        let _ = self.reply.send(Err(error)); // Fails if the caller is gone; ignore that.
     }
 }
 
-/// `T` is what its driver needs for a batch.
+/// `T` is the state that the driver needs to send a batch.
 pub(crate) struct Lane<C, A, T> {
     state: Mutex<State<C, A>>,
-    /// Locked while a batch of this lane is on its way.
+    /// Locked while a batch of this lane is being sent.
     pub(crate) links: tokio::sync::Mutex<T>,
     idle: Notify,
 }
@@ -40,12 +40,12 @@ impl<C, A, T: Default> Default for Lane<C, A, T> {
 
 struct State<C, A> {
     queue: VecDeque<Waiting<C, A>>,
-    /// There is a driver.
+    /// Whether a driver runs.
     driven: bool,
     closed: bool,
 }
 
-/// Why a call was not let into a lane.
+/// Why a lane rejected a call.
 pub(crate) enum Refused {
     Closed,
     Full,
@@ -53,10 +53,10 @@ pub(crate) enum Refused {
 
 impl<C, A, T> Lane<C, A, T> {
     fn state(&self) -> MutexGuard<'_, State<C, A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
-    /// Queues a call. Whether a driver has to be started.
+    /// Queues a call. Returns whether a driver has to be started.
     pub(crate) fn push(&self, waiting: Waiting<C, A>, most: usize) -> Result<bool, Refused> {
         let mut state = self.state();
         if state.closed {
@@ -72,14 +72,15 @@ impl<C, A, T> Lane<C, A, T> {
         Ok(!std::mem::replace(&mut state.driven, true))
     }
 
-    /// Calls that were let in before are back, before all others. Whether a driver has to be started.
+    /// Puts accepted calls back at the front of the queue. Returns whether a driver has to be started.
     pub(crate) fn put_back(&self, calls: Vec<Waiting<C, A>>) -> bool {
         let mut state = self.state();
         calls.into_iter().rev().for_each(|waiting| state.queue.push_front(waiting));
         !state.queue.is_empty() && !std::mem::replace(&mut state.driven, true)
     }
 
-    /// The calls that waited longest, without those whose caller has gone. None: the driver's work is done.
+    /// Takes the calls that have waited longest, and drops those whose caller is gone. Returns `None` if the queue is
+    /// empty: the driver then stops.
     pub(crate) fn take(&self, most: usize) -> Option<Vec<Waiting<C, A>>> {
         let mut state = self.state();
         let mut taken = Vec::with_capacity(most.min(state.queue.len()));
@@ -94,7 +95,7 @@ impl<C, A, T> Lane<C, A, T> {
         (!taken.is_empty() || !self.rest()).then_some(taken)
     }
 
-    /// The calls that have to be answered by this time.
+    /// Takes the calls whose deadline is not after this time.
     pub(crate) fn take_late(&self, deadline: Instant) -> Vec<Waiting<C, A>> {
         let mut state = self.state();
         let (late, left) = state.queue.drain(..).partition(|waiting| waiting.deadline <= deadline);
@@ -102,7 +103,7 @@ impl<C, A, T> Lane<C, A, T> {
         Vec::from(late)
     }
 
-    /// If nothing waits, the driver's work is done.
+    /// Returns whether the queue is empty. If so, the driver stops.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
         let rests = state.queue.is_empty();
@@ -114,7 +115,7 @@ impl<C, A, T> Lane<C, A, T> {
         rests
     }
 
-    /// The driver is gone, whatever the reason: nobody is left to wait for ever.
+    /// Called when the driver has ended unexpectedly: fails all waiting calls, so that none waits forever.
     pub(crate) fn abandon(&self) {
         let left = {
             let mut state = self.state();
@@ -125,7 +126,7 @@ impl<C, A, T> Lane<C, A, T> {
         self.idle.notify_waiters();
     }
 
-    /// Lets nothing more in.
+    /// Stops accepting calls.
     pub(crate) fn shut(&self) {
         self.state().closed = true;
     }
@@ -138,12 +139,12 @@ impl<C, A, T> Lane<C, A, T> {
         !self.state().driven
     }
 
-    /// Lets nothing more in, and waits until all that is in has its answer.
+    /// Stops accepting calls, and waits until all accepted calls have their answers.
     pub(crate) async fn close(&self) {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
-            idle.as_mut().enable(); // Before looking, or the notification may come in between.
+            idle.as_mut().enable(); // Before the check, or the notification could be missed.
             {
                 let mut state = self.state();
                 state.closed = true;

@@ -1,4 +1,4 @@
-//! The limiter's own connections: a decision is one statement in a transaction of its own.
+//! The limiter's own connections, on which a decision is one statement in its own transaction.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +13,28 @@ use crate::limiter::config::{Durability, Isolation};
 use crate::limiter::session::open;
 use crate::sql::{Alone, Answer, Batch, decide_alone, flush};
 
-/// A connection that was not used for longer is looked after first: to be told that it is lost is better than not to know
-/// what became of a statement.
+/// A connection that was idle for longer is checked before use. It is better to find out then that it is lost than to
+/// lose the outcome of a statement.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The time after which the client gives up on a good-bye.
+/// How long the client waits for a connection to close.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
-/// How many batches after a conflict, or after waits for a row, keep their rows for as short as can be.
+/// For how many batches, after a conflict or after repeated waits for a row, locks are held as briefly as possible.
 const CONTENDED: u32 = 100;
 
-/// How many waits in a row: one may be the machine's.
+/// How many waits in a row count as contention: a single one may be caused by the machine.
 const WAITS: u32 = 3;
 
-/// The connection of a lane, and what it has learnt of other processes on the same rows.
+/// The connection of a lane, and what it has learned about other processes that use the same rows.
 #[derive(Default)]
 pub(crate) struct Links {
     link: Option<Link>,
-    /// The server has been seen to take `flush`.
+    /// Whether the server is known to support `flush`.
     flushes: bool,
-    /// For how many batches more other processes are expected to want the same rows.
+    /// For how many more batches other processes are expected to want the same rows.
     contended: u32,
-    /// How long an UPDATE takes here when nobody has the row.
+    /// How long an UPDATE takes here when the row is not locked.
     usual: Duration,
     /// How many in a row have taken far longer.
     waits: u32,
@@ -43,14 +43,14 @@ pub(crate) struct Links {
 pub(super) struct Link {
     connection: PgConnection,
     used: Instant,
-    /// The runtime that its socket belongs to.
+    /// The runtime that owns its socket.
     runtime: runtime::Id,
-    /// A task on that runtime closes it with the pool.
+    /// A task on that runtime closes the connection when the pool closes.
     _close_with_pool: oneshot::Sender<()>,
 }
 
 impl Link {
-    /// This one, if it is of any use, or a new one with these settings.
+    /// Returns the kept connection if it is usable, or opens a new one with these settings.
     pub(super) async fn ready(
         kept: Option<Self>,
         combiner: &Combiner,
@@ -76,7 +76,7 @@ impl Link {
         before(deadline, ready).await.map_err(Failure::at(Phase::Connect))
     }
 
-    /// One attempt at the statement in a transaction with bounds of its own.
+    /// Makes one attempt at the statement, in a transaction with its own time limits.
     pub(super) async fn transact<S: Statement>(
         &mut self,
         combiner: &Combiner,
@@ -85,8 +85,8 @@ impl Link {
     ) -> Result<S::Output, Failure> {
         let result = transact(combiner, &mut self.connection, bounds, statement).await;
         if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
-            // The driver keeps the ROLLBACK for its next message, which may be late. If it cannot be sent, the connection is lost,
-            // and its next use finds that out before anything is decided.
+            // The driver sends the ROLLBACK with its next message, which may be late. If it cannot be sent, the
+            // connection is lost, and its next use detects that before anything is decided.
             let _ = before(bounds.deadline, self.connection.ping()).await;
         }
         self.used = Instant::now();
@@ -94,11 +94,11 @@ impl Link {
     }
 
     pub(super) async fn close(self) {
-        let _ = tokio::time::timeout(TO_CLOSE, self.connection.close()).await; // It is gone in any case.
+        let _ = tokio::time::timeout(TO_CLOSE, self.connection.close()).await; // The connection is closed in any case.
     }
 
-    /// Decides a batch, in one round trip if its session's settings will do. The time for which it waited for a row, as far as
-    /// that is known, is part of the answer.
+    /// Decides a batch, in one round trip if the session's settings allow it. Also returns how long it waited for a
+    /// row, as far as that is known.
     async fn decide(
         &mut self,
         combiner: &Combiner,
@@ -106,8 +106,9 @@ impl Link {
         waits_for_disk: bool,
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
-        // With less time than the session's timeout the server needs another one, and then the statement is not alone. And
-        // YugabyteDB may answer with an error what it has committed: there, COMMIT is a message of its own.
+        // If less time is left than the session's timeout, the server needs a shorter timeout, so the statement cannot
+        // be sent alone. YugabyteDB may report an error for a statement that it has committed, so there COMMIT is a
+        // message of its own.
         if combiner.known_engine() != Some(Engine::PostgreSql)
             || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
         {
@@ -118,22 +119,23 @@ impl Link {
         let mut alone = Alone::default();
         let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
         let answers = before(deadline, running).await.map_err(|error| {
-            // An error that the server reports before the result ends the transaction. Everything else leaves it open.
+            // An error that the server reports before the result ends the transaction. After any other error, the
+            // outcome is unknown.
             let told = error.as_database_error().is_some() && !alone.committing;
             Failure { phase: if told { Phase::Statement } else { Phase::Commit }, error }
         })?;
         Ok((answers, alone.waited))
     }
 
-    /// Waits until all that was committed before is on the disk.
+    /// Waits until all earlier commits are on disk.
     async fn flush(&mut self, combiner: &Combiner, deadline: Instant) -> Result<(), sqlx::Error> {
         before(deadline, flush(&mut self.connection, combiner.rate_limits.statements())).await
     }
 }
 
 impl Links {
-    /// The lane's connection, opened or replaced if need be. While it is in use it is taken out: if the caller is dropped, it is
-    /// closed with it.
+    /// Takes the lane's connection, and opens or replaces it if necessary. It is not in `self` while in use: if the
+    /// caller is dropped, the connection is closed.
     async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<Link, Failure> {
         let isolation = match combiner.isolation {
             Isolation::Serializable => "serializable",
@@ -157,18 +159,19 @@ impl Links {
         }
     }
 
-    /// Learns from a batch on one bucket.
+    /// Learns from how long a batch on one bucket waited for its row.
     fn learn(&mut self, waited: Duration) {
         if waited.is_zero() {
             return;
         }
-        // Even where it is slow an UPDATE takes no longer than this; and what was learnt may have been waits.
+        // Even on a slow machine, an UPDATE takes no longer than this. The learned time alone is not enough: it may
+        // include waits.
         let far_longer = waited > (self.usual * 3).clamp(Duration::from_micros(100), Duration::from_micros(250));
         self.waits = if far_longer { self.waits + 1 } else { 0 };
         if self.waits >= WAITS {
             self.contended = CONTENDED;
         }
-        // The least of them, forgotten slowly.
+        // The shortest time seen, raised slowly so that it can adapt.
         self.usual = if self.usual.is_zero() { waited } else { waited.min(self.usual + self.usual / 64) };
     }
 
@@ -199,12 +202,13 @@ impl Links {
         result
     }
 
-    /// Other processes wait for the commit, and the commit waits for the disk. So this commits without waiting, which unlocks the
-    /// rows, and waits for the disk before it answers: other decisions meanwhile are written after this one, and lost with it or
-    /// not at all. (The early release of locks: DeWitt et al., "Implementation techniques for main memory database
-    /// systems", 1984.)
+    /// Other processes wait for this commit, and the commit waits for the disk. So this commits without waiting for the
+    /// disk, which unlocks the rows, and flushes to disk before it answers. Later decisions on these rows are written
+    /// after this one: a crash that loses this one loses them, too. (The early release of locks: DeWitt et al.,
+    /// "Implementation techniques for main memory database systems", 1984.)
     ///
-    /// Both in one session: it ends when the server crashes, so that a flush in another one would prove nothing.
+    /// The commit and the flush use the same session. It ends when the server crashes; a flush in another session would
+    /// prove nothing.
     async fn quickly(
         &mut self,
         link: &mut Link,
@@ -213,7 +217,7 @@ impl Links {
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
         if !self.flushes {
-            // Not everywhere: better to find out before something is decided.
+            // Not every server supports it: better to find out before anything is decided.
             let flushed = link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Begin));
             match flushed {
                 Ok(()) => self.flushes = true,
@@ -232,7 +236,8 @@ impl Links {
     }
 }
 
-/// Decides a batch: once, over the lane's own connection or over the pool. `alone` says that no other lane decides.
+/// Makes one attempt to decide a batch, over the lane's own connection or over the pool. `alone` is set if no other
+/// lane of the process decides.
 pub(super) async fn attempt(
     combiner: &Combiner,
     links: &mut Links,
@@ -248,7 +253,8 @@ pub(super) async fn attempt(
             }
             Err(failure) => match failure.cause(combiner.known_engine()) {
                 Cause::Settings => combiner.give_up_own_connections(),
-                // Between lanes, keys of one index page may be a conflict, too; on one key, it is another process.
+                // With several lanes, keys on one index page can cause the conflict. On a single key, another process
+                // caused it.
                 Cause::Conflict if alone || !batch.has_several_buckets() => {
                     links.contended = CONTENDED;
                     return Err(failure);
@@ -260,7 +266,7 @@ pub(super) async fn attempt(
     over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &Decide(batch)).await
 }
 
-/// Asks over the lane's own connection or over the pool.
+/// Runs the query over the lane's own connection or over the pool.
 pub(super) async fn look_for_held(
     combiner: &Combiner,
     links: &mut Links,

@@ -1,9 +1,9 @@
-//! Calls of this process that wait at the same time are decided together: one statement, one commit.
+//! Calls of one process that wait at the same time are decided together, as a batch: one statement, one commit.
 //!
-//! Each lane has a queue and, while there is something in it, a driver: a task that takes what waits, has it decided, and
-//! answers. While one batch commits, the next one gathers; no call waits for a timer. A key belongs to one lane; where groups
-//! ask keys of several lanes, a call waits until no other lane's batch has one of its keys. Calls on a row that another
-//! transaction has locked for long wait beside their lane.
+//! Each lane has a queue and, while calls wait in it, a driver: a task that takes the waiting calls, sends them as one
+//! batch, and answers them. While one batch commits, the next one gathers; no call waits for a timer. A key belongs to
+//! one lane. If a call names keys of several lanes, it waits until no other lane's batch has one of its keys. Calls on
+//! a row that another transaction keeps locked wait beside their lane.
 
 mod beside;
 mod combiner;

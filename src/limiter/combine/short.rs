@@ -1,5 +1,5 @@
-//! The buckets that have denied a call lately. Calls on them are decided one by one, apart from calls on buckets that have
-//! enough tokens.
+//! Buckets that have recently denied a call. Calls on them are decided one by one, apart from calls on buckets that
+//! have enough tokens.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::call::Resolved;
 use crate::sql::{Answer, Bucket};
 
-/// How long a bucket is remembered at most. Tokens may be given back before the wait of the denial has passed, and then its calls
-/// are decided one by one without need.
+/// The longest time to remember a bucket. If tokens are given back before the denial's wait has passed, its calls are
+/// needlessly decided one by one.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The most buckets.
+/// The most buckets to remember.
 const MOST: usize = 10_000;
 
 #[derive(Default)]
@@ -23,11 +23,11 @@ pub(super) struct ShortBuckets {
 }
 
 impl ShortBuckets {
-    /// Learns from the answer to a call.
+    /// Remembers the buckets that denied this call.
     pub(super) fn learn(&self, call: &Resolved, answer: &Answer) {
         let Some(wait) = answer.retry_after() else { return };
         let now = Instant::now();
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner); // Nothing in it is ever half-done.
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner); // A panic never leaves it half-updated.
         if until.len() >= MOST {
             until.retain(|_, until| *until > now);
             if until.len() >= MOST {
@@ -40,7 +40,7 @@ impl ShortBuckets {
         self.are_some.store(!until.is_empty(), Ordering::Relaxed);
     }
 
-    /// For each of the calls, whether it asks such a bucket.
+    /// Returns, for each call, whether it names such a bucket.
     pub(super) fn are_asked<'a>(&self, calls: impl Iterator<Item = &'a Resolved>) -> Vec<bool> {
         if !self.are_some.load(Ordering::Relaxed) {
             return calls.map(|_| false).collect();

@@ -5,7 +5,7 @@ use sqlx::{PgConnection, Row};
 
 use crate::sql::queue::{KnownLimits, QueueStatements};
 
-/// What a worker asks for.
+/// A worker's request for jobs.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
     pub(crate) queue: &'a str,
@@ -20,26 +20,26 @@ pub(crate) struct Claim<'a> {
     pub(crate) limits: &'a KnownLimits,
 }
 
-/// What it gets.
+/// The response to a claim.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
-    /// Their rows, once [`read`] has been there.
+    /// The claimed jobs. Empty until [`read`] fills it.
     pub(crate) jobs: Vec<ClaimedJob>,
     starts: Vec<Start>,
-    /// In microseconds; `None` if nothing is known to come.
+    /// The time until there may be work, in microseconds; `None` if none is known to come.
     pub(crate) next_in: Option<i64>,
     pub(crate) lapsed: bool,
     pub(crate) look_again: bool,
 }
 
-/// A job that belongs to the worker from now on.
+/// A job that the worker now owns.
 #[derive(Debug)]
 struct Start {
     id: i64,
     starts: i32,
     /// In microseconds.
     start_in: i64,
-    /// The database's clock when it answered, and when that arrived.
+    /// The database's clock when it answered, and the local time when the answer arrived.
     clock: i64,
     arrived: Instant,
 }
@@ -62,13 +62,13 @@ pub(crate) struct ClaimedJob {
     pub(crate) counts: Vec<f64>,
     /// In microseconds.
     pub(crate) start_in: i64,
-    /// The database's clock when it answered, and when that arrived.
+    /// The database's clock when it answered, and the local time when the answer arrived.
     clock: i64,
     arrived: Instant,
 }
 
 impl ClaimedJob {
-    /// How late it is, after the time that it was reserved for.
+    /// Returns how late the job is, relative to its reserved time.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
         let since = i64::try_from(now.saturating_duration_since(self.arrived).as_micros()).unwrap_or(i64::MAX);
         let lag = self.clock.saturating_sub(self.run_at).saturating_add(since);
@@ -76,8 +76,8 @@ impl ClaimedJob {
     }
 }
 
-/// The answer is small, whatever the jobs are: it fits into the buffers of a connection that nobody reads from, so that the
-/// transaction ends all the same.
+/// Claims jobs. The answer is small, whatever the jobs contain: it fits into the connection's buffers even if the
+/// client does not read it, so that the transaction can always end.
 pub(crate) async fn claim(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -113,7 +113,7 @@ pub(crate) async fn claim(
     Ok(claimed)
 }
 
-/// Reads the jobs that were claimed, once that is committed.
+/// Reads the claimed jobs, once the claim is committed.
 pub(crate) async fn read(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -127,7 +127,7 @@ pub(crate) async fn read(
     let mut rows =
         rows.iter().map(|row| Ok((row.try_get("id")?, row))).collect::<Result<HashMap<i64, _>, sqlx::Error>>()?;
     for start in &claimed.starts {
-        let Some(row) = rows.remove(&start.id) else { continue }; // It is somebody else's already.
+        let Some(row) = rows.remove(&start.id) else { continue }; // Another worker already owns it.
         claimed.jobs.push(ClaimedJob {
             id: start.id,
             key: row.try_get("key")?,

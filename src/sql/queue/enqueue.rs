@@ -4,7 +4,7 @@ use crate::sql::Batch;
 use crate::sql::decide::bind_items;
 use crate::sql::queue::QueueStatements;
 
-/// Jobs as arrays, one element each.
+/// Jobs as arrays, with one element for each job.
 #[derive(Debug, Default)]
 pub(crate) struct JobArrays {
     pub(crate) keys: Vec<String>,
@@ -18,21 +18,21 @@ pub(crate) struct JobArrays {
     pub(crate) max_attempts: Vec<i32>,
 }
 
-/// What became of one job.
+/// The result for one job.
 #[derive(Clone, Debug)]
 pub(crate) struct EnqueueAnswer {
-    /// scheduled, duplicate, refused, past
+    /// `scheduled`, `duplicate`, `refused` or `past`.
     pub(crate) outcome: String,
     pub(crate) id: Option<i64>,
     pub(crate) run_at: Option<i64>,
     pub(crate) wait: Option<i64>,
     pub(crate) ahead: Option<i64>,
-    /// One an item of its call.
+    /// One for each item of its call.
     pub(crate) refused: Vec<bool>,
     pub(crate) balances: Vec<f64>,
 }
 
-/// `batch` has the reservation of each job.
+/// Enqueues jobs. `batch` contains the reservation of each job.
 pub(crate) async fn enqueue(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -58,7 +58,7 @@ pub(crate) async fn enqueue(
     let run_ats = optional(row.try_get("job_run_ats")?);
     let waits = optional(row.try_get("job_waits")?);
     let aheads = optional(row.try_get("job_aheads")?);
-    let refused: Option<Vec<bool>> = row.try_get("item_refused")?; // None were, if it is not there.
+    let refused: Option<Vec<bool>> = row.try_get("item_refused")?; // NULL: none were.
     let balances: Vec<f64> = row.try_get("item_values")?;
     let mut item = 0;
     let answers = outcomes.into_iter().zip(batch.sizes()).enumerate().map(|(nth, (outcome, size))| {
@@ -77,7 +77,7 @@ pub(crate) async fn enqueue(
     Ok(answers.collect())
 }
 
-/// An array that ends with its last element that is something, or is not there at all.
+/// Returns a lookup in an array that ends with its last non-NULL element, or that is NULL as a whole.
 fn optional(array: Option<Vec<Option<i64>>>) -> impl Fn(usize) -> Option<i64> {
     move |nth| array.as_ref()?.get(nth).copied().flatten()
 }

@@ -1,10 +1,10 @@
-//! What is done to jobs by their ids.
+//! Operations on jobs by their ids.
 
 use sqlx::{PgConnection, Row};
 
 use crate::sql::queue::{KnownLimits, QueueStatements};
 
-/// Why a job that was started runs again, or does not.
+/// Why a started job was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     Failed,
@@ -30,7 +30,8 @@ impl Again {
     }
 }
 
-/// The states of the jobs after it; `None` for a start that was not the job's last one. `delay` is in microseconds.
+/// Releases started jobs, to run again or to be dead, and returns their states after that; `None` for a start that was
+/// not the job's last one. `delay` is in microseconds.
 pub(crate) async fn again(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -43,7 +44,7 @@ pub(crate) async fn again(
     Ok(states.unwrap_or_default())
 }
 
-/// Whether the start was the job's last one, so that it is done now.
+/// Marks a job as done, if this start was its last one, and returns whether it was.
 pub(crate) async fn done(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -55,7 +56,7 @@ pub(crate) async fn done(
     limits.bind(query).fetch_one(conn).await?.try_get(0)
 }
 
-/// Those of the jobs that are still under way. `lease` is in microseconds.
+/// Extends the leases of these jobs, and returns the ids of those that are still running. `lease` is in microseconds.
 pub(crate) async fn extend(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -66,7 +67,7 @@ pub(crate) async fn extend(
     statements.extend.scalar().bind(ids).bind(starts).bind(lease).fetch_all(conn).await
 }
 
-/// The ids and starts of jobs whose leases have run out.
+/// Returns the ids and starts of jobs whose leases have expired.
 pub(crate) async fn lapsed(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -77,7 +78,7 @@ pub(crate) async fn lapsed(
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-/// The state that the job was in; `None` if there is none.
+/// Cancels a job, and returns the state that it was in; `None` if there is no such job.
 pub(crate) async fn cancel(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -89,7 +90,8 @@ pub(crate) async fn cancel(
     limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
-/// settled, already, not_started, no_such_item; `None` if there is no such job.
+/// Settles an item of a job. Returns `settled`, `already`, `not_started` or `no_such_item`; `None` if there is no such
+/// job.
 pub(crate) async fn settle(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -102,8 +104,8 @@ pub(crate) async fn settle(
     limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
-/// When it will run again, in microseconds since the Unix epoch; `None` if there is no such job, or it is neither dead nor
-/// cancelled.
+/// Requeues a job. Returns when it will run, in microseconds since the Unix epoch; `None` if there is no such job, or
+/// if it is neither dead nor cancelled.
 pub(crate) async fn requeue(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -115,7 +117,7 @@ pub(crate) async fn requeue(
     limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
-/// How many jobs are gone: those that ended so many microseconds ago.
+/// Deletes jobs that were done or cancelled at least `ended_for` microseconds ago, and returns how many it deleted.
 pub(crate) async fn prune(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -126,7 +128,8 @@ pub(crate) async fn prune(
     statements.prune.scalar().bind(queue).bind(ended_for).bind(most).fetch_one(conn).await
 }
 
-/// How many jobs are gone: those of a queue, or of all queues, that have been dead for so many microseconds.
+/// Deletes jobs of a queue, or of all queues, that have been dead for at least `dead_for` microseconds, and returns how
+/// many it deleted.
 pub(crate) async fn prune_dead(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -137,7 +140,7 @@ pub(crate) async fn prune_dead(
     statements.prune_dead.scalar().bind(queue).bind(dead_for).bind(most).fetch_one(conn).await
 }
 
-/// The ids of those that were dead, and are gone.
+/// Deletes the dead jobs among these, and returns the ids of the deleted jobs.
 pub(crate) async fn discard(
     conn: &mut PgConnection,
     statements: &QueueStatements,

@@ -4,7 +4,7 @@ use sqlx::query::Query;
 
 use crate::limit::{Limit, Limits};
 
-/// Limits by name as arrays: what a job says of its limits is their names.
+/// Limits by name, as arrays. A job stores only the names of its limits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownLimits {
     names: Vec<String>,
@@ -17,14 +17,14 @@ pub(crate) struct KnownLimits {
 }
 
 impl KnownLimits {
-    /// Those that can reserve: no job has others.
+    /// Returns all limits that can reserve; jobs have no others.
     pub(crate) fn all(limits: &Limits) -> Self {
         let mut known = Self::default();
         limits.iter().for_each(|(name, limit)| known.add(name, limit));
         known
     }
 
-    /// Those of them with these names.
+    /// Returns those of the limits that can reserve and have these names.
     pub(crate) fn of<'a>(limits: &Limits, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut known = Self::default();
         for name in names {
@@ -48,7 +48,7 @@ impl KnownLimits {
         self.shards.push(limit.given_shards().and_then(|shards| i32::try_from(shards).ok()));
     }
 
-    /// As the six arguments of a function that looks at what was started.
+    /// Binds the six arguments of a function that uses the `/started` buckets of the limits.
     pub(super) fn bind<'q>(&'q self, query: Query<'q, Postgres, PgArguments>) -> Query<'q, Postgres, PgArguments> {
         query
             .bind(&self.names)
@@ -59,7 +59,7 @@ impl KnownLimits {
             .bind(&self.starts)
     }
 
-    /// And as the seven of one that looks at what was reserved.
+    /// Binds the seven arguments of a function that uses the buckets of reservations.
     pub(super) fn bind_with_shards<'q>(
         &'q self,
         query: Query<'q, Postgres, PgArguments>,

@@ -1,4 +1,4 @@
-//! What there is, without a change.
+//! Queries that change nothing.
 
 use sqlx::{PgConnection, Row};
 
@@ -8,7 +8,7 @@ use crate::sql::queue::QueueStatements;
 pub(crate) struct GroupRow {
     pub(crate) queue: String,
     pub(crate) key: String,
-    /// scheduled, available, running, done, dead, cancelled
+    /// The numbers of jobs that are scheduled, available, running, done, dead and cancelled.
     pub(crate) counts: [i64; 6],
     pub(crate) clock: i64,
     pub(crate) oldest: Option<i64>,
@@ -41,7 +41,7 @@ pub(crate) struct JobRow {
     pub(crate) waits_until: Option<i64>,
 }
 
-/// Which jobs; `None` is any.
+/// Selects jobs; `None` matches any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobFilter<'a> {
     pub(crate) queue: Option<&'a str>,
@@ -50,7 +50,7 @@ pub(crate) struct JobFilter<'a> {
     pub(crate) id: Option<i64>,
 }
 
-/// The groups of a queue, or of all queues.
+/// Returns the groups of a queue, or of all queues.
 pub(crate) async fn group_rows(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -76,7 +76,7 @@ pub(crate) async fn group_rows(
     rows.iter().map(group).collect()
 }
 
-/// The first jobs by the time at which they run.
+/// Returns the first jobs in order of their run time.
 pub(crate) async fn job_rows(
     conn: &mut PgConnection,
     statements: &QueueStatements,
@@ -121,7 +121,7 @@ pub(crate) async fn job_rows(
     rows.iter().map(job).collect()
 }
 
-/// The jobs of a queue by state, and how late it is.
+/// The numbers of jobs of a queue by state, and its lag.
 #[cfg(feature = "metrics")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gauges {

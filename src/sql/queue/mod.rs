@@ -1,4 +1,4 @@
-//! The SQL calls of the queue: one statement, one round trip each.
+//! The SQL calls of the queue. Each is one statement in one round trip.
 
 mod claim;
 mod enqueue;

@@ -1,13 +1,13 @@
 use crate::sql::{Names, Schema, Sql};
 
-/// Now, in microseconds since the Unix epoch.
+/// The current time, in microseconds since the Unix epoch.
 const CLOCK: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint";
 
 /// The columns that a worker needs to run a job.
 const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, failures, max_attempts, \
                        limit_names, limit_keys, counts, waits";
 
-/// SQL of the queue for one schema; what varies is a quoted identifier.
+/// The queue's SQL for one schema. Only a quoted identifier varies.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueStatements {
     pub(crate) schema: Schema,
@@ -52,7 +52,7 @@ impl QueueStatements {
                pg_catalog.max(waits_until) FILTER (WHERE waits_until > {CLOCK}) AS waits_until \
              FROM {quoted}.rate_limit_jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
         );
-        // A group is held until the latest time in its jobs.
+        // A group is on hold until the latest time among its jobs.
         let jobs = format!(
             "WITH held AS ( \
                SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.rate_limit_jobs \

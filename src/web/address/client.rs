@@ -8,13 +8,15 @@ use crate::web::address::TrustedProxies;
 use crate::web::address::peer::peer;
 use crate::web::keys::{KeyExtractor, NoKey};
 
-/// The client's address: that of the peer ([`direct`](Self::direct)), or, if that is a proxy of yours, what it says
-/// ([`behind`](Self::behind)). What a client says of itself never counts.
+/// Uses the client's address as the key. This is the address of the peer ([`direct`](Self::direct)) or, if the peer is one of
+/// your proxies, the address that the proxy reports ([`behind`](Self::behind)). Addresses that clients report themselves are
+/// ignored.
 ///
-/// An IPv6 client is known by its /64 network, because it can take any address in there; change that with
-/// [`ipv6_prefix`](Self::ipv6_prefix). IPv4 addresses that are mapped into IPv6 are taken as IPv4.
+/// The key of an IPv6 client is its /64 network, because a client can use any address in it. Change that with
+/// [`ipv6_prefix`](Self::ipv6_prefix). IPv4 addresses that are mapped into IPv6 count as IPv4.
 ///
-/// If the server does not tell the peer (see [`PeerAddress`](crate::web::PeerAddress)), that is a mistake of its set-up: 500.
+/// If the server does not provide the peer's address (see [`PeerAddress`](crate::web::PeerAddress)), it is misconfigured and
+/// the response is 500.
 ///
 /// ```
 /// use pg_limiter::web::ClientAddress;
@@ -30,35 +32,36 @@ pub struct ClientAddress {
 }
 
 impl ClientAddress {
-    /// The peer's address, for servers that clients reach directly. Behind a proxy, all clients are that proxy.
+    /// Uses the peer's address, for servers that clients reach directly. Behind a proxy, all clients would share the proxy's
+    /// address.
     pub fn direct() -> Self {
         Self::behind(TrustedProxies::default())
     }
 
-    /// The address that these proxies tell.
+    /// Uses the address that these proxies report.
     pub const fn behind(proxies: TrustedProxies) -> Self {
         Self { proxies, ipv4_prefix: 32, ipv6_prefix: 64 }
     }
 
-    /// By how many bits an IPv6 client is known (default: 64; 56 and 48 are what many are given, 128 is a single address).
-    /// More than 128 is 128.
+    /// Sets the prefix length, in bits, of an IPv6 client's key (default: 64). Many clients are assigned a /56 or a /48; 128 is
+    /// a single address. More than 128 is taken as 128.
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = if bits > 128 { 128 } else { bits };
         self
     }
 
-    /// By how many bits an IPv4 client is known (default: 32, a single address). More than 32 is 32.
+    /// Sets the prefix length, in bits, of an IPv4 client's key (default: 32, a single address). More than 32 is taken as 32.
     pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
         self.ipv4_prefix = if bits > 32 { 32 } else { bits };
         self
     }
 
-    /// The client's whole address. `None` if the server does not tell the peer.
+    /// Returns the client's full address, or `None` if the server does not provide the peer's address.
     pub fn find(&self, request: &Parts) -> Option<IpAddr> {
         peer(&request.extensions).map(|peer| self.proxies.client(peer, &request.headers))
     }
 
-    /// `192.0.2.1`, or the network: `2001:db8::/64`.
+    /// The key: the address, as in `192.0.2.1`, or its network, as in `2001:db8::/64`.
     fn group(&self, address: IpAddr) -> String {
         let (bits, all) = match address {
             IpAddr::V4(_) => (self.ipv4_prefix, 32),
@@ -76,8 +79,8 @@ impl KeyExtractor for ClientAddress {
         match self.find(request) {
             Some(address) => Ok(Some(self.group(address).into())),
             None => Err(NoKey::Misconfigured {
-                advice: "the peer's address is not known; serve with \
-                         into_make_service_with_connect_info::<SocketAddr>(), or put a PeerAddress among the extensions"
+                advice: "the peer's address is unknown; serve with \
+                         into_make_service_with_connect_info::<SocketAddr>(), or insert a PeerAddress into the extensions"
                     .into(),
             }),
         }

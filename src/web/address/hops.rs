@@ -1,26 +1,26 @@
-//! What proxies write about those from whom they have a request.
+//! The addresses that proxies write into a header.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::{HeaderMap, HeaderName};
 
-/// The elements of the list, from the last to the first; empty ones are none.
+/// The non-empty elements of the list, from the last to the first.
 ///
-/// It is cut at every comma, within quotes, too: from the right, there is no telling whether a quote opens or closes, and a
-/// client that opens one must not swallow what a proxy appends. No address holds a comma.
+/// The list is split at every comma, even within quotes. Read from the right, a quote may open or close, and a quote that a
+/// client opens must not hide what a proxy appends. No address contains a comma.
 pub(super) fn from_the_nearest<'h>(headers: &'h HeaderMap, name: &'h HeaderName) -> impl Iterator<Item = &'h [u8]> {
     let lines = headers.get_all(name).iter().rev();
     let elements = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }
 
-/// `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`.
+/// Parses an address: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(element).ok().and_then(node)
 }
 
-/// The `for` of an element of `Forwarded`, as in `for="[2001:db8::1]:80";proto=https`. One that is obfuscated, unknown or
-/// there twice is none.
+/// Parses the `for` of an element of `Forwarded`, as in `for="[2001:db8::1]:80";proto=https`. Returns `None` if it is
+/// obfuscated, unknown, or appears twice.
 pub(super) fn forwarded(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in std::str::from_utf8(element).ok()?.split(';').filter(|pair| !pair.trim().is_empty()) {

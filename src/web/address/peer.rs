@@ -2,11 +2,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// The address at the other end of the connection: of the client, or of the last proxy before this server.
+/// The address of the peer, at the other end of the connection: the client, or the last proxy before this server.
 ///
-/// With axum, `ConnectInfo<SocketAddr>` says so, if the app is served with `into_make_service_with_connect_info`. Elsewhere,
-/// or where a listener knows better (PROXY protocol, a Unix socket), put this among the request's extensions. It comes
-/// first if there are both.
+/// With axum, `ConnectInfo<SocketAddr>` provides it, if the app is served with `into_make_service_with_connect_info`. With
+/// other servers, or if the listener knows a better address (PROXY protocol, a Unix socket), insert a `PeerAddress` into the
+/// request's extensions. It takes precedence over `ConnectInfo`.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -30,7 +30,7 @@ impl From<IpAddr> for PeerAddress {
     }
 }
 
-/// The peer of a request, if the server tells.
+/// The peer's address, if the server provides it.
 pub(super) fn peer(extensions: &Extensions) -> Option<IpAddr> {
     if let Some(PeerAddress(address)) = extensions.get() {
         return Some(*address);

@@ -9,20 +9,21 @@ use crate::web::address::hops;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The networks of your own proxies, and the header in which they tell from whom they have a request. By default, that
-/// is `X-Forwarded-For`, and there are no proxies.
+/// The networks of your own proxies, and the header in which they report the client's address. By default, there are no
+/// proxies, and the header is `X-Forwarded-For`.
 ///
-/// The header is read from its end, where the proxy next to this server has written: as long as the one that speaks is a
-/// trusted proxy, the address before is believed. It ends at the first address that is no proxy of yours, or, at the
-/// latest trustworthy one, at something that is no address. So whatever a client sends itself stands to the left of
-/// where reading stops. Lines of the same name are one list; ports are ignored.
+/// The header is read from its end, where the nearest proxy has appended, starting from the peer's address. While the current
+/// address belongs to a trusted proxy, the next entry of the header replaces it. Reading stops at the first address that is
+/// not a trusted proxy: this is the client's address. It also stops before an entry that is not an address, and then the last
+/// trusted address counts. Entries that the client sent itself are further to the left, and are not read. Several lines of
+/// the header form one list, and ports are ignored.
 ///
-/// An IPv4 address that is mapped into IPv6 (`::ffff:10.0.0.1`) is taken as the IPv4 address, wherever it stands: in the
-/// header, as the peer, and in this list. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. So IPv6 networks never match IPv4 clients:
-/// `::/0` is every IPv6 address, and `0.0.0.0/0` every IPv4 address.
+/// An IPv4 address that is mapped into IPv6 (`::ffff:10.0.0.1`) counts as the IPv4 address: in the header, as the peer, and in
+/// this list. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. So IPv6 networks never match IPv4 clients: `::/0` matches every IPv6
+/// address, and `0.0.0.0/0` every IPv4 address.
 ///
-/// Trust those networks only where nobody but your proxies can have an address, and let each proxy append to the header,
-/// or overwrite it. Everybody in them can pretend to be anybody.
+/// Trust only networks in which every address belongs to one of your proxies: any host in them can report any client address.
+/// Each proxy must append to the header or overwrite it.
 ///
 /// ```
 /// use pg_limiter::web::TrustedProxies;
@@ -37,32 +38,32 @@ pub struct TrustedProxies {
     header: HeaderName,
 }
 
-/// A list of networks that cannot be read.
+/// The error for a list of networks that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is {problem}")]
 #[non_exhaustive]
 pub struct InvalidTrustedProxies {
     /// The part that is wrong.
     pub text: String,
-    /// What is wrong with it, and what to write.
+    /// The problem, and what to write instead.
     problem: &'static str,
 }
 
-const NO_NETWORK: &str =
-    "neither an address nor a network; write \"10.0.0.0/8\" or \"192.0.2.7\", and commas between them";
+const NO_NETWORK: &str = "neither an address nor a network; write \"10.0.0.0/8\" or \"192.0.2.7\", separated by commas";
 
-const BEYOND_IPV4: &str = "larger than the range of mapped IPv4 addresses, ::ffff:0:0/96; write the IPv4 network (\"10.0.0.0/8\") \
-                           or the IPv6 network (\"fd00::/8\") that you mean";
+const BEYOND_IPV4: &str = "larger than the range of mapped IPv4 addresses, ::ffff:0:0/96; write an IPv4 network (\"10.0.0.0/8\") \
+                           or an IPv6 network (\"fd00::/8\")";
 
 impl TrustedProxies {
-    /// Proxies in these networks. A network within `::ffff:0:0/96` is the IPv4 network that is mapped there.
+    /// Trusts proxies in these networks. A network within `::ffff:0:0/96` counts as the IPv4 network that is mapped there.
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
         Self { networks: networks.into_iter().map(canonical).collect(), header: X_FORWARDED_FOR }
     }
 
-    /// They tell it in this header instead: a single address (`X-Real-IP`, `CF-Connecting-IP`), or a list of them; for
-    /// `Forwarded` in the form of [RFC 7239](https://www.rfc-editor.org/rfc/rfc7239). Only one header counts: a client could
-    /// send the other one.
+    /// Sets the header in which the proxies report the client's address (default: `X-Forwarded-For`). It contains one address
+    /// (`X-Real-IP`, `CF-Connecting-IP`) or a list. `Forwarded` is read in the format of
+    /// [RFC 7239](https://www.rfc-editor.org/rfc/rfc7239). Only this header is read, because a client could send any other
+    /// one.
     pub fn with_header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
@@ -72,7 +73,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// From whom the peer has the request.
+    /// The client's address, for a request from this peer.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let read = if self.header == header::FORWARDED { hops::forwarded } else { hops::address };
         let mut client = peer.to_canonical();
@@ -101,7 +102,7 @@ impl FromIterator<IpNet> for TrustedProxies {
     }
 }
 
-/// Addresses and networks, with commas between them.
+/// Parses a list of addresses and networks, separated by commas.
 impl FromStr for TrustedProxies {
     type Err = InvalidTrustedProxies;
 
@@ -119,7 +120,7 @@ fn network(text: &str) -> Result<IpNet, InvalidTrustedProxies> {
         _ => return Err(invalid(NO_NETWORK)),
     };
     match network {
-        // It would match some IPv6 addresses that nobody means, and not the IPv4 addresses that it names.
+        // It would match unintended IPv6 addresses, and not the IPv4 addresses that it names.
         IpNet::V6(wide) if wide.addr().to_ipv4_mapped().is_some() && wide.prefix_len() < MAPPED_BITS => {
             Err(invalid(BEYOND_IPV4))
         }
@@ -127,10 +128,11 @@ fn network(text: &str) -> Result<IpNet, InvalidTrustedProxies> {
     }
 }
 
-/// The prefix that all mapped IPv4 addresses share, `::ffff:0:0/96`, in bits.
+/// The length, in bits, of the prefix of all mapped IPv4 addresses, `::ffff:0:0/96`.
 const MAPPED_BITS: u8 = 96;
 
-/// The IPv4 network that this one is mapped from, as `IpAddr::to_canonical` for addresses; any other one stays as it is.
+/// Converts a mapped network to its IPv4 network, like `IpAddr::to_canonical` for addresses. Returns any other network
+/// unchanged.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else { return network };
     let ipv4 = mapped.addr().to_ipv4_mapped();

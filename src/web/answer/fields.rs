@@ -1,4 +1,4 @@
-//! The header fields that tell limits.
+//! The header fields that describe limits.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit
 const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Which fields responses get, besides `Retry-After`.
+/// Which fields are added to responses, besides `Retry-After`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::web) struct Fields {
     pub(in crate::web) draft: bool,
@@ -23,8 +23,8 @@ pub(in crate::web) struct Fields {
 }
 
 impl Fields {
-    /// Lists are continued in further lines, if another layer has written some. No `t` is later than a `Retry-After` that is
-    /// there already, as the draft has it.
+    /// Adds the fields. If another layer has already added some, the lists continue in further lines. A `t` later than the
+    /// response's `Retry-After` is left out, as the draft requires.
     pub(in crate::web) fn add(self, headers: &mut HeaderMap, standings: &[Standing]) {
         if self.draft {
             let policies =
@@ -60,7 +60,7 @@ type Parameters = [(&'static KeyRef, Option<i64>); 2];
 fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option<HeaderValue> {
     let mut list = ListSerializer::new();
     for (standing, parameters) in members {
-        // It is printable: see `policy_name`.
+        // The name is printable: see `policy_name`.
         let Ok(name) = StringRef::from_str(&standing.policy) else { continue };
         let mut member = list.bare_item(name);
         for (name, value) in parameters {
@@ -72,7 +72,8 @@ fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option
     HeaderValue::try_from(list.finish()?).ok()
 }
 
-/// The trio has room for one limit: the one that refused, or has the least left, also among those of other layers.
+/// The older fields describe one limit: the limit that denied the request, or the limit with the fewest tokens left. The
+/// limits of other layers are compared, too.
 fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
     let told = whole_number(headers, &X_RATELIMIT_REMAINING);
     if !standing.refused && told.is_some_and(|told| told <= standing.remaining) {
@@ -87,7 +88,7 @@ fn whole_number(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// In whole seconds, unless the response has one already.
+/// Adds `Retry-After`, in whole seconds, unless the response already has it.
 pub(in crate::web) fn set_retry_after(headers: &mut HeaderMap, wait: Duration) {
     headers.entry(RETRY_AFTER).or_insert_with(|| whole_seconds(wait).into());
 }

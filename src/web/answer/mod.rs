@@ -1,4 +1,4 @@
-//! What is answered: the problems, and the fields that tell how a client stands.
+//! Responses: the problem details, and the fields that describe the state of the limits.
 
 mod fields;
 mod no_key;

@@ -4,11 +4,11 @@ use crate::web::answer::problem::plain;
 use crate::web::keys::NoKey;
 use crate::web::note;
 
-/// The response to a request that has no key.
+/// The response to a request without a key.
 pub(in crate::web) fn no_key_response(no_key: &NoKey) -> Response<String> {
     match no_key {
         NoKey::Missing { .. } | NoKey::Unusable { .. } => {
-            let detail = format!("There is no key for a rate limit: {no_key}.");
+            let detail = format!("The request has no usable key for a rate limit: {no_key}.");
             plain(StatusCode::BAD_REQUEST, Some(detail))
         }
         NoKey::Misconfigured { .. } => {

@@ -10,7 +10,7 @@ use crate::web::answer::set_retry_after;
 use crate::web::answer::standing::policy_name;
 use crate::web::note;
 
-/// When to ask again if the database gave no decision: it may be back at any moment.
+/// The `Retry-After` if the database made no decision. It is short, because the database may recover at any moment.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -28,19 +28,19 @@ struct Problem<'a> {
     violated_policies: Vec<String>,
 }
 
-/// The response to an error: what the layer answers, for handlers and for other frameworks. With axum, [`Error`] and
-/// [`Denied`] are responses by themselves.
+/// Converts an error to the response that the layer sends for it. Use it in handlers and with other frameworks. With axum,
+/// [`Error`] and [`Denied`] implement `IntoResponse` in this way.
 ///
 /// | | |
 /// |---|---|
 /// | [`Error::Denied`] | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
-/// | [`InvalidCall::CountExceedsCapacity`], [`InvalidCall::WaitTooShort`], [`InvalidCall::Key`], [`InvalidCall::IdempotencyKey`] | 400: another request would do |
+/// | [`InvalidCall::CountExceedsCapacity`], [`InvalidCall::WaitTooShort`], [`InvalidCall::Key`], [`InvalidCall::IdempotencyKey`] | 400: the request must change |
 /// | [`InvalidCall::IdempotencyKeyReused`] | 422 |
-/// | what else is invalid, [`Error::Aborted`] | 500: a mistake of the program |
-/// | all others: the database did not decide | 503, `Retry-After: 1` |
+/// | all other invalid calls, limits and jobs; [`Error::Aborted`] | 500: a bug in the program |
+/// | all other errors: the database made no decision | 503, `Retry-After: 1` |
 ///
-/// It tells nothing of the database, and no key. What a 5xx does not tell is traced: as an event of level ERROR if something is set up wrongly (a limit that is not defined, no
-/// schema), and otherwise of level WARN.
+/// The response contains no keys and no details of the database. The cause of a 5xx is logged instead: as an event of level
+/// ERROR if something is misconfigured (a limit that is not defined, a missing schema), otherwise of level WARN.
 pub fn error_response(error: &Error) -> Response<String> {
     let response = match error {
         Error::Denied(denied) => return denied_response(denied),
@@ -58,7 +58,7 @@ pub fn error_response(error: &Error) -> Response<String> {
         | Error::Conflict { .. }
         | Error::Database { .. }
         | Error::Pooler { .. } => {
-            let detail = "Rate limits cannot be decided at the moment; try again later.";
+            let detail = "Rate limits cannot be checked at the moment; try again later.";
             let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, Some(detail.to_owned()));
             set_retry_after(response.headers_mut(), AFTER_A_FAILURE);
             response
@@ -78,10 +78,7 @@ pub(super) fn denied_response(denied: &Denied) -> Response<String> {
             kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
             title: "Quota Exceeded",
             status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
-            detail: Some(format!(
-                "Rate limit exceeded: {}. Come back after the time in Retry-After.",
-                policies.join(", ")
-            )),
+            detail: Some(format!("Rate limit exceeded: {}. Retry after the time in Retry-After.", policies.join(", "))),
             violated_policies: policies,
         },
     );
@@ -94,29 +91,29 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         InvalidCall::CountExceedsCapacity { limit, .. } => (
             StatusCode::BAD_REQUEST,
             format!(
-                "The request costs more than its rate limit {} ever grants; ask for less at once.",
+                "The request costs more than its rate limit {} ever grants; make a smaller request.",
                 policy_name(limit)
             ),
         ),
         InvalidCall::WaitTooShort { limit, .. } => (
             StatusCode::BAD_REQUEST,
             format!(
-                "The request costs more than its rate limit {} grants while it waits; ask for less at once.",
+                "The request costs more than its rate limit {} grants while it waits; make a smaller request.",
                 policy_name(limit)
             ),
         ),
         InvalidCall::Key { limit, .. } => (
             StatusCode::BAD_REQUEST,
             format!(
-                "The key of the request for the rate limit {} is longer than 1024 bytes, or holds a NUL.",
+                "The request's key for the rate limit {} is longer than 1024 bytes or contains a NUL.",
                 policy_name(limit)
             ),
         ),
         InvalidCall::IdempotencyKey { .. } => {
-            (StatusCode::BAD_REQUEST, "The idempotency key has to have 1 to 255 bytes.".to_owned())
+            (StatusCode::BAD_REQUEST, "The idempotency key must have 1 to 255 bytes.".to_owned())
         }
         InvalidCall::IdempotencyKeyReused => {
-            (StatusCode::UNPROCESSABLE_ENTITY, "The idempotency key was used for another request before.".to_owned())
+            (StatusCode::UNPROCESSABLE_ENTITY, "The idempotency key was already used for another request.".to_owned())
         }
         InvalidCall::Count { .. }
         | InvalidCall::UnknownLimit { .. }
@@ -129,7 +126,7 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
     plain(status, Some(detail))
 }
 
-/// A problem without a type of its own.
+/// A response with a problem of the generic type.
 pub(in crate::web) fn plain(status: StatusCode, detail: Option<String>) -> Response<String> {
     let title = status.canonical_reason().unwrap_or_default();
     let problem =
@@ -138,7 +135,7 @@ pub(in crate::web) fn plain(status: StatusCode, detail: Option<String>) -> Respo
 }
 
 fn response(status: StatusCode, problem: &Problem<'_>) -> Response<String> {
-    // Texts and a number: there is nothing that cannot be written.
+    // The problem contains only texts and a number, so serialization cannot fail.
     let mut response = Response::new(serde_json::to_string(problem).unwrap_or_default());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);

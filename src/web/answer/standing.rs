@@ -1,4 +1,4 @@
-//! How a client stands with each limit, in the whole numbers that HTTP fields have.
+//! The state of each limit for a client, in the whole numbers of HTTP fields.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::limit::{Kind, Limit};
 
 /// The largest Integer of Structured Fields (RFC 9651).
 const LARGEST: f64 = 999_999_999_999_999.0;
-/// As forgiving as decisions are: a balance of 8.9999999999 is 9.
+/// The tolerance of decisions: a balance of 8.9999999999 counts as 9.
 const FORGIVEN: f64 = 1e-9;
 
-/// Of one policy.
+/// The state of one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::web) struct Standing {
     pub(super) policy: String,
@@ -22,17 +22,17 @@ pub(in crate::web) struct Standing {
     pub(super) remaining: i64,
     /// In seconds.
     pub(super) reset: Option<i64>,
-    /// Whatever happens, all of the quota is there after this time; in seconds.
+    /// The time after which the whole quota is available in any case, in seconds.
     pub(super) whole: i64,
     pub(super) refused: bool,
 }
 
-/// Printable ASCII, as a String of Structured Fields has to be.
+/// The limit's name in printable ASCII, as a String of Structured Fields requires.
 pub(super) fn policy_name(limit: &str) -> String {
     utf8_percent_encode(limit, CONTROLS).to_string()
 }
 
-/// Up, and 1 at least: who comes a moment too early is refused again.
+/// Rounds up, to at least 1: a request that comes a moment too early would be denied again.
 pub(super) fn whole_seconds(time: Duration) -> i64 {
     up(time.as_secs_f64()).max(1)
 }
@@ -45,7 +45,8 @@ fn up(number: f64) -> i64 {
     (number - FORGIVEN).ceil().clamp(0.0, LARGEST) as i64
 }
 
-/// One for each policy, in the order of the call; of a limit that was asked for several keys, that with the least left.
+/// One state for each policy, in the order of the call. A limit with several keys is represented by the key with the fewest
+/// tokens left.
 pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<Standing> {
     let mut standings: Vec<Standing> = Vec::with_capacity(limits.len());
     for (limit, state) in limits.iter().zip(decision.limits()) {
@@ -90,8 +91,8 @@ fn window(limit: &Limit) -> f64 {
     }
 }
 
-/// The seconds in which as many tokens arrive as are left, or until there is one. Where the windows of the others end is
-/// known in the database only.
+/// The seconds in which as many tokens arrive as are left, or in which the first one does. `None` for windows: only the
+/// database knows where they end.
 fn until_as_many(limit: &Limit, remaining: f64) -> Option<i64> {
     if limit.kind() != Kind::TokenBucket {
         return None;

@@ -5,25 +5,25 @@ use http::request::Parts;
 use crate::call::Key;
 use crate::web::keys::{Or, OrShared, OrUnlimited};
 
-/// Finds the key of a request for a limit: [`ClientAddress`](crate::web::ClientAddress),
-/// [`HeaderKey`](crate::web::HeaderKey), [`PathKey`](crate::web::PathKey), with axum `RouteKey`, or a closure
-/// ([`key_fn`](crate::web::key_fn)).
+/// Extracts the key of a request for a limit. Implementations are [`ClientAddress`](crate::web::ClientAddress),
+/// [`HeaderKey`](crate::web::HeaderKey), [`PathKey`](crate::web::PathKey), closures ([`key_fn`](crate::web::key_fn)), and
+/// with axum `RouteKey`.
 ///
-/// **A request without the key is refused**, with 400: who leaves a header out must not escape its limit. What is to happen
-/// instead is said with [`or`](Self::or), [`or_shared`](Self::or_shared) or [`or_unlimited`](Self::or_unlimited).
+/// **A request without the key is rejected** with 400, so that a client cannot escape a limit by leaving out a header. To
+/// change that, use [`or`](Self::or), [`or_shared`](Self::or_shared) or [`or_unlimited`](Self::or_unlimited).
 ///
-/// The empty key is the one bucket that all share.
+/// All requests with the empty key share one bucket.
 pub trait KeyExtractor: Send + Sync {
-    /// The key; `None` if the limit does not apply to the request.
+    /// Returns the key, or `None` if the limit does not apply to the request.
     ///
     /// # Errors
-    /// [`NoKey`] refuses the request.
+    /// [`NoKey`] if the request must be rejected.
     fn key(&self, request: &Parts) -> Result<Option<Key>, NoKey>;
 
-    /// If the request lacks this key, another one: of an account, say, or else of the address.
+    /// Uses another key if the request lacks this one: for example an account, or else the address.
     ///
-    /// The keys are stored with `1:` and `2:` before them. So who chooses the one freely, as a client does with a header,
-    /// cannot spend the tokens of somebody's other one.
+    /// The keys are stored with the prefixes `1:` and `2:`. So a client that forges the first key, such as a header, cannot
+    /// drain a bucket of the second kind.
     fn or<K: KeyExtractor>(self, other: K) -> Or<Self, K>
     where
         Self: Sized,
@@ -31,7 +31,7 @@ pub trait KeyExtractor: Send + Sync {
         Or::new(self, other)
     }
 
-    /// All requests that lack the key share one bucket, that of the empty key.
+    /// Uses the empty key if the request lacks this one. All such requests share one bucket.
     fn or_shared(self) -> OrShared<Self>
     where
         Self: Sized,
@@ -39,7 +39,7 @@ pub trait KeyExtractor: Send + Sync {
         OrShared::new(self)
     }
 
-    /// Requests that lack the key are not limited by this limit. Whoever can leave out what the key is made of escapes it.
+    /// Does not apply the limit to requests that lack the key. A client that can leave the key out escapes the limit.
     fn or_unlimited(self) -> OrUnlimited<Self>
     where
         Self: Sized,
@@ -48,28 +48,28 @@ pub trait KeyExtractor: Send + Sync {
     }
 }
 
-/// Why there is no key. It shows nothing of what the request holds.
+/// Why a request has no key. The messages contain no values of the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// The request does not have it: 400, unless the extractor says what happens instead.
+    /// The request lacks the key: 400, unless the extractor has a fallback.
     #[error("the request lacks {what}")]
     Missing {
-        /// What it lacks, as in "the header x-org".
+        /// The missing part, as in "the header x-org".
         what: Cow<'static, str>,
     },
-    /// The request has it, but it cannot be a key: 400.
+    /// The request has the value, but it cannot be used as a key: 400.
     #[error("{what} {reason}")]
     Unusable {
-        /// What cannot be a key, as in "the header x-org".
+        /// The unusable part, as in "the header x-org".
         what: Cow<'static, str>,
-        /// Why, as in "is there more than once".
+        /// Why, as in "appears more than once".
         reason: Cow<'static, str>,
     },
-    /// The server is not set up to tell: 500. The message is traced, and not sent.
+    /// The server is misconfigured and cannot find the key: 500. The message is logged, and not sent to the client.
     #[error("{advice}")]
     Misconfigured {
-        /// What is wrong, and what to do.
+        /// The message: what is wrong, and what to do.
         advice: Cow<'static, str>,
     },
 }

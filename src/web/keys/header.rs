@@ -5,13 +5,14 @@ use http::request::Parts;
 use crate::call::Key;
 use crate::web::keys::{KeyExtractor, NoKey};
 
-/// The value of a header, as it is: an API key's id, an organisation, a tenant.
+/// Uses the value of a header as the key, without surrounding whitespace: the id of an API key, an organisation or a tenant.
 ///
-/// A header that is empty counts as missing. One that is there more than once is refused with 400, because the handler
-/// might go by another one of them; so is one that is not UTF-8.
+/// An empty header counts as missing. A request that has the header more than once is rejected with 400, because the handler
+/// might use another one of its values. So is a value that is not UTF-8.
 ///
-/// A client may send what it likes: let somebody check the value before (an authenticating proxy or layer), or every
-/// request can have a fresh key. An API key itself is a secret: use a [`KeySecret`](crate::KeySecret), or better its id.
+/// Clients can send any value, and so use a new key for each request. Check the value before this layer, in an
+/// authenticating proxy or layer. An API key itself is a secret: use its id instead, or hash the keys with a
+/// [`KeySecret`](crate::KeySecret).
 ///
 /// ```
 /// use pg_limiter::web::{HeaderKey, KeyExtractor};
@@ -26,10 +27,10 @@ pub struct HeaderKey {
 }
 
 impl HeaderKey {
-    /// The header of this name.
+    /// Creates an extractor for the header of this name.
     ///
     /// # Errors
-    /// [`InvalidHeaderName`] if there can be no such header.
+    /// [`InvalidHeaderName`] if this is not a valid header name.
     pub fn new(name: &str) -> Result<Self, InvalidHeaderName> {
         Ok(Self { name: HeaderName::from_bytes(name.as_bytes())? })
     }
@@ -51,7 +52,7 @@ impl KeyExtractor for HeaderKey {
         let missing = || NoKey::Missing { what: self.what().into() };
         let value = values.next().ok_or_else(missing)?;
         if values.next().is_some() {
-            return Err(NoKey::Unusable { what: self.what().into(), reason: "is there more than once".into() });
+            return Err(NoKey::Unusable { what: self.what().into(), reason: "appears more than once".into() });
         }
         match std::str::from_utf8(value.as_bytes().trim_ascii()) {
             Ok("") => Err(missing()),

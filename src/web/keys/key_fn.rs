@@ -5,8 +5,8 @@ use http::request::Parts;
 use crate::call::Key;
 use crate::web::keys::{KeyExtractor, NoKey};
 
-/// A closure that finds the key: for whatever an earlier layer has put into the extensions, say. `None` is a request that
-/// lacks it.
+/// Creates an extractor from a closure, for example to read an extension that an earlier layer has inserted. If the closure
+/// returns `None`, the request lacks the key.
 ///
 /// ```
 /// use pg_limiter::web::{KeyExtractor, key_fn};
@@ -24,7 +24,7 @@ where
     KeyFn { key }
 }
 
-/// From [`key_fn`].
+/// An extractor that calls a closure. Created by [`key_fn`].
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct KeyFn<F> {
@@ -45,7 +45,7 @@ where
     fn key(&self, request: &Parts) -> Result<Option<Key>, NoKey> {
         match (self.key)(request) {
             Some(key) => Ok(Some(key.into())),
-            None => Err(NoKey::Missing { what: "what it is rate limited by".into() }),
+            None => Err(NoKey::Missing { what: "the value that its rate limit is keyed by".into() }),
         }
     }
 }

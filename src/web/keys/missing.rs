@@ -1,11 +1,11 @@
-//! What to do if a request lacks its key. Keys that cannot be used are refused all the same.
+//! Fallbacks for requests that lack their key. Requests with an unusable key are rejected nevertheless.
 
 use http::request::Parts;
 
 use crate::call::Key;
 use crate::web::keys::{KeyExtractor, NoKey};
 
-/// From [`KeyExtractor::or`].
+/// Uses a second extractor if the request lacks the first key. Created by [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Or<A, B> {
@@ -29,7 +29,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// From [`KeyExtractor::or_shared`].
+/// Uses the empty key if the request lacks the key. Created by [`KeyExtractor::or_shared`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct OrShared<K> {
@@ -51,7 +51,7 @@ impl<K: KeyExtractor> KeyExtractor for OrShared<K> {
     }
 }
 
-/// From [`KeyExtractor::or_unlimited`].
+/// Does not limit requests that lack the key. Created by [`KeyExtractor::or_unlimited`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct OrUnlimited<K> {

@@ -1,4 +1,4 @@
-//! Whom a request is charged to.
+//! Extractors for the keys of a request.
 
 mod extractor;
 mod header;

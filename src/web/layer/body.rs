@@ -6,7 +6,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The inner service's body, or that of a refusal.
+    /// The body of the inner service's response, or of a response by the layer.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -12,40 +12,40 @@ use crate::web::keys::KeyExtractor;
 use crate::web::layer::RateLimitService;
 use crate::web::layer::rules::{Cost, Rule, Rules};
 
-/// What becomes of a request for which there is no decision: the database cannot be reached, is not set up, or too many
+/// How the layer treats a request without a decision: the database cannot be reached or has no schema, or too many
 /// calls wait for it.
 ///
-/// It comes by the deadline of the limiter's [`RetryPolicy`](crate::RetryPolicy), 5 seconds unless it is set: a request is
-/// kept waiting that long before it is refused or let through.
+/// A request waits for up to the deadline of the limiter's [`RetryPolicy`](crate::RetryPolicy), 5 seconds by default, before
+/// it is rejected or passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// It is refused, with 503.
+    /// Rejects the request with 503.
     #[default]
     Closed,
-    /// It is let through, and a WARN is traced: as long as the database is away, there are no limits. A commit whose outcome
-    /// is not known may have taken tokens.
+    /// Passes the request on to the inner service, and logs an event of level WARN. While the database is down, nothing is
+    /// limited. If the outcome of a commit is unknown, tokens may have been taken.
     Open,
 }
 
-/// Limits the requests to a service: see [`web`](crate::web). Cheap to clone.
+/// A tower layer that limits the requests to a service: see [`web`](crate::web). Cheap to clone.
 ///
 /// # Default
-/// - every request that is not skipped costs 1 of every limit
-/// - a request that lacks a key is refused with 400, see [`KeyExtractor`]
-/// - [`OnFailure::Closed`]
-/// - the fields `RateLimit` and `RateLimit-Policy`, no `X-RateLimit-*`
-/// - not in shadow mode, and decided before the inner service
+/// - Every request costs 1 token of every limit.
+/// - A request without a key is rejected with 400: see [`KeyExtractor`].
+/// - A request without a decision is rejected with 503: [`OnFailure::Closed`].
+/// - Responses have the fields `RateLimit` and `RateLimit-Policy`, and no `X-RateLimit-*`.
+/// - Shadow mode is off.
+/// - The layer decides before it calls the inner service.
 ///
 /// # Which service
-/// Any whose responses are `http::Response`, with any body whose data can be made of `Bytes`: of axum, tonic, hyper. The check
-/// is made in `call`, because the key depends on the request; a service that has said it is ready stays so meanwhile. Its
-/// errors pass through.
+/// The layer wraps any service that returns an `http::Response`, such as those of axum, tonic and hyper. The data of the
+/// body must be convertible from `Bytes`. The layer decides in `call` and not in `poll_ready`, because the key depends on the
+/// request. Errors of the inner service pass through unchanged.
 ///
-/// With axum, `Router::layer` limits its routes and its fallback, `Router::route_layer` only what matches a route, and
-/// `MethodRouter::layer` a single one. A layer around another one comes first: authenticate outside, limit inside.
-/// Preflight requests of browsers (`OPTIONS`) are requests, too: [`skip`](Self::skip) them, or put a CORS layer around
-/// this one.
+/// With axum, `Router::layer` limits all routes and the fallback, `Router::route_layer` only requests that match a route, and
+/// `MethodRouter::layer` a single route. An outer layer runs first, so put authentication outside this layer. Preflight
+/// requests of browsers (`OPTIONS`) count as requests: [`skip`](Self::skip) them, or put a CORS layer outside this one.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RateLimitLayer {
@@ -53,7 +53,7 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// Without limits yet.
+    /// Creates a layer without limits. Add them with [`limit`](Self::limit).
     pub fn new(limiter: Limiter) -> Self {
         Self { rules: Arc::new(Rules::new(limiter)) }
     }
@@ -63,16 +63,17 @@ impl RateLimitLayer {
         self
     }
 
-    /// One more limit: all of them are charged, or none.
+    /// Adds a limit, and the extractor that finds its key. A request charges all limits of the layer or none.
     ///
     /// # Errors
-    /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if the limiter knows none of that name and none is given with
-    /// it: found here, not at the first request.
+    /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if the limiter defines no limit of this name and the argument
+    /// contains no definition.
     pub fn limit(self, limit: impl Into<LimitRef>, key: impl KeyExtractor + 'static) -> Result<Self, Error> {
         self.add(Rule { limit: limit.into(), key: Arc::new(key), cost: None })
     }
 
-    /// One more limit with a cost of its own: bytes, say, where others count requests. See [`cost`](Self::cost).
+    /// Adds a limit with its own cost per request, in tokens: for example bytes, while other limits count requests. The rules
+    /// of [`cost`](Self::cost) apply.
     ///
     /// # Errors
     /// See [`limit`](Self::limit).
@@ -94,60 +95,66 @@ impl RateLimitLayer {
         Ok(self.change(|rules| rules.rules.push(rule)))
     }
 
-    /// How many tokens a request costs (default: 1), of every limit without a cost of its own. 0 asks without taking. A
-    /// request that costs more than a limit can ever grant is refused with 400; what is no number, or below 0, is a
-    /// mistake of the program, with 500.
+    /// Sets the cost of a request in tokens (default: 1), for every limit without its own cost. A cost of 0 checks the limits
+    /// and takes nothing. A request that costs more than a limit can ever grant is rejected with 400. A cost that is
+    /// negative or not a number is a bug in the program, and the response is 500.
     pub fn cost<T: Into<Tokens>>(self, cost: impl Fn(&Parts) -> T + Send + Sync + 'static) -> Self {
         self.change(|rules| rules.cost = Some(Arc::new(move |request| cost(request).into())))
     }
 
-    /// Which requests are not limited at all: a health check, an own monitor. Asked before anything else; if it is set
-    /// again, the last one holds.
+    /// Exempts requests from all limits of the layer: for example health checks. The predicate runs before any key is
+    /// extracted. A second call replaces the predicate.
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.change(|rules| rules.skip = Some(Arc::new(skip)))
     }
 
-    /// What becomes of a request for which there is no decision (default: [`OnFailure::Closed`]). Requests without a key, or
-    /// that cost too much, are refused in any case.
+    /// Sets what to do with a request if there is no decision (default: [`OnFailure::Closed`]). Requests without a key, or
+    /// that cost too much, are rejected in either case.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         self.change(|rules| rules.on_failure = on_failure)
     }
 
-    /// Decides, counts and traces, but never refuses, whatever happens, and tells clients nothing: to try limits on real
-    /// traffic. Tokens are taken as they would be. A denial is an event of level INFO, and counted in
+    /// Turns on shadow mode, to try limits on real traffic. The layer decides and takes tokens as usual, but passes every
+    /// request on and adds no fields to responses. A denial is logged as an event of level INFO and counted in
     /// [`shadow_denials`](Self::shadow_denials).
     ///
-    /// It is for all limits of this layer, which are decided together. To try one beside others that hold, give it a layer
-    /// of its own. Requests wait for the decision all the same.
+    /// Shadow mode applies to all limits of the layer, because they are decided together. To try one limit while others are
+    /// enforced, give it a separate layer. Requests still wait for the decision.
     pub fn shadow(self) -> Self {
         self.change(|rules| rules.shadow = true)
     }
 
-    /// How many requests this layer, its clones and their services would have refused, but for shadow mode.
+    /// Returns how many requests this layer, its clones and their services would have denied without shadow mode.
     pub fn shadow_denials(&self) -> u64 {
         self.rules.shadow_denials.load(Ordering::Relaxed)
     }
 
-    /// Leaves the decision to the handler, for its own transaction: the layer finds the keys, hands them on as
-    /// [`RequestLimits`](crate::web::RequestLimits), and puts what was decided then into the fields of the response.
+    /// Leaves the decision to the handler, so that it can take the tokens in its own transaction. The layer extracts the keys,
+    /// passes them to the handler as [`RequestLimits`](crate::web::RequestLimits), and adds the handler's decision to the
+    /// fields of the response.
     ///
-    /// **Nothing is limited unless the handler asks.** One that succeeds and has not asked is traced, as an event of level
-    /// ERROR, unless it [waived](crate::web::RequestLimits::waive) its limits. The
-    /// handler also chooses what to do about a failure within its transaction: [`on_failure`](Self::on_failure) holds only
-    /// for [`enforce`](crate::web::RequestLimits::enforce), which decides outside of it. Two such layers around one handler are a mistake of the program, with
-    /// 500; one beside a layer that decides itself is none.
+    /// **Nothing is limited unless the handler charges the limits.** If a handler succeeds without charging them, an event of
+    /// level ERROR is logged, unless it [waived](crate::web::RequestLimits::waive) them.
+    ///
+    /// In its own transaction, the handler also decides what to do after a failure of the database.
+    /// [`on_failure`](Self::on_failure) applies only to [`enforce`](crate::web::RequestLimits::enforce), which runs outside
+    /// the handler's transaction.
+    ///
+    /// Wrap a handler in only one layer of this kind: with two, the response is 500. It may be combined with layers
+    /// that decide themselves.
     pub fn in_handler(self) -> Self {
         self.change(|rules| rules.in_handler = true)
     }
 
-    /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset`, as many clients know them: of the limit that refused, or has the
-    /// least left. Reset is in seconds from now: `t` if there is one, else `w`, after which the quota is there again in any case.
+    /// Adds the older fields `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (default: not added). They
+    /// describe the limit that denied the request, or else the limit with the fewest tokens left. `Reset` is in seconds from
+    /// now: `t` if there is one, otherwise `w`, after which the whole quota is available in any case.
     pub fn x_ratelimit_headers(self) -> Self {
         self.change(|rules| rules.fields.x_ratelimit = true)
     }
 
-    /// Leaves out `RateLimit` and `RateLimit-Policy`, for those who do not want to tell their limits. A 429 still has
-    /// `Retry-After` and the names of the limits that refused.
+    /// Leaves out `RateLimit` and `RateLimit-Policy`, if you do not want to publish your limits (default: included). A 429
+    /// still has `Retry-After` and the names of the limits that denied the request.
     pub fn without_ratelimit_headers(self) -> Self {
         self.change(|rules| rules.fields.draft = false)
     }

@@ -1,4 +1,4 @@
-//! Which limits a request is asked for, and what becomes of it then.
+//! The limits that apply to a request, and the decision on it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::web::note;
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> Tokens + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 
-/// One limit of a route.
+/// A limit of the layer, with its key extractor and cost.
 #[derive(Clone)]
 pub(super) struct Rule {
     pub(super) limit: LimitRef,
@@ -40,9 +40,9 @@ pub(in crate::web) struct Rules {
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 pub(super) enum Verdict {
-    /// It goes to the inner service; its response tells how the client stands.
+    /// Call the inner service, and add these limits to the fields of its response.
     Pass(Vec<Standing>),
     Refuse(Response<String>),
 }
@@ -62,8 +62,8 @@ impl Rules {
         }
     }
 
-    /// What a request is charged for: nothing, if it is skipped or no limit applies. In shadow mode, what has no key is
-    /// let through.
+    /// The items that a request is charged: none if it is skipped or no limit applies. In shadow mode, a request without a
+    /// key is charged nothing.
     pub(super) fn items(&self, request: &Parts) -> Result<Vec<Item>, NoKey> {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Ok(Vec::new());
@@ -86,7 +86,7 @@ impl Rules {
         }))
     }
 
-    /// Decides in the limiter's own transaction.
+    /// Decides in a transaction of the limiter's own.
     pub(super) async fn decide(&self, items: Vec<Item>) -> Verdict {
         if items.is_empty() {
             return Verdict::Pass(Vec::new());
@@ -114,11 +114,11 @@ impl Rules {
         }
     }
 
-    /// Whether a request for which there is no decision is let through; if it is, that is traced.
+    /// Whether a request without a decision passes. If it does, this logs the error.
     pub(in crate::web) fn lets_through(&self, error: &Error) -> bool {
         let why = match (self.shadow, self.on_failure) {
             (true, _) => "shadow mode",
-            // What is wrong with the request or the limits would be wrong with the database, too.
+            // An invalid call is not a failure of the database: the request or the program is wrong.
             (false, OnFailure::Open) if !matches!(error, Error::Invalid(_)) => "on_failure is Open",
             (false, _) => return false,
         };
@@ -126,13 +126,13 @@ impl Rules {
         true
     }
 
-    /// The limits of these items, in their order. All are known: the layer has looked them up, or the call has been decided.
+    /// The limits of these items, in their order. All are defined: the layer has looked them up, or the call was decided.
     pub(in crate::web) fn limits(&self, items: &[Item]) -> Vec<Limit> {
         let by_name = self.limiter.limits();
         items.iter().filter_map(|item| item.limit.inline.or_else(|| by_name.get(&item.limit.name).copied())).collect()
     }
 
-    /// Counts and traces a denial. Returns what is to be told to the client: nothing, in shadow mode.
+    /// Counts and logs a denial. Returns the limits for the fields of the response: none in shadow mode.
     pub(in crate::web) fn note(&self, limits: &[Limit], decision: &Decision) -> Vec<Standing> {
         match (self.shadow, decision.is_denied()) {
             (true, true) => note::shadow_denied(&self.shadow_denials, decision),

@@ -11,10 +11,10 @@ use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
 use crate::web::layer::rules::{Rules, Verdict};
 
-/// A service whose requests are limited, from [`RateLimitLayer`](crate::web::RateLimitLayer).
+/// A service that limits its requests. Created by [`RateLimitLayer`](crate::web::RateLimitLayer).
 ///
 /// # Cancel safety
-/// Dropping the future of a response is safe: the tokens are taken or they are not, never in part.
+/// Dropping the future of a response is safe: the tokens are taken or not, never in part.
 #[derive(Clone, Debug)]
 pub struct RateLimitService<S> {
     inner: S,
@@ -43,7 +43,7 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // The one that is ready; its clone need not be.
+        // Call the instance that is ready; its clone may not be.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         Box::pin(limited(inner, Arc::clone(&self.rules), request))
@@ -68,7 +68,7 @@ where
     if rules.in_handler {
         let limits = RequestLimits::new(Arc::clone(&rules), items);
         if parts.extensions.insert(limits.clone()).is_some() {
-            // Those of the other layer would be forgotten.
+            // The limits of the other layer would be lost.
             return Ok(no_key_response(&two_in_handler()).map(ResponseBody::refusal));
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
@@ -86,6 +86,6 @@ where
 }
 
 fn two_in_handler() -> NoKey {
-    let advice = "two layers with in_handler() are around one handler; put their limits into one of them";
+    let advice = "two layers with in_handler() wrap one handler; move their limits into one layer";
     NoKey::Misconfigured { advice: advice.into() }
 }

@@ -1,4 +1,4 @@
-//! What one bucket holds, from its history.
+//! The balance of one bucket, computed from its history.
 
 use super::{Kind, Rule};
 
@@ -34,7 +34,7 @@ impl Rule {
         femto(self.capacity.unwrap_or(self.rate))
     }
 
-    /// How deep a call may go into debt; `None` is without bound.
+    /// How far a call may go into debt; `None` means no bound.
     pub fn debt_bound(&self, reserve: bool) -> Option<Femto> {
         if reserve { self.max_reserved.map(femto) } else { Some(0) }
     }
@@ -59,7 +59,7 @@ impl Rule {
         self.grid_time(t).div_euclid(self.period())
     }
 
-    /// Token bucket and fixed window: what comes in between two moments.
+    /// Token bucket and fixed window: the refill between two moments.
     fn refill(&self, from: i64, to: i64) -> Femto {
         let refill = match self.kind {
             Kind::TokenBucket => mul_div(self.rate(), i128::from(to) - i128::from(from), self.period()),
@@ -88,7 +88,7 @@ pub struct Bucket(Vec<Event>);
 impl Bucket {
     pub const NO_ROW: Self = Self(Vec::new());
 
-    /// A clock that steps back stands still for the bucket.
+    /// If the clock steps back, the bucket's time stands still.
     fn time(&self, now: i64) -> i64 {
         self.0.last().map_or(now, |last| last.at.max(now))
     }
@@ -101,9 +101,9 @@ impl Bucket {
         }
     }
 
-    /// Token bucket and fixed window. At each past event, just before and just after it, the bucket
-    /// held at most its capacity of then; since then it got the refills and lost the takes. (The
-    /// first event found it full, or this bound would not be reached.)
+    /// Token bucket and fixed window. Just before and just after each past event, the bucket held at
+    /// most its capacity at that time; since then, it has gained the refills and lost the takes. (The
+    /// first event found the bucket full; otherwise this bound would not be reached.)
     fn level(&self, t: i64, rule: &Rule) -> Femto {
         let mut level = rule.capacity();
         let mut taken_since: Femto = 0;
@@ -139,15 +139,15 @@ impl Bucket {
         whole + fading - mul_div(fading, gone_by, rule.period())
     }
 
-    /// What `count` lacks for a balance of at least `-bound` afterwards; not above 0 if it fits.
+    /// The tokens that are missing to take `count` and leave at least `-bound`; 0 or less if it fits.
     pub fn missing(&self, now: i64, rule: &Rule, count: Femto, bound: Femto) -> Femto {
         count - bound - self.balance(now, rule)
     }
 
-    /// From `now` to the earliest moment at which nothing is missing, if nobody else takes anything.
+    /// From `now` to the earliest moment at which nothing is missing, if no other call takes tokens.
     pub fn wait_us(&self, now: i64, rule: &Rule, count: Femto, bound: Femto) -> f64 {
         let missing = self.missing(now, rule, count, bound);
-        assert!(missing > TOLERANCE, "no wait where nothing is missing");
+        assert!(missing > TOLERANCE, "nothing is missing, so there is no wait");
         let t = self.time(now);
         let wait = match rule.kind {
             Kind::TokenBucket => (t - now) as f64 + missing as f64 * rule.period() as f64 / rule.rate() as f64,
@@ -158,7 +158,7 @@ impl Bucket {
             Kind::SlidingWindow => self.sliding_wait_us(now, rule, count),
         };
         if wait < 1e17 {
-            // What `f64` and the last femtotoken may shift.
+            // The error of `f64` and of the last femtotoken.
             let slack = 1e-4 + wait * 1e-15 + 2.0 * rule.period() as f64 / rule.rate() as f64;
             let promised = now + (wait + slack).ceil() as i64;
             let early = now + (wait - slack).ceil() as i64 - 1;
@@ -168,8 +168,8 @@ impl Bucket {
         wait
     }
 
-    /// What is used falls only while a sub-interval with takes in it leaves the window, evenly. So
-    /// the moment lies in the first such stretch by whose end enough is gone.
+    /// The used amount falls only while a sub-interval with takes leaves the window, and falls evenly.
+    /// So the moment lies in the first such stretch that ends with a low enough amount.
     fn sliding_wait_us(&self, now: i64, rule: &Rule, count: Femto) -> f64 {
         let first = rule.sub_interval(self.time(now)) - i128::from(rule.resolution);
         for event in &self.0 {
@@ -190,8 +190,8 @@ impl Bucket {
         unreachable!("an empty window has room for any possible count")
     }
 
-    /// A fixed window is stamped with the start of its window, read on the grid of this call: so a
-    /// call under a longer period may stamp an earlier time than the call before it did.
+    /// A fixed window is stamped with the start of its window on this call's grid. So a call with a
+    /// longer period may stamp an earlier time than the previous call did.
     pub fn take(&mut self, now: i64, rule: &Rule, taken: Femto) {
         let t = self.time(now);
         let at = if rule.kind == Kind::FixedWindow { rule.window_start(t) } else { t };

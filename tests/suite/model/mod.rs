@@ -1,18 +1,18 @@
-//! A second opinion on every decision, for the tests: written from the contract alone, for being
-//! obviously right rather than fast, and on purpose not the way the SQL does it.
+//! An independent model of every decision, for the tests. It is written from the contract alone, to
+//! be obviously right rather than fast, and deliberately does not work as the SQL does.
 //!
-//! * Nothing but history is kept: one event per call that changed a bucket. No balance is stored.
-//! * A token bucket or fixed window obeys the arrival-curve rule: since any past moment, no more was
-//!   taken than the capacity of that moment plus all refills since. The balance is what the tightest
-//!   of these bounds leaves.
+//! * Only history is kept: one event per call that changed a bucket. No balance is stored.
+//! * A token bucket or fixed window obeys the arrival-curve rule: since any past moment, at most the
+//!   capacity at that moment plus all refills since was taken. The balance is what the tightest of
+//!   these bounds leaves.
 //! * A sliding window adds up every single take, weighted by the age of its sub-interval.
 //! * Tokens are whole femtotokens (1e-15), times whole microseconds, all arithmetic on integers; a
 //!   refill over any stretch is rounded once, so nothing drifts. Only reported figures are `f64`.
 //! * Every wait is checked against the rule itself, at the promised time and just before it.
 //!
-//! Good for rates and counts between about 1e-6 and 1e12 tokens. Comparisons forgive 1e-9 tokens.
-//! What the contract leaves open is left out here too: a name whose kind changes, or a sliding
-//! window whose grid changes (period, start or resolution) while it holds counts.
+//! Valid for rates and counts between about 1e-6 and 1e12 tokens. Comparisons tolerate 1e-9 tokens.
+//! The model does not cover what the contract leaves open: a name that changes its kind, or a sliding
+//! window that changes its grid (period, start or resolution) while it holds counts.
 
 mod bucket;
 
@@ -31,15 +31,15 @@ pub struct Rule {
     pub kind: Kind,
     pub rate: f64,
     pub period_us: i64,
-    /// `None` is the rate.
+    /// `None` means the rate.
     pub capacity: Option<f64>,
-    /// `None` is no bound.
+    /// `None` means no bound.
     pub max_reserved: Option<f64>,
     /// Phase of the grid, from the Unix epoch; token buckets have none and ignore it.
     pub start_us: i64,
     /// Sub-intervals of a sliding window; the other kinds ignore it.
     pub resolution: u32,
-    /// Over how many rows it is spread, which makes no difference to what it grants.
+    /// The number of rows that the bucket is spread over. It makes no difference to what the bucket grants.
     pub shards: u32,
 }
 
@@ -65,7 +65,7 @@ pub enum Verdict {
     },
     Denied {
         wait_us: f64,
-        /// Names of the limits that refused, in item order, each once.
+        /// Names of the limits that denied the call, in item order, each once.
         denied_by: Vec<String>,
         balance: f64,
     },
@@ -109,7 +109,7 @@ impl Model {
             return Verdict::Impossible("reserve_unsupported");
         }
 
-        // One entry for each bucket: the same one named twice counts twice.
+        // One entry for each bucket: a bucket that is named twice counts twice.
         let mut calls: Vec<(&Item<'_>, i128)> = Vec::new();
         for item in items {
             let same = |(other, _): &&mut (&Item<'_>, i128)| (other.limit, other.key) == (item.limit, item.key);
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    /// What `limit` would say.
+    /// The verdict that `limit` would return; changes nothing.
     pub fn check(&self, now_us: i64, items: &[Item<'_>], reserve: bool) -> Verdict {
         let mut copy = Self::new();
         for item in items {
@@ -185,7 +185,7 @@ impl Model {
         self.buckets.retain(|(name, _), _| name != limit);
     }
 
-    /// Gives tokens back, to a bucket that has a row.
+    /// Gives tokens back to a bucket that has a row.
     pub fn credit(&mut self, now_us: i64, item: &Item<'_>) {
         assert!(valid(item.count));
         if let Some(bucket) = self.buckets.get_mut(&id(item.limit, item.key)) {
@@ -193,14 +193,14 @@ impl Model {
         }
     }
 
-    /// Takes tokens whatever the balance.
+    /// Takes tokens regardless of the balance.
     pub fn charge(&mut self, now_us: i64, item: &Item<'_>) {
         assert!(valid(item.count));
         let bucket = self.buckets.entry(id(item.limit, item.key)).or_default();
         bucket.take(now_us, item.rule, femto(item.count));
     }
 
-    /// The balance now; for a sliding window, what may still be taken.
+    /// The balance at this time; for a sliding window, what may still be taken.
     pub fn balance(&self, now_us: i64, limit: &str, key: &str, rule: &Rule) -> f64 {
         tokens(self.bucket(limit, key).balance(now_us, rule))
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn token_bucket_debt_and_a_clock_that_steps_back() {
+    fn a_token_bucket_keeps_its_debt_when_the_clock_steps_back() {
         let tokens = Rule { max_reserved: Some(5.0), ..rule(Kind::TokenBucket, 10.0) };
         let mut model = Model::new();
         let twice = [item("k", &tokens, 4.0), item("k", &tokens, 4.0)];
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_window_capacity_changes_and_credit() {
+    fn a_fixed_window_follows_capacity_changes_and_credits() {
         let narrow = Rule { start_us: S / 4, ..rule(Kind::FixedWindow, 3.0) };
         let wide = Rule { capacity: Some(9.0), ..narrow.clone() };
         let mut model = Model::new();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sliding_window_in_a_group() {
+    fn a_sliding_window_in_a_group_is_charged_all_or_none() {
         let window = Rule { resolution: 2, ..rule(Kind::SlidingWindow, 4.0) };
         let mut model = Model::new();
         let group = [item("k", &window, 4.0), item("l", &window, 1.0)];

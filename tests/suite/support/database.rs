@@ -14,21 +14,21 @@ fn is_yugabyte() -> bool {
     std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "yugabyte")
 }
 
-/// A private server as the environment asks for it: of the version `PG_LIMITER_TEST_VERSION`, and in a container if
-/// `PG_LIMITER_TEST_SERVER` is `container`, even where there are programs. (Without them, it is one anyway.)
+/// The configuration of a private server from the environment: its version is `PG_LIMITER_TEST_VERSION`. It runs in a
+/// container if `PG_LIMITER_TEST_SERVER` is `container`, or if no server programs are installed.
 pub fn server_config() -> ServerConfig {
     let mut config = ServerConfig::default();
     config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
     config.container = match std::env::var("PG_LIMITER_TEST_SERVER") {
         Ok(server) if server == "container" => true,
-        Ok(server) if server == "yugabyte" => false, // For tests that need a server of their own besides.
+        Ok(server) if server == "yugabyte" => false, // For tests that also need their own server.
         Ok(server) => panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\" and \"yugabyte\""),
         Err(_) => false,
     };
     config
 }
 
-/// Where the tests' databases are made: `DATABASE_URL`, or a private server for this process. It is never skipped.
+/// The server with the tests' databases: `DATABASE_URL`, or a private server for this process. Without a server, tests fail.
 fn server_url() -> &'static str {
     static SERVER: OnceLock<(Box<dyn Any + Send + Sync>, String)> = OnceLock::new();
     let (_, url) = SERVER.get_or_init(|| {
@@ -41,7 +41,7 @@ fn server_url() -> &'static str {
         let mut config = server_config();
         config.durable = false;
         config.settings.push(("max_connections".into(), "300".into()));
-        // For tests that take a function of the engine away.
+        // For tests that remove a function of the engine.
         config.settings.push(("allow_system_table_mods".into(), "on".into()));
         let server = Server::start(&config).unwrap_or_else(|error| panic!("no PostgreSQL for the tests: {error}"));
         eprintln!("testing on {}", server.source());
@@ -51,7 +51,7 @@ fn server_url() -> &'static str {
     url
 }
 
-/// The same through the pooler, if the suite is to run behind one.
+/// The same URL through the pooler, if the suite runs behind one.
 fn app_url(url: &str) -> String {
     static POOLER: OnceLock<Pooler> = OnceLock::new();
     if !pooler::is_asked_for() {
@@ -71,9 +71,9 @@ fn with_database(url: &str, name: &str) -> String {
 pub struct Database {
     pub name: String,
     pub url: String,
-    /// To the server itself, for what the tests want to see there.
+    /// Connects to the server itself, for the tests' own queries.
     pub pool: PgPool,
-    /// The application's: that of limiters and their callers. Through the pooler, if the suite runs behind one.
+    /// The application's pool, for limiters and their callers. It goes through the pooler, if the suite runs behind one.
     pub app: PgPool,
     pub app_url: String,
 }
@@ -97,7 +97,7 @@ impl Database {
         admin.close().await.expect("close");
         let url = with_database(server_url(), &name);
         let pool = Self::pool(&url, 16).await;
-        // As from PostgreSQL 15 on: a schema in which every role can create objects is refused.
+        // The default since PostgreSQL 15: a schema in which every role can create objects is rejected.
         let revoke = sqlx::query("REVOKE CREATE ON SCHEMA public FROM PUBLIC");
         revoke.execute(&pool).await.expect("revoke CREATE on the schema public");
         let app_url = app_url(&url);
@@ -105,14 +105,14 @@ impl Database {
         Self { name, url, pool, app, app_url }
     }
 
-    /// The default, or what a pooler takes if the suite runs behind one.
+    /// The default configuration, or one that works with a pooler if the suite runs behind one.
     pub fn config() -> LimiterConfig {
         let mut config = LimiterConfig::default();
         config.named_statements = !pooler::is_asked_for();
         config
     }
 
-    /// Of the application, with the defaults for all else.
+    /// A limiter over the application's pool, with the defaults for everything else.
     pub fn limiter(&self, limits: Limits) -> Limiter {
         Limiter::with_config(self.app.clone(), limits, Self::config())
     }
@@ -125,7 +125,7 @@ impl Database {
         sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(&self.pool).await.expect("count the rows")
     }
 
-    /// From now on every write to a bucket fails as if another transaction had been first.
+    /// Makes every write to a bucket fail with a conflict from now on.
     pub async fn rivals_always_win(&self) {
         self.execute(
             "CREATE FUNCTION always_conflict() RETURNS trigger LANGUAGE plpgsql AS
@@ -146,7 +146,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        // A private server goes as a whole.
+        // A private server is removed as a whole.
         if std::env::var_os("DATABASE_URL").is_none() {
             return;
         }

@@ -2,10 +2,10 @@ use std::sync::LazyLock;
 
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
-/// What this thread traces goes to this subscriber, until the guard is dropped.
+/// Sends what this thread traces to this subscriber, until the guard is dropped.
 ///
-/// Beside a second one: as long as there is a single one, `tracing` asks only the thread that comes to a place first whether
-/// anybody wants to hear from there, and remembers the answer, and that may be the thread of another test.
+/// It also creates a second dispatcher. With a single one, `tracing` asks only the first thread that reaches a callsite
+/// whether it is enabled, and caches the answer. That thread may belong to another test.
 #[must_use]
 pub fn watch(subscriber: impl tracing::Subscriber + Send + Sync + 'static) -> DefaultGuard {
     static SECOND: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(NoSubscriber::new()));
@@ -13,7 +13,7 @@ pub fn watch(subscriber: impl tracing::Subscriber + Send + Sync + 'static) -> De
     tracing::subscriber::set_default(subscriber)
 }
 
-/// Keeps the messages of all events, and what is shown in spans.
+/// Keeps the fields of all events and spans.
 #[derive(Clone, Default)]
 pub struct Events(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -43,7 +43,7 @@ impl tracing::Subscriber for Events {
 }
 
 impl Events {
-    /// All of them.
+    /// All fields as one text.
     pub fn told(&self) -> String {
         self.0.lock().expect("the events").join(" ")
     }

@@ -5,13 +5,13 @@ use super::sqlx;
 
 use crate::model::{Kind, Rule};
 
-/// One call of `rate_limit_decide`; the arrays are put together here, apart from the library's own code.
+/// One call of `rate_limit_decide`. The arrays are built here, independently of the library's code.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
     pub op: &'a str,
     pub reserve: bool,
     pub at: Option<i64>,
-    /// name, key, rule, count
+    /// Name, key, rule, count.
     pub items: Vec<(&'a str, &'a str, &'a Rule, f64)>,
 }
 
@@ -35,7 +35,7 @@ fn kind(kind: Kind) -> &'static str {
 const ON_THE_TABLE: &str =
     "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
-/// No bucket has a row, and none gets one.
+/// Decides as if no bucket had a row, and writes none.
 const IN_MEMORY: &str = "SELECT d.*
     FROM (SELECT ARRAY(
         SELECT ROW(u.name, u.key, 0, 1, NULL, NULL, NULL, NULL)::rate_limits
@@ -44,7 +44,7 @@ const IN_MEMORY: &str = "SELECT d.*
     CROSS JOIN LATERAL rate_limit_decide_rows(
       $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, 0, NULL, NULL, NULL, NULL) AS d";
 
-/// All steps in one statement, each made so many times.
+/// Runs all steps in one statement, each repeated `times` times.
 async fn ask(
     conn: &mut PgConnection,
     sql: &'static str,
@@ -88,12 +88,12 @@ async fn ask(
         .await
 }
 
-/// All steps in one statement.
+/// Runs all steps in one statement.
 pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
     ask(conn, ON_THE_TABLE, steps, None).await.map(|row| answers(&row, steps))
 }
 
-/// The same without a look at the table, as if every bucket were new.
+/// The same without reading the table, as if every bucket were new.
 pub async fn decide_in_memory(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
     ask(conn, IN_MEMORY, steps, None).await.map(|row| answers(&row, steps))
 }
@@ -116,10 +116,10 @@ fn answers(row: &PgRow, steps: &[Step<'_>]) -> Vec<Answer> {
     steps.iter().enumerate().map(answer).collect()
 }
 
-/// How often a step was allowed, the wait of the others, and the balance after all of it.
+/// How often a step was allowed, the wait of its denials, and the balance afterwards.
 pub type Repeated = (i32, Option<i64>, f64);
 
-/// Steps of one item each, made so many times.
+/// Runs steps of one item each, repeated `times` times.
 pub async fn decide_repeated(
     conn: &mut PgConnection,
     steps: &[Step<'_>],

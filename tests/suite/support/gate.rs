@@ -1,4 +1,4 @@
-//! Callers who wait at the same time: the lanes of a limiter are held up until all of them are in.
+//! Makes calls wait at the same time: the lanes of a limiter are blocked until all calls are enqueued.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::Database;
 
 pub const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// With time to spare, whatever else the machine is doing.
+/// A limiter with a long deadline and many attempts, for a busy machine.
 pub fn limiter(pool: &PgPool, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = Database::config();
     config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
@@ -20,7 +20,7 @@ pub fn limiter(pool: &PgPool, limits: Limits, change: impl FnOnce(&mut LimiterCo
     Limiter::with_config(pool.clone(), limits, config)
 }
 
-/// A pool that has no connection until one is asked for, so that whatever bears this name is the limiter's own.
+/// A pool without connections until one is acquired, so that all connections with this name are the limiter's own.
 pub fn lazy_pool(database: &Database, name: &str) -> PgPool {
     let options = PgPoolOptions::new().max_connections(4);
     options.connect_lazy(&format!("{}?application_name={name}", database.url)).expect("a URL")
@@ -38,7 +38,7 @@ pub async fn waiting(database: &Database) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the backends")
 }
 
-/// Waits until so many backends of the database, or more, wait for a lock.
+/// Waits until at least this number of the database's backends wait for a lock.
 pub async fn until_waiting(database: &Database, backends: i64) {
     for _ in 0..6_000 {
         if waiting(database).await >= backends {
@@ -49,7 +49,7 @@ pub async fn until_waiting(database: &Database, backends: i64) {
     panic!("{backends} backends never waited for a lock");
 }
 
-/// Holds the rows of these keys, which have to be there.
+/// Locks the rows of these keys, which have to exist.
 pub async fn hold(database: &Database, name: &str, keys: &[&str]) -> Transaction<'static, Postgres> {
     let mut holder = database.pool.begin().await.expect("begin");
     let held = sqlx::query("SELECT FROM rate_limits WHERE name = $1 AND key = ANY ($2) FOR UPDATE")
@@ -62,15 +62,15 @@ pub async fn hold(database: &Database, name: &str, keys: &[&str]) -> Transaction
     holder
 }
 
-/// A batch of calls in every lane that does not end: what is asked meanwhile gathers behind it. It waits for no lock, which
-/// would make its calls leave the lane.
+/// A batch in every lane that does not end, so that later calls gather behind it. It waits without a lock, because calls that
+/// wait for a lock leave the lane.
 pub struct Gate {
     holder: Transaction<'static, Postgres>,
     first: Vec<JoinHandle<Result<pg_limiter::Decision, Error>>>,
 }
 
 impl Gate {
-    /// Needed before it is closed only if a transaction has a lock on the table then.
+    /// Creates the trigger. [`close`](Self::close) does so too, but not while another transaction has a lock on the table.
     pub async fn build(database: &Database) {
         let is_built = "SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'gate')";
         if sqlx::query_scalar(is_built).fetch_one(&database.pool).await.expect("a look") {
@@ -87,7 +87,7 @@ impl Gate {
 
     pub async fn close(database: &Database, limiter: &Limiter, lanes: usize) -> Self {
         Self::build(database).await;
-        // Enough that no lane is left out.
+        // Enough keys to reach every lane.
         let keys: Vec<String> = (0..if lanes == 1 { 1 } else { 32 * lanes }).map(|nth| nth.to_string()).collect();
         sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0")
             .bind(&keys)
@@ -118,7 +118,7 @@ impl Gate {
         }
     }
 
-    /// All of them asked, in this order, before anything is decided. Wants a runtime of one thread.
+    /// Makes all calls, in this order, before any of them is decided. Requires a runtime of one thread.
     pub async fn gathered<F: Future>(self, calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
         tokio::join!(join_all(calls), self.open()).0
     }

@@ -1,4 +1,4 @@
-//! What the README and the guide say, for the tests that hold them to it.
+//! The texts of the README and the guide, for the tests that check them.
 
 pub const README: &str = include_str!("../../../README.md");
 
@@ -6,10 +6,12 @@ macro_rules! chapters {
     ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../../../src/guide/", $name, ".md")))),+] };
 }
 
-/// The chapters of the guide by name.
-pub const GUIDE: [(&str, &str); 18] = chapters![
+/// The chapters of the guide, by name.
+pub const GUIDE: [(&str, &str); 20] = chapters![
     "alternatives",
     "failures",
+    "glossary",
+    "index",
     "kinds",
     "many_callers",
     "migrations",
@@ -32,12 +34,12 @@ pub fn chapter(name: &str) -> &'static str {
     GUIDE.iter().find(|(chapter, _)| *chapter == name).expect("a chapter").1
 }
 
-/// Its blocks of SQL.
+/// The blocks of SQL in a text.
 pub fn sql_of(text: &str) -> Vec<&str> {
     text.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect()
 }
 
-/// What a role of the application has to be granted: to limit, from SQL, and for the queue.
+/// The guide's grants for a role of the application: to call from Rust, to call from SQL, and for the queue.
 pub fn grants() -> [&'static str; 3] {
     let blocks: Vec<&str> =
         sql_of(chapter("migrations")).into_iter().filter(|block| block.contains("TO app_role;")).collect();

@@ -1,40 +1,40 @@
-//! What callers asked and were told, and whether the books can have come to what they are.
+//! The calls of many callers and their results, and checks that the final balances agree with them.
 
 use serde::{Deserialize, Serialize};
 
-/// What a caller was told.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Told {
     Admitted,
     Denied,
-    /// An error that says that nothing was taken.
+    /// An error that means that nothing was taken.
     Failed(String),
-    /// He does not know, or did not wait.
+    /// The outcome is unknown, or the caller did not wait for it.
     Unknown(String),
 }
 
-/// One call. Times are in microseconds, of one clock.
+/// One call. Times are in microseconds, on one clock.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Which of the groups was asked for.
+    /// The index of the group that was charged.
     pub group: usize,
     pub count: u32,
     pub began: u64,
     pub ended: u64,
-    /// How it ran, for messages.
+    /// The form of the call, for messages.
     pub ran: String,
     pub told: Told,
 }
 
-/// Buckets that are only ever asked for together, each with as many tokens, and without refill.
+/// Buckets that are always charged together. They have the same capacity and do not refill.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub capacity: f64,
-    /// What is left in each bucket in the end.
+    /// The final balance of each bucket.
     pub left: Vec<f64>,
 }
 
-/// Everything in the history that cannot be.
+/// Everything in the history that contradicts the limits or the final balances.
 pub fn violations(groups: &[Group], history: &[Record], longest: u64) -> Vec<String> {
     let mut found = Vec::new();
     for (nth, group) in groups.iter().enumerate() {
@@ -51,7 +51,7 @@ pub fn violations(groups: &[Group], history: &[Record], longest: u64) -> Vec<Str
 }
 
 fn sum<'a>(records: impl Iterator<Item = &'a &'a Record>) -> f64 {
-    records.fold(0.0, |sum, record| sum + f64::from(record.count)) // Of none, `sum` is -0.
+    records.fold(0.0, |sum, record| sum + f64::from(record.count)) // For no records, `sum` would be -0.
 }
 
 fn may_have_taken(record: &Record) -> bool {
@@ -78,7 +78,7 @@ fn check_books(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<S
     }
 }
 
-/// Who was denied although there were enough for him and for all that can have been taken before he was told.
+/// Finds denials although the capacity covered the call and everything that can have been taken before it ended.
 fn check_denials(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<String>) {
     for denied in records.iter().filter(|record| record.told == Told::Denied) {
         let before = records.iter().filter(|record| may_have_taken(record) && record.began < denied.ended);

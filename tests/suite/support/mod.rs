@@ -1,5 +1,5 @@
-//! What the tests share: a server, a pooler before it, a database for each test, raw calls of the deciding function, what is
-//! traced, and what goes wrong between them.
+//! Shared by the tests: a server, a pooler in front of it, a database for each test, raw calls of the deciding function,
+//! recorded traces, and fault injection.
 
 pub mod database;
 pub mod events;

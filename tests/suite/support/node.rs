@@ -1,4 +1,4 @@
-//! A server of the test's own, which is killed, restarted and failed over.
+//! A test's own server, which can be killed, restarted and failed over.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-/// Where the server programs are, and whom they run as: as for the tests' other servers.
+/// The folder of the server programs and the user that they run as: the same as for the tests' other servers.
 struct Programs {
     dir: PathBuf,
     user: (u32, u32),
@@ -40,11 +40,11 @@ impl Programs {
     }
 
     fn give(&self, path: &Path) {
-        let _ = chown(path, Some(self.user.0), Some(self.user.1)); // Not needed where it is ours anyway.
+        let _ = chown(path, Some(self.user.0), Some(self.user.1)); // Not needed if the folder is already the user's.
     }
 }
 
-/// A server with its folder. Dropping it kills it.
+/// A server with its data folder. Dropping it kills the server.
 pub struct Node {
     programs: Programs,
     dir: TempDir,
@@ -52,7 +52,7 @@ pub struct Node {
     port: u16,
     settings: Vec<String>,
     postmaster: Option<Child>,
-    /// Where its locales are, if not where the system's are.
+    /// The folder of its locales, if these are not the system's.
     locales: Option<TempDir>,
 }
 
@@ -64,14 +64,14 @@ impl Node {
         node
     }
 
-    /// One whose messages are in another language, as far as this machine and the server's programs have it.
+    /// Starts a server with messages in another language, if the machine and the server programs have it.
     pub async fn start_in(locale: &str) -> Self {
         let locales = tempfile::Builder::new().prefix("pg-limiter-locales-").tempdir_in("/tmp").expect("a folder");
-        fs::set_permissions(locales.path(), PermissionsExt::from_mode(0o755)).expect("a folder that is to be read");
+        fs::set_permissions(locales.path(), PermissionsExt::from_mode(0o755)).expect("a readable folder");
         let path = locales.path().join(format!("{locale}.UTF-8"));
         let made = Command::new("localedef").args(["-i", locale, "-f", "UTF-8"]).arg(&path).output();
         if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("there is no locale {locale} on this machine: apt-get install locales");
+            eprintln!("the locale {locale} cannot be made on this machine: apt-get install locales");
             return Self::start(&[]).await;
         }
         let setting = format!("lc_messages={locale}.UTF-8");
@@ -93,7 +93,7 @@ impl Node {
         Self { programs, dir, data, port, settings, postmaster: None, locales: None }
     }
 
-    /// Hands a folder to the server's user.
+    /// Makes the server's user the owner of a folder.
     pub fn give(&self, path: &Path) {
         self.programs.give(path);
     }
@@ -102,12 +102,12 @@ impl Node {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Starts it again, and waits until it answers.
+    /// Starts the server again, and waits until it answers.
     pub async fn restart(&mut self) {
         for _ in 0..600 {
             let ended = self.postmaster.as_mut().is_none_or(|child| child.try_wait().expect("its state").is_some());
             if ended {
-                // What is left of a killed one may be in the way for a moment.
+                // Remains of a killed server may be in the way for a moment.
                 let mut command = self.programs.command("postgres");
                 command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
                 command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
@@ -128,7 +128,7 @@ impl Node {
         panic!("the server does not start");
     }
 
-    /// kill -9 of its first process; the others end when they notice.
+    /// Kills the postmaster with SIGKILL; the other processes end when they notice.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.postmaster.take() {
             child.kill().expect("kill");
@@ -136,7 +136,7 @@ impl Node {
         }
     }
 
-    /// A copy of it takes its place, as a standby would: it reads only, until it is promoted.
+    /// Replaces the server by a copy in standby mode, which is read-only until it is promoted.
     pub async fn fail_over(&mut self) {
         let pid = self.postmaster.as_ref().expect("a server").id();
         let stopped = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill");

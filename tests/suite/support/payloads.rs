@@ -1,6 +1,6 @@
-//! What databases and poolers say when something fails: PostgreSQL, YugabyteDB from 2.x to 2025.2, CockroachDB, pgbouncer.
+//! Errors of databases and poolers: PostgreSQL, YugabyteDB from 2.x to 2025.2, CockroachDB, pgbouncer.
 
-/// An ErrorResponse. What is empty is left out.
+/// An ErrorResponse. Empty fields are left out.
 #[derive(Debug)]
 pub struct Payload {
     /// For tests and their messages.
@@ -11,7 +11,7 @@ pub struct Payload {
     pub detail: &'static str,
     /// The CONTEXT of a message, field W.
     pub context: &'static str,
-    /// The function of the server that reports it, field R.
+    /// The server function that reports the error, field R.
     pub routine: &'static str,
 }
 
@@ -21,7 +21,7 @@ impl Payload {
     }
 }
 
-/// The one of this name.
+/// The payload with this name.
 pub fn payload(name: &str) -> &'static Payload {
     PAYLOADS.iter().find(|payload| payload.name == name).unwrap_or_else(|| panic!("there is no payload \"{name}\""))
 }
@@ -46,7 +46,7 @@ const CONFLICT: &str =
 const CONFLICT_DETAIL: &str = "6f2c9d5e-8d43-4a3c-9d51-0c6f0f6f6f01 conflicts with concurrently committed data. Value write after \
     transaction start: doc ht ({ physical: 1 }) > read time ({ physical: 0 }): kConflict [serializable]";
 
-/// Named after what they are; the numbers are the study's.
+/// Named after the error that they report; the numbers are those of the study.
 pub const PAYLOADS: &[Payload] = &[
     // 1
     Payload { detail: CONFLICT_DETAIL, ..error("conflict", "40001", CONFLICT) },
@@ -107,10 +107,10 @@ pub const PAYLOADS: &[Payload] = &[
     },
     // 13
     error("timed out", "XX000", TIMED_OUT),
-    // The texts beside it.
+    // Other texts with the same SQLSTATE.
     error("network error", "XX000", "Network error: recvmsg error: Connection refused (system error 111)"),
     error("no leader", "XX000", "Service unavailable: Leader does not have a valid lease. Not the leader"),
-    // An internal error that is nobody's conflict.
+    // An internal error that is not a conflict.
     error("internal", "XX000", "cache lookup failed for function 12345"),
     // 14
     error("snapshot too old", "72000", "Snapshot too old"),
@@ -123,7 +123,7 @@ pub const PAYLOADS: &[Payload] = &[
     fatal("connection failure", "08006", "server closed the connection unexpectedly"),
     // 17
     error("read only", "25006", "cannot execute INSERT in a read-only transaction"),
-    // A standby that is asked for a SERIALIZABLE transaction, and then for its snapshot. With lc_messages = de_DE.
+    // A SERIALIZABLE transaction on a standby: when it begins, and when it takes its snapshot. With lc_messages = de_DE.
     error("serializable on a standby", "0A000", STANDBY),
     Payload {
         routine: "GetSerializableTransactionSnapshot",
@@ -146,7 +146,7 @@ pub const PAYLOADS: &[Payload] = &[
     error("prepared twice", "42P05", "prepared statement \"sqlx_s_1\" already exists"),
     error("not prepared", "26000", "prepared statement \"sqlx_s_1\" does not exist"),
     error("no portal", "34000", "portal \"\" does not exist"),
-    // PostgreSQL's own, word by word.
+    // PostgreSQL's own message, verbatim.
     Payload {
         detail: "Reason code: Canceled on identification as a pivot, during commit attempt.",
         ..error("pivot", "40001", "could not serialize access due to read/write dependencies among transactions")

@@ -1,4 +1,4 @@
-//! pgbouncer in transaction mode, before a server: few connections there for many here.
+//! pgbouncer in front of a server, in transaction mode: many client connections share few server connections.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::postgres::PgConnectOptions;
 
-/// What pgbouncer 1.18 does with settings that a client asks for as it connects.
+/// How pgbouncer 1.18 treats the settings that a client requests when it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
     Refused,
     Ignored,
-    /// Refused, and so is the one that sqlx always asks for.
+    /// All are refused, including the one that sqlx always requests.
     AllRefused,
 }
 
-/// A running pgbouncer. It ends with this, or with the process.
+/// A running pgbouncer. It ends when this is dropped, or with the process.
 pub struct Pooler {
     port: u16,
-    /// The shell that watches over it: it ends when its standard input is closed.
+    /// The shell that stops pgbouncer once the shell's standard input is closed.
     watcher: Child,
     folder: tempfile::TempDir,
 }
@@ -28,7 +28,7 @@ pub struct Pooler {
 const INSTALL: &str = "these tests need pgbouncer, in PATH or /usr/sbin: `apt-get install pgbouncer` (Debian, Ubuntu), \
                        `brew install pgbouncer` (macOS)";
 
-/// A test process that is killed leaves nothing running.
+/// Ensures that a killed test process leaves no pgbouncer running.
 const WATCH: &str = r#""$@" & pid=$!; trap '' INT TERM; cat >/dev/null; kill -9 "$pid"; wait "$pid""#;
 
 fn program() -> &'static str {
@@ -49,18 +49,18 @@ fn is_root() -> bool {
 }
 
 impl Pooler {
-    /// In transaction mode, before the server of this URL (which asks for no password), with so many connections to each of
-    /// its databases.
+    /// Starts pgbouncer in transaction mode in front of the server of this URL (which requires no password), with `size`
+    /// connections to each of its databases.
     pub fn start(url: &str, size: u32, settings: Settings) -> Self {
         Self::start_in("transaction", url, size, settings)
     }
 
-    /// In this mode.
+    /// The same in this mode.
     pub fn start_in(mode: &str, url: &str, size: u32, settings: Settings) -> Self {
         let server: PgConnectOptions = url.parse().expect("a URL");
         let folder = tempfile::Builder::new().prefix("pg-limiter-pooler-").tempdir().expect("a folder");
         open_to_all(folder.path(), 0o755);
-        // Free a moment ago.
+        // This port was free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let ignored = match settings {
             Settings::AllRefused => "",
@@ -105,7 +105,7 @@ impl Pooler {
         false
     }
 
-    /// The same database through this.
+    /// The same database through the pooler.
     pub fn url(&self, url: &str) -> String {
         let database = url.rsplit('/').next().expect("a path");
         format!("postgres://anybody@127.0.0.1:{}/{database}", self.port)
@@ -125,7 +125,7 @@ fn open_to_all(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("permissions");
 }
 
-/// Whether the suite is to run behind a pooler: `PG_LIMITER_TEST_POOLER=pgbouncer`.
+/// Whether the suite runs behind a pooler: `PG_LIMITER_TEST_POOLER=pgbouncer`.
 pub fn is_asked_for() -> bool {
     match std::env::var("PG_LIMITER_TEST_POOLER") {
         Ok(name) if name == "pgbouncer" => true,

@@ -1,12 +1,12 @@
-//! The limiter of an application that reaches its database by a URL: through a proxy that fails, say.
+//! A limiter for a database at a given URL, for example behind a proxy that injects faults.
 
 use std::time::Duration;
 
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::{Engine, Limiter, LimiterConfig, Limits};
 
-/// Nothing is connected until it is called. A call ends by the deadline, 30 s unless `change` says otherwise, also where it
-/// waits for a connection of the caller's. The engine is PostgreSQL, and not asked for.
+/// The limiter connects on its first call. A call ends by its deadline, which is 30 s unless `change` sets another one, even
+/// if it waits for a connection of the pool. The engine is set to PostgreSQL, and not detected.
 pub fn limiter_at(url: &str, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = LimiterConfig::default();
     config.engine = Some(Engine::PostgreSql);

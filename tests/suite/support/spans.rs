@@ -6,7 +6,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_core::span::Current;
 
-/// Keeps the spans of this crate. For a runtime of one thread.
+/// Keeps the spans of this crate. Requires a runtime of one thread.
 #[derive(Clone, Default)]
 pub struct Spans(Arc<Mutex<State>>);
 
@@ -16,14 +16,14 @@ struct State {
     entered: Vec<Id>,
 }
 
-/// A span, and what it showed in the end.
+/// A span with the final values of its fields.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub metadata: &'static Metadata<'static>,
     pub fields: BTreeMap<&'static str, Value>,
-    /// The place of its parent.
+    /// The index of its parent.
     pub parent: Option<usize>,
-    /// The places of those that it follows from.
+    /// The indexes of the spans that it follows from.
     pub follows: Vec<usize>,
 }
 
@@ -76,12 +76,12 @@ impl Spans {
         self.0.lock().expect("the spans")
     }
 
-    /// All of them, in the order in which they began.
+    /// All spans, in the order in which they began.
     pub fn shown(&self) -> Vec<Shown> {
         self.state().all.clone()
     }
 
-    /// Those of this name.
+    /// The spans with this name.
     pub fn named(&self, name: &str) -> Vec<Shown> {
         self.shown().into_iter().filter(|span| span.metadata.name() == name).collect()
     }

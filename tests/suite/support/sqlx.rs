@@ -1,4 +1,4 @@
-//! sqlx as an application uses it behind a pooler, if the suite runs behind one: its queries have no names.
+//! If the suite runs behind a pooler, these replacements use sqlx as an application does there: with unnamed statements.
 
 pub use pg_limiter::sqlx::*;
 
@@ -7,12 +7,12 @@ use pg_limiter::sqlx::query::{Query, QueryScalar};
 
 use super::pooler;
 
-/// Hides that of sqlx.
+/// Shadows the function of sqlx.
 pub fn query<'q>(sql: impl SqlSafeStr) -> Query<'q, Postgres, PgArguments> {
     pg_limiter::sqlx::query(sql).persistent(!pooler::is_asked_for())
 }
 
-/// Hides that of sqlx.
+/// Shadows the function of sqlx.
 pub fn query_scalar<'q, O>(sql: impl SqlSafeStr) -> QueryScalar<'q, Postgres, O, PgArguments>
 where
     (O,): for<'r> FromRow<'r, PgRow>,

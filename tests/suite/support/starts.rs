@@ -1,4 +1,4 @@
-//! What was started when: written by a trigger, in the transaction that claims.
+//! Records when jobs start: a trigger writes it, in the transaction that claims.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct Start {
     pub at: i64,
     pub run_at: i64,
     pub count: f64,
-    /// Which start of the job it is.
+    /// The number of this start among those of the job.
     pub nth: i32,
 }
 
@@ -38,7 +38,7 @@ pub async fn record(pool: &PgPool) {
     sqlx::raw_sql(sql).execute(pool).await.expect("a trigger");
 }
 
-/// All of them, in the order of their times.
+/// All starts, in order of time.
 pub async fn recorded(pool: &PgPool) -> Vec<Start> {
     let sql = "SELECT job, key, at, run_at, count, nth FROM starts ORDER BY at, n";
     let rows = sqlx::query(sql).fetch_all(pool).await.expect("starts");
@@ -53,7 +53,7 @@ pub async fn recorded(pool: &PgPool) -> Vec<Start> {
     rows.iter().map(start).collect()
 }
 
-/// The jobs of a key started in the order in which they were enqueued. (Starts of one moment have no order.)
+/// Asserts that the jobs of a key started in the order in which they were enqueued. (Starts at the same moment have no order.)
 pub fn assert_in_order(starts: &[Start], key: &str) {
     let mut of_key: Vec<&Start> = starts.iter().filter(|start| start.key == key).collect();
     of_key.sort_by_key(|start| (start.job, start.nth));
@@ -62,8 +62,8 @@ pub fn assert_in_order(starts: &[Start], key: &str) {
     }
 }
 
-/// Nothing started early, and the times of the starts of each group are in keeping with the limit, but for the moment between
-/// the taking of tokens and the noting of a time.
+/// Asserts that no job started early, and that the starts of each group keep to the limit, apart from the moment between
+/// taking the tokens and recording the time.
 pub fn assert_times(starts: &[Start], rate: f64, period: Duration, capacity: f64) {
     for start in starts {
         assert!(start.at >= start.run_at, "{start:?} is early");
@@ -82,8 +82,8 @@ pub fn assert_times(starts: &[Start], rate: f64, period: Duration, capacity: f64
     }
 }
 
-/// And each start took its tokens from a bucket of this limit, which never had too few. (Only for a job that is larger than the
-/// limit's own capacity it may owe: `owed`, at most.)
+/// Asserts also that each start took its tokens from a bucket of this limit, which never had too few. (For a job larger than
+/// the capacity, the bucket may owe at most `owed`.)
 pub async fn assert_within(pool: &PgPool, starts: &[Start], rate: f64, period: Duration, capacity: f64, owed: f64) {
     assert_times(starts, rate, period, capacity);
     let rate = rate / period.as_micros() as f64;
@@ -94,7 +94,7 @@ pub async fn assert_within(pool: &PgPool, starts: &[Start], rate: f64, period: D
             let (value, at): (f64, i64) = (row.get(0), row.get(1));
             assert!(value >= -owed - 1e-6, "{key}: the bucket holds {value}");
             if ts.is_none() && at == 0 {
-                continue; // A row that was put there to be locked.
+                continue; // A placeholder row that was inserted to be locked.
             }
             let elapsed = ts.map_or(0, |ts| at - ts);
             assert!(elapsed >= 0, "{key}: the bucket went back in time");
@@ -102,7 +102,7 @@ pub async fn assert_within(pool: &PgPool, starts: &[Start], rate: f64, period: D
             (balance, ts) = (value, Some(at));
         }
         let started: f64 = starts.iter().filter(|start| start.key == key).map(|start| start.count).sum();
-        assert!(paid >= started - 1e-3, "{key}: {started} were started, {paid} paid for");
+        assert!(paid >= started - 1e-3, "{key}: {started} tokens were started, {paid} paid");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A private server that requires TLS, with a CA of the test's own.
+//! A private server that requires TLS, with the test's own CA.
 #![cfg_attr(not(feature = "rustls"), allow(dead_code, unused_imports))]
 
 use std::fs;
@@ -13,7 +13,7 @@ use super::server_config;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
-/// Its certificate is for the name `localhost` alone.
+/// A server whose certificate is valid for the name `localhost` only.
 pub struct TlsServer {
     pub server: Server,
     dir: TempDir,
@@ -22,7 +22,7 @@ pub struct TlsServer {
 impl TlsServer {
     pub async fn start() -> Self {
         let asked_for = server_config();
-        // Server programs may have been built without TLS: then those of another version.
+        // If the server programs were built without TLS, tries those of other versions.
         let mut any = asked_for.clone();
         any.version = None;
         let mut refused = Vec::new();
@@ -38,7 +38,7 @@ impl TlsServer {
         panic!("no server programs with TLS: {}", refused.join("; "));
     }
 
-    /// The server writes its own files, so that they belong to its user, and in a container as well.
+    /// The server itself writes the files, so that they belong to its user. This also works in a container.
     async fn require(server: Server, mut admin: PgConnection) -> Self {
         let (ca, other) = (authority("the CA of the tests"), authority("another CA"));
         let key = KeyPair::generate().expect("a key");
@@ -66,7 +66,7 @@ impl TlsServer {
         this
     }
 
-    /// The server reads its files again in its own time.
+    /// The server takes some time to reload its files.
     async fn wait_until_required(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while PgConnection::connect(&self.url("localhost", "sslmode=disable")).await.is_ok() {
@@ -79,7 +79,7 @@ impl TlsServer {
         format!("postgres://postgres@{host}:{}/postgres?{options}", self.server.port())
     }
 
-    /// With this CA, `ca` or `other`.
+    /// A URL that verifies the server with this CA, `ca` or `other`.
     pub fn verified(&self, host: &str, ca: &str) -> String {
         let ca = self.dir.path().join(format!("{ca}.pem"));
         self.url(host, &format!("sslmode=verify-full&sslrootcert={}", ca.display()))

@@ -21,7 +21,7 @@ pub struct Run {
     pub stderr: String,
 }
 
-/// Runs the tool with this database, or without any, and this standard input.
+/// Runs the tool with this database, or with none, and with this standard input.
 pub fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
     let mut command = Command::new(tool());
     command.args(args).env_remove("DATABASE_URL");
@@ -30,7 +30,7 @@ pub fn run(url: Option<&str>, args: &[&str], stdin: &str) -> Run {
     }
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");
-    // A tool that stops early does not read to the end.
+    // A tool that stops early does not read all of its input.
     let _ = child.stdin.take().expect("its input").write_all(stdin.as_bytes());
     let output = child.wait_with_output().expect("its output");
     Run {
@@ -45,7 +45,7 @@ impl Run {
         assert_eq!((self.code, self.stdout.trim_end()), (Some(code), stdout), "stderr: {}", self.stderr);
     }
 
-    /// No output, and one message with all of these words.
+    /// Asserts that the tool printed no output, and one message with all of these words.
     pub fn refuses(&self, code: i32, words: &[&str]) {
         self.says(code, "");
         for word in words {

@@ -1,4 +1,4 @@
-//! Real servers on real ports, and what their responses tell.
+//! HTTP servers on real ports, and their parsed responses.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use http::HeaderMap;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::task::JoinHandle;
 
-/// A server, until it is dropped.
+/// A server that runs until it is dropped.
 pub struct Served {
     pub url: String,
     pub client: reqwest::Client,
@@ -56,14 +56,14 @@ pub struct Seen {
     pub body: String,
 }
 
-/// The members of a field: names, each with its numbers.
+/// The members of a header field: names, each with its parameters.
 pub type Members = Vec<(String, BTreeMap<String, i64>)>;
 
 impl Seen {
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let value = values.next().map(|value| value.to_str().expect("text"));
-        assert!(values.next().is_none(), "{name} is there more than once: {:?}", self.headers);
+        assert!(values.next().is_none(), "{name} occurs more than once: {:?}", self.headers);
         value
     }
 
@@ -82,7 +82,7 @@ impl Seen {
         problem
     }
 
-    /// The status of a response without any field of this library.
+    /// Whether the response has none of this library's fields.
     pub fn is_untouched(&self) -> bool {
         ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "retry-after"]
             .iter()
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-/// Reads a List of Strings with Integers as parameters as a client would: by a parser of RFC 9651.
+/// Parses a List of Strings with Integer parameters as a client would, with a parser for RFC 9651.
 pub fn members(headers: &HeaderMap, name: &str) -> Members {
     let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().expect("text")).collect();
     let list = Parser::new(lines.join(", ").as_bytes()).parse::<List>().expect("a list");

@@ -1,4 +1,4 @@
-//! YugabyteDB for the suite: the cluster at `YUGABYTE_URL`, or a container of one node.
+//! YugabyteDB for the suite: the cluster at `YUGABYTE_URL`, or a container with one node.
 
 use std::any::Any;
 use std::process::{Command, Stdio};
@@ -9,12 +9,12 @@ use testcontainers::core::{IntoContainerPort, WaitFor};
 use testcontainers::runners::AsyncRunner;
 use testcontainers::{GenericImage, ImageExt};
 
-/// It and its URL. Fails, with what is missing, where there is neither.
+/// Returns the container and the URL. If neither is available, it fails with what is missing.
 pub fn start() -> (Box<dyn Any + Send + Sync>, String) {
     if let Ok(url) = std::env::var("YUGABYTE_URL") {
         return (Box::new(()), url);
     }
-    // The runtime of a test ends with it, and the container is for all of them.
+    // The container serves all tests, so it does not belong to the runtime of one test.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let container = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(run())).join()).expect("a container");
@@ -41,7 +41,7 @@ async fn run() -> (Box<dyn Any + Send + Sync>, String) {
              set YUGABYTE_URL=postgres://yugabyte@host:5433/yugabyte, or start Docker"
         )
     });
-    // A container in a static is never dropped: a shell removes it once this process has ended, in whatever way.
+    // A container in a static is never dropped, so a shell removes it once this process has ended, in whatever way.
     let remove = format!("cat >/dev/null; docker rm -f {} >/dev/null 2>&1", container.id());
     let remover = Command::new("/bin/sh").args(["-c", &remove]).stdin(Stdio::piped()).spawn().expect("a shell");
     let host = container.get_host().await.expect("the host");

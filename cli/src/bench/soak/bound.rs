@@ -1,11 +1,11 @@
-//! How much a limit that refills may admit at most.
+//! The most tokens that a limit with a refill may admit.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use pg_limiter::{Kind, Limit};
 
-/// The most in so many seconds, of the database's clock.
+/// The most tokens that the limit may admit in this number of seconds of the database's clock.
 pub(super) fn most(limit: &Limit, seconds: f64) -> f64 {
     let periods = seconds / limit.period().as_secs_f64();
     match limit.kind() {
@@ -16,13 +16,14 @@ pub(super) fn most(limit: &Limit, seconds: f64) -> f64 {
     }
 }
 
-/// The longest time in which a sliding window admits no more than its rate, wherever it begins. The part that is just leaving
-/// counts for its share, as if its calls had come evenly; so it is not the period, but the parts that count whole.
+/// The longest time in which a sliding window admits at most its rate, wherever that time begins. It is the period less one
+/// part: the oldest part is weighted by how much of it remains in the window, as if its calls had come evenly, and all other
+/// parts count fully.
 pub(super) fn sure_window(limit: &Limit) -> Duration {
     limit.period().mul_f64(1.0 - 1.0 / f64::from(limit.resolution()))
 }
 
-/// An admitted call was decided between these two moments.
+/// An admitted call, which was decided between these two moments.
 #[derive(Clone, Copy)]
 pub(super) struct Admitted {
     pub(super) asked: Instant,
@@ -30,7 +31,7 @@ pub(super) struct Admitted {
     pub(super) count: f64,
 }
 
-/// The most that is sure to have been admitted within such a time, and how far back calls are of use.
+/// The recent admitted calls, to compute how many tokens were certainly admitted within a time.
 #[derive(Default)]
 pub(super) struct Recent {
     calls: VecDeque<Admitted>,
@@ -41,9 +42,10 @@ impl Recent {
         self.calls.push_back(call);
     }
 
-    /// Of any window that began after the ones that were looked at before.
+    /// Returns the most tokens that were certainly admitted within one `period`. Calls that no later period can include are
+    /// forgotten.
     pub(super) fn most_within(&mut self, period: Duration) -> f64 {
-        // Those that took longer are in no window for sure.
+        // A call that took longer than the period is not certain to be in any one period.
         self.calls.retain(|call| call.answered.duration_since(call.asked) < period);
         let mut by_answer: Vec<Admitted> = self.calls.iter().copied().collect();
         by_answer.sort_unstable_by_key(|call| call.answered);
@@ -77,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_sliding_window_all_parts_but_one_count_whole() {
+    fn in_a_sliding_window_all_parts_but_one_count_fully() {
         let limit = Limit::sliding_window(100, Duration::from_secs(1)).resolution(4).build();
         assert_eq!(limit.map(|limit| sure_window(&limit)), Ok(Duration::from_millis(750)));
     }
 
     #[test]
-    fn only_what_is_surely_within_a_window_counts() {
+    fn only_calls_certainly_within_a_period_count() {
         let (now, period) = (Instant::now(), Duration::from_secs(1));
         let at = |millis| now + Duration::from_millis(millis);
         let call = |asked, answered, count| Admitted { asked: at(asked), answered: at(answered), count };

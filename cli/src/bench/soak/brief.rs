@@ -1,4 +1,4 @@
-//! Keys that are used once, each of which leaves a row, and those who remove the rows.
+//! Calls on keys that are used once, each of which leaves a row, and the `prune` that removes the rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use pg_limiter::Call;
 const BETWEEN_KEYS: Duration = Duration::from_millis(10);
 const BETWEEN_PRUNES: Duration = Duration::from_secs(3);
 
-/// A new key is always let in.
+/// Makes calls on new keys. A call on a new key must be allowed.
 pub(super) async fn brief(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
     for nth in 1_u64.. {
         let key = format!("{caller} {nth}");
         let answer = site.any_quiet_limiter(&mut dice).limit(Call::from(site.item("brief", &key))).await;
         stats.taken(&answer);
         if answer.is_ok_and(|decision| !decision.is_allowed()) {
-            stats.violated(format!("brief {key}: a key that nobody has used was denied"));
+            stats.violated(format!("brief {key}: a call on an unused key was denied"));
         }
         if !stats.pause(BETWEEN_KEYS).await {
             return;
@@ -30,7 +30,7 @@ pub(super) async fn prune(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
     while stats.pause(BETWEEN_PRUNES).await {
         match site.any_quiet_limiter(&mut dice).prune().await {
             Ok(rows) => stats.pruned(rows),
-            // It goes on with the rest the next time, whatever became of this step.
+            // The next call continues with the rest, even if this one failed.
             Err(error) => {
                 let _: Taken = stats.failed(&error);
             }

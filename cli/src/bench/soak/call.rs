@@ -1,4 +1,4 @@
-//! One call for tokens, in any of the ways that there are.
+//! One call for tokens, made in a random way.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Call, Decision, Error};
 
-/// Callers lose patience after at most so many microseconds.
+/// The longest time after which an impatient caller drops its call, in microseconds.
 const PATIENCE: usize = 8000;
 
 /// How the caller's own transaction ends.
@@ -19,7 +19,7 @@ pub(super) enum End {
     Rollback,
 }
 
-/// A call in the caller's own transaction.
+/// Makes a call in the caller's own transaction.
 pub(super) async fn in_transaction(
     site: &Site,
     dice: &mut Dice,
@@ -46,14 +46,14 @@ pub(super) async fn in_transaction(
     Ok(decision)
 }
 
-/// So that a conflict in a unit of work is recognised.
+/// The error of a unit of work. It keeps the database's error, so that a conflict is recognised and retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
     #[error(transparent)]
     Limit(#[from] Error),
     #[error(transparent)]
     Database(#[from] sqlx::Error),
-    #[error("given up on purpose")]
+    #[error("rolled back on purpose")]
     OnPurpose,
 }
 
@@ -71,7 +71,7 @@ impl WorkError {
     }
 }
 
-/// Takes tokens, and says whether they were taken.
+/// Makes a call for tokens, and returns whether they were taken.
 pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call, faults: bool) -> Taken {
     match dice.roll(100) {
         0..65 => stats.taken(&site.any_limiter(dice).limit(call).await),
@@ -85,7 +85,7 @@ pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call
                 stats.decided();
                 Taken::No
             }
-            // Nobody has asked for a COMMIT.
+            // No COMMIT was sent, so no tokens were taken.
             Err(error) => {
                 stats.failed(&error);
                 Taken::No
@@ -95,7 +95,7 @@ pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call
     }
 }
 
-/// A unit of work that only takes tokens.
+/// Takes tokens in a unit of work that does nothing else.
 async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, call: Call) -> Taken {
     let limiter = site.any_limiter(dice);
     let within = limiter.clone();
@@ -116,7 +116,7 @@ async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, call: Call) -> Taken 
     }
 }
 
-/// Drops the call if it takes longer than this.
+/// Makes the call, and drops it if it takes longer than `micros`.
 pub(super) async fn impatient(
     stats: &Stats,
     micros: usize,
@@ -131,7 +131,7 @@ pub(super) async fn impatient(
     }
 }
 
-/// Now and then, what BEGIN says besides: a time-out that is over soon.
+/// Returns SQL to run after BEGIN, which sets a very short time-out in one of ten transactions.
 pub(super) fn time_out(stats: &Stats, dice: &mut Dice, faults: bool) -> &'static str {
     if !faults {
         return "";

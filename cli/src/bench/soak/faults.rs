@@ -1,4 +1,4 @@
-//! What goes wrong on purpose, at the load's own connections only.
+//! The faults that a soak causes. They affect only its own connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::database::connect_with;
 use crate::output;
 use pg_limiter::Error;
 
-/// Ends one of the load's own sessions or statements.
+/// Ends one of the soak's own sessions or statements.
 #[derive(Clone, Copy)]
 pub(super) enum Signal {
     Terminate,
@@ -27,7 +27,7 @@ impl Signal {
         }
     }
 
-    /// About how many milliseconds are between two of them.
+    /// The approximate time between two signals, in milliseconds.
     const fn pause(self) -> u64 {
         match self {
             Self::Terminate => 500,
@@ -35,7 +35,7 @@ impl Signal {
         }
     }
 
-    /// Only in this database, and with this soak's own name, which nobody else can have guessed.
+    /// The statement selects sessions only in this database and with this soak's random application name.
     const fn sql(self) -> &'static str {
         match self {
             Self::Terminate => {
@@ -52,7 +52,7 @@ impl Signal {
     }
 }
 
-/// From a fourth of it to nearly twice as long.
+/// A random time between a quarter and 1.75 times `millis`.
 fn about(millis: u64, dice: &mut Dice) -> Duration {
     Duration::from_millis(millis / 4 + dice.roll(millis as usize * 3 / 2) as u64)
 }
@@ -78,24 +78,24 @@ pub(super) async fn signals(site: Arc<Site>, stats: Arc<Stats>, signal: Signal, 
                 idle = Some(connection);
             }
             Err(error) if error.as_database_error().is_some() => {
-                return output::note(format!("{} is left out: {}", signal.name(), Error::database_message(&error)));
+                return output::note(format!("{} is skipped: {}", signal.name(), Error::database_message(&error)));
             }
-            Err(_) => {} // This connection, too, may be lost.
+            Err(_) => {} // The faults may end this connection, too.
         }
     }
     if let Some(connection) = idle {
-        let _ = connection.close().await; // It has served.
+        let _ = connection.close().await; // An error does not matter at the end.
     }
 }
 
-/// Somebody has the row that everybody wants, for up to a second, and then thinks better of it.
+/// Locks a row that other callers are using, for up to a second, and then rolls back.
 pub(super) async fn hold(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
     let mut idle = None;
     while stats.pause(about(1500, &mut dice)).await {
         let Some(call) = site.any_hot(&mut dice) else { continue };
         let Some(mut connection) = connected(&site, &mut idle).await else { continue };
         let Ok(mut tx) = connection.begin().await else { continue };
-        // In the way of others: they may win.
+        // Other callers compete for the same row, so this call may fail.
         let held = site.audit().within(&mut tx).limit(call).await;
         let holds = held.is_ok_and(|decision| decision.is_allowed());
         if holds {
@@ -107,6 +107,6 @@ pub(super) async fn hold(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
         }
     }
     if let Some(connection) = idle {
-        let _ = connection.close().await; // It has served.
+        let _ = connection.close().await; // An error does not matter at the end.
     }
 }

@@ -1,10 +1,10 @@
-//! Whether something has stopped growing.
+//! Decides whether memory or a table has stopped growing.
 
-/// Growth that is nothing: what is there at the beginning is small, and grows by leaps.
+/// Growth that is ignored: small sizes grow in large steps.
 const SLACK: f64 = 8.0 * 1024.0 * 1024.0;
 const FACTOR: f64 = 1.2;
 
-/// The medians of the second and the last quarter, if there are enough samples for them.
+/// The medians of the second and the last quarter, or `None` if there are too few samples.
 pub(super) fn quarters(samples: &[u64]) -> Option<(u64, u64)> {
     let quarter = samples.len() / 4;
     if quarter == 0 {
@@ -15,7 +15,7 @@ pub(super) fn quarters(samples: &[u64]) -> Option<(u64, u64)> {
     Some((second, last))
 }
 
-/// The first 25 % are for getting there.
+/// Whether the last quarter is not larger than the second. The first quarter is ignored: the run warms up in it.
 pub(super) fn is_flat((second, last): (u64, u64)) -> bool {
     last as f64 <= second as f64 * FACTOR + SLACK
 }
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_not_flat() {
+    fn growth_is_not_flat() {
         assert!(is_flat((100 * MIB, 128 * MIB)) && is_flat((0, 8 * MIB)) && is_flat((90 * MIB, 10 * MIB)));
         assert!(!is_flat((100 * MIB, 129 * MIB)) && !is_flat((0, 9 * MIB)));
         let grows: Vec<u64> = (0..100).map(|nth| nth * MIB).collect();

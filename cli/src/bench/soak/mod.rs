@@ -1,5 +1,5 @@
-//! `bench --soak`: calls of all kinds for a long time, with faults, and books that are kept besides. At the end, nothing has
-//! grown and every count is right.
+//! `bench --soak` makes calls of every kind for a long time, with faults, and keeps its own count of the tokens. It checks
+//! that every count is right, and that neither memory nor tables grow.
 
 mod bound;
 mod brief;

@@ -1,4 +1,4 @@
-//! All operations on keys that one caller has for itself: what each answers is known before.
+//! All operations on keys that only one caller uses, so a model predicts the result of each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use pg_limiter::{Balances, Decision, Error, Limiter};
 const WHAT: &str = "model";
 const OPERATIONS: u32 = 40;
 
-/// What the bucket should hold.
+/// The balance that the bucket should have.
 struct Model {
     capacity: f64,
     balance: f64,
@@ -35,7 +35,7 @@ pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut d
                     stats.violated(format!("{key}: {wrong}"));
                     break;
                 }
-                // What an unknown outcome was would only be known once nothing is under way any more.
+                // After an unknown outcome, the balance is unknown until the call has certainly ended.
                 Err(error) if stats.failed(&error) == Taken::Perhaps => break,
                 Err(_) => {}
             }
@@ -53,7 +53,7 @@ pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut d
 }
 
 impl Model {
-    /// One operation. The inner error is a wrong answer.
+    /// Runs one operation. The inner error describes a wrong result.
     async fn step(
         &mut self,
         site: &Site,
@@ -96,12 +96,12 @@ impl Model {
     }
 
     fn decision(&self, operation: &str, count: f64, decision: &Decision) -> Result<(), String> {
-        // Nothing that is asked for here is within the tolerance of what is there.
+        // Counts and balances are whole numbers, so the tolerance only evens out the refill.
         let expected = self.balance + TOLERANCE >= count;
         if decision.is_allowed() == expected {
             return Ok(());
         }
-        Err(format!("{operation} of {count} with {} left: {:?}", self.balance, decision.outcome()))
+        Err(format!("{operation} of {count} tokens with {} left returned {:?}", self.balance, decision.outcome()))
     }
 
     fn balances(&self, operation: &str, balances: &Balances) -> Result<(), String> {
@@ -112,6 +112,6 @@ impl Model {
         if (left - self.balance).abs() <= TOLERANCE {
             return Ok(());
         }
-        Err(format!("{operation} says that {left} are left, but there should be {}", self.balance))
+        Err(format!("{operation} returned {left} tokens left, but {} were expected", self.balance))
     }
 }

@@ -1,4 +1,4 @@
-//! Requests with idempotency keys, each delivered several times, at once and after another: each takes its token once.
+//! Requests with idempotency keys. Each is delivered several times, concurrently and again later, and takes one token.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::bench::work::Dice;
 use pg_limiter::{Call, Decision, Error};
 
 const WHAT: &str = "once";
-/// Requests at a time.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 8;
 
 pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
@@ -66,7 +66,7 @@ struct Request {
     idempotency_key: String,
 }
 
-/// What one delivery came to; what was rolled back says nothing.
+/// The result of one delivery. A delivery that is rolled back is `Nothing`.
 enum Delivered {
     Answered(Decision),
     Unknown,
@@ -97,12 +97,12 @@ impl Request {
             }
         }
         if answers.iter().any(Decision::is_allowed) {
-            // Once it is known to be admitted, it is so for everybody who comes again.
+            // The request was admitted, so every later delivery must be admitted, too.
             if let Ok(again) = request.answer(request.site.any_limiter(&mut dice).limit(request.call()).await) {
                 answers.push(again);
             }
             if began.elapsed() + Duration::from_secs(1) >= KEEP {
-                return Taken::Perhaps; // The answer may have expired meanwhile, and the token was taken twice.
+                return Taken::Perhaps; // The stored answer may have expired, so a second token may have been taken.
             }
             request.compare(&answers);
             return Taken::Yes;
@@ -124,7 +124,7 @@ impl Request {
             }
             1 => in_transaction(site, &mut dice, self.call(), End::Commit, "").await,
             2 => {
-                // It may also be the repetition of one that was admitted: what is rolled back is then nothing.
+                // The request may have been admitted by another delivery. This one takes nothing in either case.
                 let _ = self.answer(in_transaction(site, &mut dice, self.call(), End::Rollback, "").await);
                 return Delivered::Nothing;
             }
@@ -137,16 +137,16 @@ impl Request {
         }
     }
 
-    /// Everybody who was admitted was told the same.
+    /// Checks that all admitted deliveries got the same answer.
     fn compare(&self, answers: &[Decision]) {
         let Some(first) = answers.iter().find(|answer| answer.is_allowed()) else { return };
         let told = |answer: &&Decision| answer.is_allowed() && answer.remaining() != first.remaining();
         if let Some(other) = answers.iter().find(told) {
             let (one, other, key) = (first.remaining(), other.remaining(), &self.idempotency_key);
-            self.stats.violated(format!("{key}: one was told that {one} are left, another one {other}"));
+            self.stats.violated(format!("{key}: one delivery returned {one} tokens left, another one {other}"));
         }
         if answers.last().is_some_and(Decision::is_denied) {
-            self.stats.violated(format!("{}: denied after it was admitted", self.idempotency_key));
+            self.stats.violated(format!("{}: denied after an earlier delivery was admitted", self.idempotency_key));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Keys that refill, and that everybody wants all the time: over the whole of it no more is admitted than has flowed in.
+//! Keys that refill, and that all callers use continuously. Over the whole run, no more tokens may be admitted than the limit
+//! allows for that time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const KEY: &str = "everybody";
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Clocks of two machines do not run equally fast.
 const DRIFT: f64 = 0.999;
-/// So that it is not these callers alone who keep the server busy.
+/// The pause after a denial, so that these callers do not use the server's whole capacity.
 const AFTER_DENIAL: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
@@ -52,18 +53,18 @@ pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static st
                 if is_sliding { admissions.recent.most_within(sure_window(&limit).mul_f64(DRIFT)) } else { 0.0 };
             (admissions.tokens, within)
         };
-        // Read afterwards: what was admitted until then had less time to flow in.
+        // The clock is read after the count, so the time is at least as long as the count's.
         match clock::now(site.audit_pool()).await {
             Ok(now) => {
                 let bound = most(&limit, now - began);
                 if tokens > bound + 1e-6 * bound.max(1.0) {
                     stats.violated(format!(
-                        "{what}: admitted {tokens} in {:.3} s, and not {bound} at most",
+                        "{what}: admitted {tokens} in {:.3} s, but the limit allows at most {bound}",
                         now - began
                     ));
                 } else if within > limit.rate() {
                     stats.violated(format!(
-                        "{what}: admitted {within} within {:?}, and not {} at most",
+                        "{what}: admitted {within} within {:?}, but the limit allows at most {}",
                         sure_window(&limit),
                         limit.rate()
                     ));

@@ -1,4 +1,4 @@
-//! What a soak shows, as `--json` prints it: a line for each look, and the summary.
+//! The output of a soak, as `--json` prints it: a line for each sample, and the summary.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::bench::args::DurabilityChoice;
 #[derive(Serialize)]
 pub(super) struct Setting {
     pub(super) postgresql: String,
-    /// It was started for this run, on this machine.
+    /// Whether the server was started for this run, on this machine.
     pub(super) private: bool,
     pub(super) schema: String,
     pub(super) soak_seconds: f64,
@@ -19,31 +19,31 @@ pub(super) struct Setting {
     pub(super) faults: bool,
 }
 
-/// One look.
+/// One sample.
 #[derive(Clone, Serialize)]
 pub(super) struct Line {
     pub(super) elapsed_s: f64,
     pub(super) decisions: u64,
-    /// Since the look before.
+    /// The rate since the previous sample.
     pub(super) decisions_per_second: f64,
     pub(super) retries: u64,
     pub(super) faults: u64,
     pub(super) cancelled: u64,
     pub(super) errors: BTreeMap<&'static str, u64>,
-    /// Where the machine tells.
+    /// The resident memory of this process, on systems that report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rss_bytes: Option<u64>,
-    /// With its indexes; `None` if the server did not say.
+    /// The size of the table of limits with its indexes; `None` if the query failed.
     pub(super) table_bytes: Option<u64>,
     pub(super) answers_bytes: Option<u64>,
-    /// Of this soak.
+    /// The rows of this soak's limits.
     pub(super) rows: Option<u64>,
-    /// Of books and bounds.
+    /// The number of checks that found no violation.
     pub(super) audits: u64,
     pub(super) violations: u64,
 }
 
-/// The medians of two quarters of the run, in bytes.
+/// The medians of the second and the last quarter of the run, in bytes.
 #[derive(Clone, Copy, Serialize)]
 pub(super) struct Growth {
     pub(super) second_quarter: u64,
@@ -62,7 +62,7 @@ pub(super) struct Summary {
     pub(super) memory: Option<Growth>,
     pub(super) table: Option<Growth>,
     pub(super) answers: Option<Growth>,
-    /// Runs of less than a minute are too short to tell.
+    /// Growth is not judged in runs of less than a minute.
     pub(super) growth_is_judged: bool,
     pub(super) interrupted: bool,
     pub(super) passed: bool,

@@ -1,4 +1,5 @@
-//! Rounds on keys that never refill: so many callers take what there is and more, and then the books are compared.
+//! Rounds on keys that never refill. In each round, callers try to take more tokens than there are; then the balance is
+//! compared with the callers' count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,13 +13,13 @@ use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Call, Error, Item};
 
-/// What flows in during a round is far less.
+/// In tokens. Far fewer are refilled during a round.
 pub(super) const TOLERANCE: f64 = 0.01;
-/// What was dropped may still be on its way.
+/// How often a balance is read until it matches: a call that was dropped may still be running.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// Limits that are always asked together.
+/// Limits that are always taken together.
 #[derive(Clone, Copy)]
 pub(super) struct Account {
     pub(super) name: &'static str,
@@ -26,11 +27,11 @@ pub(super) struct Account {
     pub(super) reserves: bool,
 }
 
-/// What the callers know, in tokens.
+/// The callers' count, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Books {
     pub(super) admitted: f64,
-    /// May have been taken besides.
+    /// Tokens of calls with an unknown outcome, which may have been taken in addition.
     pub(super) perhaps: f64,
 }
 
@@ -38,22 +39,22 @@ pub(super) struct Books {
 struct Tally {
     admitted: AtomicU64,
     perhaps: AtomicU64,
-    /// Tokens that are yet to be asked for.
+    /// The tokens that the callers have yet to try to take in this round.
     to_ask: AtomicI64,
 }
 
 impl Books {
-    /// What is wrong, if `spent` of a bucket that never had more than `most` to give.
+    /// Compares the count with the tokens that are `spent` from a bucket that can grant at most `most`. Returns the mismatch.
     pub(super) fn wrong(self, spent: f64, most: f64) -> Option<String> {
         let Self { admitted, perhaps } = self;
         if admitted > most + TOLERANCE {
-            return Some(format!("admitted {admitted} of {most}"));
+            return Some(format!("admitted {admitted}, but the limit allows at most {most}"));
         }
         if spent > most + TOLERANCE {
-            return Some(format!("spent {spent} of {most}"));
+            return Some(format!("spent {spent}, but the limit allows at most {most}"));
         }
         if admitted > spent + TOLERANCE {
-            return Some(format!("admitted {admitted}, but only {spent} are spent"));
+            return Some(format!("admitted {admitted}, but only {spent} were spent"));
         }
         if spent > admitted + perhaps + TOLERANCE {
             return Some(format!("spent {spent}, but only {admitted} were admitted, and perhaps {perhaps} more"));
@@ -120,24 +121,24 @@ pub(super) async fn rounds(
         if let Err(error) = site.audit().reset(items(1)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
-        // Also on a machine that has other things to do, there is a time between two rounds.
+        // The pause ensures some time between two rounds, even on a busy machine.
         if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
             return;
         }
     }
 }
 
-/// All members of a group are taken from together.
+/// Compares the count with each limit of the group, and the limits with each other: all must have spent the same.
 fn wrong(books: Books, spent: &[f64], most: &[f64]) -> Option<String> {
     let wrong = spent.iter().zip(most).find_map(|(spent, most)| books.wrong(*spent, *most));
     let first = spent.first()?;
     wrong.or_else(|| {
         let equal = spent.iter().all(|spent| (spent - first).abs() <= TOLERANCE);
-        (!equal).then(|| format!("the members of a group have spent {spent:?}"))
+        (!equal).then(|| format!("the limits of a group have spent different amounts: {spent:?}"))
     })
 }
 
-/// Looks until nothing is wrong any more, or for so long that it stays wrong.
+/// Reads the balances until they match, and returns the mismatch if they still do not after `LOOKS` attempts.
 pub(super) async fn audited(
     site: &Site,
     items: &[Item],
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn books_that_do_not_agree_are_found() {
+    fn a_count_that_differs_from_the_balance_is_reported() {
         let books = Books { admitted: 10.0, perhaps: 2.0 };
         assert_eq!([10.0, 11.0, 12.0].map(|spent| books.wrong(spent, 12.0)), [None, None, None]);
         assert!([9.0, 13.0].iter().all(|spent| books.wrong(*spent, 20.0).is_some()));
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_group_have_spent_the_same() {
+    fn limits_of_a_group_must_have_spent_the_same() {
         let books = Books { admitted: 10.0, perhaps: 2.0 };
         assert_eq!(wrong(books, &[11.0, 11.0], &[20.0, 30.0]), None);
         assert!(wrong(books, &[10.0, 11.0], &[20.0, 30.0]).is_some());

@@ -25,12 +25,12 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::output;
 
-/// Shorter runs cannot tell what grows.
+/// Growth is not judged in shorter runs.
 const JUDGED: Duration = Duration::from_secs(60);
-/// Calls end by their deadline, and what came of them is looked at for some seconds.
+/// The time for the calls to end, which have deadlines, and for the last audits, which take some seconds.
 const TO_END: Duration = Duration::from_secs(60);
 
-/// The exit code of a soak that has found something.
+/// The exit code of a soak that found a violation or growth.
 const FOUND: u8 = 1;
 
 pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Database) -> Result<ExitCode, CliError> {
@@ -47,7 +47,7 @@ pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Da
         faults: !args.no_faults,
     };
     let soaked = soak(&site, setting, time, args.json).await;
-    // Whatever happened, nothing stays; but what happened first is what the user has to know.
+    // Everything is removed in any case. If both steps fail, the first error is returned.
     let cleared = tokio::select! {
         cleared = site.clear() => cleared,
         () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
@@ -74,7 +74,7 @@ async fn soak(site: &Arc<Site>, setting: Setting, time: Duration, json: bool) ->
     let mut watch = Watch::new(Arc::clone(site), Arc::clone(&stats), json);
     let mut tasks = start(site, &stats, &setting);
     let interrupted = tokio::select! {
-        // All of them run until they are told to stop.
+        // The tasks run until `stats.stop()`.
         watched = watch.until(time) => { watched?; false }
         () = interrupt() => true,
     };
@@ -120,7 +120,7 @@ async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {
     }
 }
 
-/// The callers are shared out among all kinds of work.
+/// Starts the tasks. The callers are divided among all kinds of work.
 fn start(site: &Arc<Site>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
     let mut dice = Dice::new(RandomState::new().hash_one(setting.callers));
     let accounts = Site::accounts();

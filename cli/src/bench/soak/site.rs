@@ -14,36 +14,35 @@ use crate::output;
 use pg_limiter::Error;
 use pg_limiter::{Call, Connections, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
-/// In the time of a soak, nothing to speak of flows in.
+/// A period so long that almost nothing is refilled during a soak.
 pub(super) const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
-/// How long answers to idempotency keys are good for.
+/// How long the answers to idempotency keys are kept.
 pub(super) const KEEP: Duration = Duration::from_secs(20);
 const TO_CLEAR: Duration = Duration::from_secs(10);
 const POOL: u32 = 12;
-/// Those who count besides are never in a hurry: what they ask has to be answered.
+/// The deadline of the audits, which is long because they must succeed.
 const TO_AUDIT: Duration = Duration::from_secs(30);
 
-/// Where it happens: limits, idempotency keys and a table that nobody else has, and connections that can be told from those
-/// of others.
+/// The limits, idempotency keys and table of this soak, and its connections. A random name keeps them apart from all others.
 pub(super) struct Site {
     name: String,
     limits: Limits,
-    /// As four processes would: each way to connect, at each isolation level.
+    /// Four limiters, as if of four processes: each kind of connection, at each isolation level.
     limiters: Vec<Limiter>,
-    /// As two more would, with which nobody quarrels about a row: these are quick, and make many rows.
+    /// Two limiters, as if of two more processes. No other caller locks their rows, so they are fast and create many rows.
     quiet: Vec<Limiter>,
     pools: Vec<PgPool>,
-    /// Reads what came of it. No faults for this one.
+    /// Reads the balances for the audits. Its connections have no faults.
     audit: Limiter,
-    /// For what units of work write; `None` if the role may not make one.
+    /// The table that units of work write to; `None` if the role may not create one.
     table: Option<String>,
     schema: String,
-    /// The keys that are asked for now.
+    /// The calls that other callers are making now.
     hot: Mutex<Vec<Call>>,
     options: PgConnectOptions,
 }
 
-/// The names of the limits, without what is before all of them.
+/// The names of the limits, without their common prefix.
 pub(super) const TOKENS: &str = "tokens";
 pub(super) const WINDOW: &str = "window";
 pub(super) const SLIDING: &str = "sliding";
@@ -54,11 +53,11 @@ const LIMITS: [&str; 15] = [
 ];
 
 impl Site {
-    /// Nothing is written yet but a table that is empty, and it is known that everything can be removed again.
+    /// Prepares the soak. This writes nothing but an empty table, and verifies that rows can be removed again.
     pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
         let ready = running.ready_pool(1).await?;
         ready.close().await;
-        // Random, so that no limit that is there can be meant.
+        // A random name cannot collide with an existing limit.
         let name = format!("pg-limiter soak {:016x}", RandomState::new().hash_one(std::process::id()));
         let limits = limits(&name).map_err(CliError::usage)?;
         let load = format!("{name} load");
@@ -106,14 +105,14 @@ impl Site {
             Ok(_) => self.table = Some(table),
             Err(error) => {
                 output::note(format!(
-                    "units of work write no rows here, as there can be no table: {}",
+                    "units of work write no rows, because no table can be created: {}",
                     Error::database_message(&error)
                 ));
             }
         }
     }
 
-    /// The beginning of the name of everything that is made here.
+    /// The prefix of every name that this soak creates.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -154,7 +153,7 @@ impl Site {
         self.table.as_deref()
     }
 
-    /// As an identifier.
+    /// The schema, quoted as an identifier.
     pub(super) fn schema(&self) -> &str {
         &self.schema
     }
@@ -171,7 +170,7 @@ impl Site {
         self.limiters.iter().chain(&self.quiet).map(Limiter::retries).sum()
     }
 
-    /// What others are asking for now: of each account the last key.
+    /// Records the call that the callers of an account are making now.
     pub(super) fn is_hot(&self, place: usize, call: Call) {
         let mut hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
         if place >= hot.len() {
@@ -186,7 +185,7 @@ impl Site {
         if hot.is_empty() { None } else { Some(hot[dice.roll(hot.len())].clone()) }
     }
 
-    /// What is asked for in rounds.
+    /// The accounts of the rounds.
     pub(super) fn accounts() -> Vec<Account> {
         vec![
             Account { name: "plain", limits: &["plain"], reserves: false },
@@ -198,13 +197,13 @@ impl Site {
         ]
     }
 
-    /// Waits for calls that are still on their way, and removes everything.
+    /// Waits for calls in flight, and removes everything.
     pub(super) async fn clear(&self) -> Result<(), CliError> {
         for limiter in self.limiters.iter().chain(&self.quiet) {
             limiter.close().await;
         }
         for pool in &self.pools {
-            // Connections that somebody holds do not come back: their futures are gone.
+            // Connections of dropped futures may never return to the pool, so the wait is bounded.
             let _ = tokio::time::timeout(TO_CLEAR, pool.close()).await;
         }
         self.wait_for_backends().await;
@@ -220,7 +219,7 @@ impl Site {
         cleared.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
     }
 
-    /// A statement whose caller went away may still run, and leave a row.
+    /// Waits until the server has ended the soak's sessions: a statement of a dropped call may still run and leave a row.
     async fn wait_for_backends(&self) {
         let began = Instant::now();
         let sql = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity AS a WHERE a.application_name = $1";
@@ -241,7 +240,7 @@ impl Site {
         Ok(())
     }
 
-    /// Who may not remove them by hand waits until they have expired.
+    /// Deletes the answers to idempotency keys. If the role may not delete them, waits until they have expired.
     async fn forget_answers(&self) -> Result<(), CliError> {
         let sql = format!(
             "DELETE FROM {}.rate_limit_answers AS a WHERE pg_catalog.starts_with(a.idempotency_key, $1)",
@@ -250,7 +249,7 @@ impl Site {
         let deleted = sqlx::query(AssertSqlSafe(sql)).bind(&self.name).execute(self.audit_pool()).await;
         if let Err(error) = deleted {
             output::note(format!(
-                "answers to idempotency keys are left to expire, for {KEEP:?}: {}",
+                "answers to idempotency keys are left to expire in {KEEP:?}: {}",
                 Error::database_message(&error)
             ));
             tokio::time::sleep(KEEP).await;
@@ -259,11 +258,11 @@ impl Site {
         Ok(())
     }
 
-    /// What the user has to know if not everything could be removed.
+    /// The message to the user if not everything could be removed.
     pub(super) fn left_behind(&self) -> String {
         let name = &self.name;
         format!(
-            "rows of limits and a table whose names begin with \"{name}\" may be left: remove the rows with `pg-limiter reset`, \
+            "rows of limits and a table whose names begin with \"{name}\" may remain: remove the rows with `pg-limiter reset`, \
              and drop the table"
         )
     }

@@ -1,4 +1,4 @@
-//! What is counted, and what went wrong.
+//! The counters of a soak, and the violations that it found.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use tokio::sync::Notify;
 
 use pg_limiter::{Decision, Error};
 
-/// Of the violations, so many are told in words; the others are counted.
+/// The number of violations that are printed. Further ones are only counted.
 const TOLD: usize = 50;
 
-/// What came of a call for tokens.
+/// Whether a call took its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
     No,
-    /// Nobody knows: count it as either.
+    /// The outcome is unknown, so the count is right either way.
     Perhaps,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Stats {
     violations: AtomicU64,
     errors: Mutex<BTreeMap<&'static str, u64>>,
     by_fault: Mutex<BTreeMap<&'static str, u64>>,
-    /// Those that nobody was told of yet.
+    /// The violations that were not printed yet.
     untold: Mutex<Vec<String>>,
     stopped: AtomicBool,
     stopping: Notify,
@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What it is called, and whether it may happen to those who do everything right.
+/// The name of the error's kind, and whether the faults can cause it.
 const fn kind(error: &Error) -> (&'static str, bool) {
     let explained = matches!(
         error,
@@ -74,12 +74,12 @@ impl Stats {
         *lock(&self.by_fault).entry(fault).or_default() += 1;
     }
 
-    /// Whether it is known that nothing has happened.
+    /// Counts an error. Returns whether its call may have taken tokens.
     pub(super) fn failed(&self, error: &Error) -> Taken {
         let (kind, is_expected) = kind(error);
         *lock(&self.errors).entry(kind).or_default() += 1;
         if !is_expected {
-            self.violated(format!("an error that nothing here leads to: {error}"));
+            self.violated(format!("an error that the faults do not explain: {error}"));
         }
         if matches!(error, Error::OutcomeUnknown { .. }) { Taken::Perhaps } else { Taken::No }
     }
@@ -100,7 +100,7 @@ impl Stats {
         }
     }
 
-    /// Those since it was last asked.
+    /// Returns the violations since the last call.
     pub(super) fn untold(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.untold))
     }
@@ -119,7 +119,7 @@ impl Stats {
         }
     }
 
-    /// Whatever is under way comes to its end, and is checked; nothing new begins.
+    /// Stops the soak. Work in progress ends and is checked; no new work begins.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.stopping.notify_waiters();
@@ -129,7 +129,7 @@ impl Stats {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Waits so long, or until the end. Whether it goes on.
+    /// Waits for this time or until the soak stops. Returns whether it continues.
     pub(super) async fn pause(&self, time: std::time::Duration) -> bool {
         let stopping = self.stopping.notified();
         if self.is_stopped() {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_should_not_be_is_a_violation() {
+    fn an_unexpected_error_is_a_violation() {
         let stats = Stats::default();
         let failed = |source: sqlx::Error| stats.failed(&Error::Unavailable { source });
         assert_eq!((failed(sqlx::Error::PoolTimedOut), stats.count().violations), (Taken::No, 0));

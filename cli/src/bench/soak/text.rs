@@ -1,4 +1,4 @@
-//! The same for people.
+//! The soak's output as text, printed without `--json`.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ pub(super) fn summary(summary: &Summary) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         format!(
-            "{} decisions in {:.1} s, {} retries; {} calls were dropped by their callers; {} rows were pruned.",
+            "{} decisions in {:.1} s, {} retries, {} calls dropped by their callers, {} rows pruned.",
             grouped(end.decisions),
             end.elapsed_s,
             grouped(end.retries),
@@ -83,14 +83,14 @@ pub(super) fn summary(summary: &Summary) -> Vec<String> {
             grouped(*pruned)
         ),
         format!("Faults: {}.", counts(faults_by_kind)),
-        format!("Calls without a decision: {}.", counts(&end.errors)),
+        format!("Errors: {}.", counts(&end.errors)),
     ];
     for (what, grown) in [("memory", memory), ("table of limits", table), ("table of answers", answers)] {
         lines.push(growth(what, *grown, *growth_is_judged));
     }
-    lines.push(format!("violations: {}, in {} audits of the books", grouped(end.violations), grouped(end.audits)));
+    lines.push(format!("violations: {}, in {} audits", grouped(end.violations), grouped(end.audits)));
     lines.push(if summary.interrupted {
-        "interrupted: not to the end".to_owned()
+        "interrupted before the end".to_owned()
     } else if summary.passed {
         "passed".to_owned()
     } else {
@@ -101,11 +101,11 @@ pub(super) fn summary(summary: &Summary) -> Vec<String> {
 
 fn growth(what: &str, growth: Option<Growth>, judged: bool) -> String {
     let Some(Growth { second_quarter, last_quarter, is_flat }) = growth else {
-        return format!("{what}: not known");
+        return format!("{what}: unknown");
     };
     let [second, last] = [second_quarter, last_quarter].map(|bytes| bytes as f64 / MIB);
     let verdict = match (is_flat, judged) {
-        (_, false) => "too short a run to tell",
+        (_, false) => "not judged, as the run was too short",
         (true, true) => "flat",
         (false, true) => "GROWS",
     };

@@ -1,4 +1,4 @@
-//! Units of work that take a token and write a row: there are as many rows as tokens are gone, whatever happened.
+//! Units of work that take a token and write a row. There must always be as many rows as spent tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut 
         match compare(&site, &key, round, &table, capacity, known, perhaps).await {
             Ok(None) => stats.audited(),
             Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
-            Err(error) => stats.violated(format!("{key}: the books could not be read: {error}")),
+            Err(error) => stats.violated(format!("{key}: the rows or the balance could not be read: {error}")),
         }
         let delete = AssertSqlSafe(format!("DELETE FROM {table} WHERE round = $1"));
         let deleted = sqlx::query(delete).bind(round).execute(site.audit_pool()).await;
@@ -114,7 +114,7 @@ async fn rows(pool: &PgPool, table: &str, round: i64) -> Result<f64, sqlx::Error
     sqlx::query_scalar::<_, i64>(count).bind(round).fetch_one(pool).await.map(|rows| rows as f64)
 }
 
-/// Looks until the rows are as many as the tokens, or for so long that they stay different.
+/// Reads the rows and the balance until they match, and returns the mismatch if they still do not after `LOOKS` attempts.
 async fn compare(
     site: &Site,
     key: &str,
@@ -142,7 +142,7 @@ async fn compare(
         if (before - spent).abs() <= 0.01 {
             return Ok(None);
         }
-        wrong = Some(format!("{before} rows were written by units of work, but {spent} tokens are spent"));
+        wrong = Some(format!("units of work wrote {before} rows, but spent {spent} tokens"));
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
     Ok(wrong)

@@ -1,4 +1,4 @@
-//! Looks at it from outside, from time to time.
+//! Takes a sample of the counters, the memory and the tables at regular intervals.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::error::CliError;
 use crate::output;
 
 const LOOKS: Duration = Duration::from_secs(10);
-/// At least so many looks, however short it is.
+/// The least number of samples, however short the run is.
 const AT_LEAST: u32 = 20;
 const TO_LOOK: Duration = Duration::from_secs(5);
 
-/// What was seen.
+/// The samples so far.
 pub(super) struct Watch {
     site: Arc<Site>,
     stats: Arc<Stats>,
@@ -38,7 +38,7 @@ impl Watch {
         Self { site, stats, json, began, before: (began, 0), rss, table, answers }
     }
 
-    /// Until the time is up.
+    /// Takes samples until the time is up.
     pub(super) async fn until(&mut self, time: Duration) -> Result<(), CliError> {
         let every = LOOKS.min(time / AT_LEAST);
         let mut looks = 0;
@@ -50,7 +50,7 @@ impl Watch {
                 return Ok(());
             }
             self.look().await?;
-            // A look that took long leaves some out.
+            // If a sample took longer than the interval, the samples in between are skipped.
             looks = looks.max((self.began.elapsed().as_micros() / every.as_micros().max(1)) as u32);
         }
     }
@@ -109,7 +109,7 @@ impl Watch {
         }
     }
 
-    /// Of memory, the table of limits, and that of answers.
+    /// The growth of the memory, of the table of limits, and of the table of answers.
     pub(super) fn growth(&self) -> [Option<Growth>; 3] {
         [&self.rss, &self.table, &self.answers].map(|samples| {
             let (second_quarter, last_quarter) = quarters(samples)?;
@@ -118,7 +118,7 @@ impl Watch {
     }
 }
 
-/// As a part of a literal.
+/// Escapes an identifier for use within a string literal.
 fn quoted(identifier: &str) -> String {
     identifier.replace('\'', "''")
 }
@@ -132,7 +132,7 @@ async fn ask(pool: &PgPool, sql: String, name: Option<&str>) -> Option<u64> {
     answer.ok().map(i64::unsigned_abs)
 }
 
-/// The rows of this soak; or, for a role that may not read them, about all that there are.
+/// Counts the rows of this soak. If the role may not read them, it estimates the rows of the whole table.
 async fn rows(pool: &PgPool, schema: &str, name: &str) -> Option<u64> {
     let own = format!(
         "SELECT pg_catalog.count(*) FROM {schema}.rate_limits AS r WHERE r.name > $1 AND r.name < $1 || '~' COLLATE \"C\""
@@ -144,7 +144,7 @@ async fn rows(pool: &PgPool, schema: &str, name: &str) -> Option<u64> {
     ask(pool, all, None).await
 }
 
-/// The memory of this process that is really there. `statm` has it in pages, of a size that it does not tell; `status` in KiB.
+/// The resident memory of this process. `status` reports it in KiB; `statm` reports it in pages of a size that it omits.
 fn rss() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -155,7 +155,7 @@ fn rss() -> Option<u64> {
 mod tests {
     #[test]
     #[cfg(target_os = "linux")]
-    fn linux_tells_the_memory_of_a_process() {
+    fn linux_reports_the_memory_of_a_process() {
         assert!(super::rss().is_some_and(|bytes| bytes > 100_000));
     }
 }

@@ -1,4 +1,4 @@
-//! What happens where, and how often.
+//! The faults: what happens, at which point, and how often.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,47 +6,47 @@ use std::time::Duration;
 
 use crate::support::payloads::Payload;
 
-/// Where in the conversation.
+/// A point in the conversation between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// The start-up message.
     Connect,
     /// BEGIN, whatever follows in the same message.
     Begin,
-    /// The preparing of the limiter's statement.
+    /// Preparing the limiter's statement.
     Prepare,
     /// The limiter's statement.
     Statement,
-    /// COMMIT; or, where the limiter's statement is a transaction of its own, what comes after its result.
+    /// COMMIT; or, if the limiter's statement is a transaction of its own, what follows its result.
     Commit,
-    /// The commit of nothing that waits for the disk.
+    /// The empty commit that waits for the disk.
     Flush,
-    /// What a unit of work looks with before it commits.
+    /// The query with which a unit of work probes the transaction before it commits.
     Probe,
-    /// The preparing of a statement that takes an advisory lock.
+    /// Preparing a statement that takes an advisory lock.
     AdvisoryLock,
-    /// What asks which engine it is.
+    /// The query for the engine's version.
     Version,
 }
 
-/// What happens there.
+/// The kind of a fault at a point.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
-    /// It is not run, or rolled back, and answered with this. FATAL closes the connection.
+    /// The request is not run, or rolled back, and answered with this error. FATAL closes the connection.
     Before(&'static Payload),
-    /// It is run, and then answered with this.
+    /// The request is run, and then answered with this error.
     After(&'static Payload),
-    /// It is not run, or rolled back: the connection is closed without a word.
+    /// The request is not run, or rolled back, and the connection is closed without a message.
     Drop,
-    /// It is run, and then the connection is closed without a word.
+    /// The request is run, and then the connection is closed without a message.
     Cut,
-    /// It is run later, even if nobody waits any more.
+    /// The request is run later, even if the client does not wait any more.
     Delay(Duration),
-    /// It is run, and answered later.
+    /// The request is run, and answered later.
     Late(Duration),
-    /// A COMMIT that is answered like that of a failed transaction: rolled back, and no error.
+    /// A COMMIT is answered like that of a failed transaction: rolled back, and without an error.
     SaysRollback,
-    /// Instead of the text that the server answers with.
+    /// This text replaces that of the server's answer.
     Says(&'static str),
 }
 
@@ -54,9 +54,9 @@ pub enum Way {
 pub struct Fault {
     pub point: Point,
     pub way: Way,
-    /// So many pass before it.
+    /// The number of occurrences that pass before the fault.
     pub skip: u32,
-    /// How often it happens then.
+    /// How often the fault happens then.
     pub times: u32,
 }
 
@@ -70,16 +70,16 @@ impl Fault {
     }
 }
 
-/// Faults at random.
+/// Random faults.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     pub seed: u64,
-    /// Of a thousand occurrences of a point that the menu names, how many go wrong.
+    /// The number of faults in a thousand occurrences of a point in the menu.
     pub per_thousand: u64,
     pub menu: Vec<(Point, Way)>,
 }
 
-/// Reproducible, and good enough to choose.
+/// A reproducible pseudorandom number, good enough for choices.
 pub fn xorshift(state: &mut u64) -> u64 {
     *state = (*state).max(1);
     *state ^= *state << 13;
@@ -88,7 +88,7 @@ pub fn xorshift(state: &mut u64) -> u64 {
     *state
 }
 
-/// How often each point was seen, what went wrong there included.
+/// How often each point occurred, including faults.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub connects: AtomicU32,
@@ -100,11 +100,11 @@ pub struct Seen {
     pub flushes: AtomicU32,
     pub probes: AtomicU32,
     pub versions: AtomicU32,
-    /// How often something went wrong.
+    /// The number of faults.
     pub faults: AtomicU32,
 }
 
-/// What is to go wrong.
+/// The planned faults.
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) seen: Seen,
@@ -145,7 +145,7 @@ impl Plan {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What goes wrong at this occurrence of the point.
+    /// The fault at this occurrence of the point, if any.
     pub(super) fn next(&self, point: Point) -> Option<Way> {
         let way = self.planned(point).or_else(|| self.random(point))?;
         self.seen.faults.fetch_add(1, Ordering::Relaxed);

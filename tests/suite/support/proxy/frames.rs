@@ -55,13 +55,13 @@ impl Frame {
         Self::new(b'E', body)
     }
 
-    /// The zero-terminated texts that the body begins with.
+    /// The zero-terminated texts at the beginning of the body.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.body.split(|byte| *byte == 0).map(|text| std::str::from_utf8(text).unwrap_or_default())
     }
 }
 
-/// Frames as they come in. Reading is cancel safe: what has come of a frame is kept.
+/// Incoming frames. Reading is cancel safe: the part of a frame that has arrived is kept.
 pub struct Frames<R> {
     from: R,
     come: Vec<u8>,
@@ -88,7 +88,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Some(u32::from_be_bytes(bytes.try_into().expect("four bytes")) as usize)
     }
 
-    /// The first message of a client has no type.
+    /// Reads the first message of a client, which has no type.
     pub async fn startup(&mut self) -> io::Result<Vec<u8>> {
         loop {
             match self.length_at(0) {
@@ -110,13 +110,13 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// Returns when the other side has gone; what it sends meanwhile is kept.
+    /// Returns when the other side has disconnected; what it sends meanwhile is kept.
     pub async fn gone(&mut self) {
         while self.more().await.is_ok() {}
     }
 }
 
-/// All in one write, so that nobody sees half of it.
+/// Sends all frames in one write, so that the other side never sees half of them.
 pub async fn send(to: &mut (impl AsyncWrite + Unpin), frames: &[Frame]) -> io::Result<()> {
     let mut bytes = Vec::new();
     for frame in frames {

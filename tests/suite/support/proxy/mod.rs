@@ -1,4 +1,4 @@
-//! A proxy in front of the test's server that puts faults into the conversation.
+//! A proxy in front of the test's server that injects faults into the conversation.
 
 mod fault;
 mod frames;

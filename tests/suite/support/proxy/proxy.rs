@@ -8,16 +8,16 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::fault::{Chaos, Fault, Plan, Seen};
 use super::session::session;
 
-/// In front of the server of a database, for as long as it lives.
+/// A proxy in front of a database's server. It runs until it is dropped.
 pub struct Proxy {
-    /// The database, by way of the proxy.
+    /// The URL of the database through the proxy.
     pub url: String,
     plan: Arc<Plan>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// In front of the server of this URL.
+    /// Starts a proxy in front of the server of this URL.
     pub async fn before(url: &str) -> Self {
         let start = url.find("://").expect("a URL") + 3;
         let end = start + url[start..].find('/').expect("a URL with a path");
@@ -45,17 +45,17 @@ impl Proxy {
         self.plan.put(fault);
     }
 
-    /// Faults at random from now on.
+    /// Starts random faults.
     pub fn unleash(&self, chaos: Chaos) {
         self.plan.set_chaos(Some(chaos));
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn calm(&self) {
         self.plan.clear();
     }
 
-    /// Waits until it holds nothing back: what was delayed has been sent on.
+    /// Waits until all delayed requests have been sent on.
     pub async fn until_idle(&self) {
         while self.plan.busy.load(Ordering::SeqCst) > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -66,7 +66,7 @@ impl Proxy {
         &self.plan.seen
     }
 
-    /// How often that was seen so far.
+    /// The current value of this counter.
     pub fn count(&self, of: impl Fn(&Seen) -> &AtomicU32) -> u32 {
         of(self.seen()).load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! One connection: whole requests up to their Sync, whole answers up to their ReadyForQuery.
+//! One connection: it forwards whole requests, up to their Sync, and whole answers, up to their ReadyForQuery.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,16 +17,16 @@ const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const CANCEL_REQUEST: u32 = 80_877_102;
 
-/// What makes a transaction fail, and does nothing outside of one.
+/// A statement that makes a transaction fail, and does nothing outside of one.
 const POISON: &str = "ROLLBACK TO SAVEPOINT the_fault_proxy_has_made_none";
 
-/// What the client sends in one go.
+/// The frames that the client sends up to a Sync or a query.
 struct Request {
     frames: Vec<Frame>,
     point: Option<Point>,
 }
 
-/// Counted for as long as it lives.
+/// Counts as under way until it is dropped.
 struct UnderWay(Arc<Plan>);
 
 impl UnderWay {
@@ -48,13 +48,13 @@ struct Session {
     to_client: OwnedWriteHalf,
     from_server: Frames<OwnedReadHalf>,
     to_server: OwnedWriteHalf,
-    /// The texts of prepared statements.
+    /// The texts of prepared statements, by name.
     statements: HashMap<String, String>,
-    /// What the server's last ReadyForQuery said.
+    /// The status in the server's last ReadyForQuery.
     status: u8,
 }
 
-/// Ends without a word, and with it both connections.
+/// Serves one client. When it ends, both connections are closed without a message.
 pub(super) async fn session(client: TcpStream, address: String, plan: Arc<Plan>) {
     let _ = serve(client, &address, plan).await;
 }
@@ -99,7 +99,7 @@ async fn serve(client: TcpStream, address: &str, plan: Arc<Plan>) -> io::Result<
 }
 
 impl Session {
-    /// Everything passes, until the server is ready.
+    /// Forwards everything until the server is ready.
     async fn authenticate(&mut self) -> io::Result<()> {
         loop {
             tokio::select! {
@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// The client's next request. What the server says meanwhile passes: notices, and that it shuts down.
+    /// Reads the client's next request, and forwards what the server sends meanwhile: notices, and that it shuts down.
     async fn request(&mut self) -> io::Result<Request> {
         let mut frames = Vec::new();
         loop {
@@ -130,7 +130,7 @@ impl Session {
                             send(&mut self.to_server, &frames).await?;
                             return gone();
                         }
-                        b'H' | b'd' | b'c' | b'f' => panic!("the proxy does not know COPY, nor Flush"),
+                        b'H' | b'd' | b'c' | b'f' => panic!("the proxy supports neither COPY nor Flush"),
                         _ => {}
                     }
                 }
@@ -183,7 +183,7 @@ impl Session {
         send(&mut self.to_client, &answer).await
     }
 
-    /// The server's whole answer. Who does not wait for it ends the session.
+    /// Returns the server's whole answer. If the client disconnects before that, the session ends.
     async fn exchange(&mut self, frames: &[Frame]) -> io::Result<Vec<Frame>> {
         send(&mut self.to_server, frames).await?;
         let mut answer = Vec::new();
@@ -198,7 +198,7 @@ impl Session {
                         }
                     }
                     Err(error) => {
-                        // Its last words.
+                        // The frames that arrived before the server closed the connection.
                         send(&mut self.to_client, &answer).await?;
                         return Err(error);
                     }
@@ -208,7 +208,7 @@ impl Session {
         }
     }
 
-    /// It is run to the end, whether the client waits or not.
+    /// Runs the request to its end, whether the client waits or not.
     async fn run_out(&mut self, frames: &[Frame]) -> io::Result<Vec<Frame>> {
         send(&mut self.to_server, frames).await?;
         let mut answer = Vec::new();
@@ -228,7 +228,7 @@ impl Session {
                 match point {
                     Point::Commit => drop(self.run_out(&[Frame::query("ROLLBACK")]).await?),
                     Point::Begin => {}
-                    // Nothing comes of a failed transaction any more.
+                    // A failed transaction cannot commit any more.
                     _ => drop(self.run_out(&[Frame::query(POISON)]).await?),
                 }
                 self.tell(&[], payload).await
@@ -269,7 +269,7 @@ impl Session {
         }
     }
 
-    /// The limiter's statement in a transaction of its own: its result comes, and then something else than the end.
+    /// A fault in the commit of a limiter's statement that is its own transaction: the result arrives, but not the regular end.
     async fn fault_in_commit_of_lone(&mut self, frames: &[Frame], way: Way) -> io::Result<()> {
         let runs = match way {
             Way::After(_) | Way::Cut | Way::Delay(_) | Way::Late(_) => true,
@@ -284,7 +284,7 @@ impl Session {
             answer
         };
         if answer.iter().any(|frame| frame.kind == b'E') {
-            // It has failed by itself.
+            // The statement itself has failed.
             *answer.last_mut().expect("it is ready") = Frame::ready(self.status);
             return send(&mut self.to_client, &answer).await;
         }
@@ -305,7 +305,7 @@ impl Session {
         }
     }
 
-    /// After what is told first, the error; and then the end, if it is fatal.
+    /// Sends these frames and then the error; if the error is fatal, closes the connection.
     async fn tell(&mut self, first: &[Frame], payload: &Payload) -> io::Result<()> {
         let mut told = first.to_vec();
         told.push(Frame::error(payload));
