@@ -51,8 +51,8 @@
 //! - `embedded`: a private PostgreSQL server for tests.
 //! - `containers`: the private server may run in a container.
 //! - `metrics`: counters and histograms ([`observability`]).
-//! - `cli`: the `pg-limiter` tool.
-//! - `rustls`: TLS for the tool. Install it with `cargo install pg-limiter --features cli,rustls`.
+//! - `rustls`: TLS for every connection of sqlx, with the certificates that this machine trusts. The tool uses it; an
+//!   application chooses its TLS in its own sqlx dependency.
 //! - `tower`: limits for HTTP services.
 //! - `axum`: the same for axum, with its connections, routes and error responses.
 #![cfg_attr(docsrs, feature(doc_cfg))]

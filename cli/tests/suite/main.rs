@@ -11,6 +11,7 @@ mod queue;
 mod simulate;
 mod soak;
 mod tls;
+mod tls_server;
 mod tool;
 
 #[path = "../../../tests/suite/model/mod.rs"]

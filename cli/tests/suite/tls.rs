@@ -8,8 +8,8 @@ use pg_limiter::{Limit, Limiter, Limits};
 
 use crate::doctor::examine;
 use crate::support::Database;
-use crate::support::tls::TlsServer;
 use crate::support::tool::run;
+use crate::tls_server::TlsServer;
 
 #[cfg(feature = "rustls")]
 #[tokio::test(flavor = "multi_thread")]

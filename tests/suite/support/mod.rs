@@ -16,7 +16,6 @@ pub mod spans;
 pub mod sqlx;
 pub mod starts;
 pub mod ticket;
-pub mod tls;
 pub mod tool;
 #[cfg(feature = "axum")]
 pub mod web;

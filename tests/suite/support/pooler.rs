@@ -14,6 +14,7 @@ pub enum Settings {
     Refused,
     Ignored,
     /// All are refused, including the one that sqlx always requests.
+    #[allow(dead_code, reason = "for the tests of the tool")]
     AllRefused,
 }
 

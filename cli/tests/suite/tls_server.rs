@@ -9,7 +9,7 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-use super::server_config;
+use crate::support::server_config;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
