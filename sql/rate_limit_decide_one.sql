@@ -57,7 +57,7 @@ BEGIN
       beyond := decided.beyond;
     END IF;
     -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first decision takes long.
-    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 3 END LOOP
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
       IF reserves THEN
         NULL;
@@ -128,7 +128,7 @@ BEGIN
       END IF;
       has_waited := public.rate_limit_clock() > now + 200;
       may_hold := may_hold OR has_waited;
-      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1);
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1) OR (shards > 1 AND NOT has_waited AND attempt > 2);
       CONTINUE WHEN shards > 1 OR (has_waited AND attempt = 1);
       SELECT r.*
       INTO before
