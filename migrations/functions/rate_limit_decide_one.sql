@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 3912a023a935ebdce342f9071ff4efbaa3005dae8cb664c0b6c8e32fd047512f
+-- SHA-256: f60cf8ac816403a1657a053683ce54e0686f27d324a8fd664302517c401f8a80
 
 -- Decides one call on one bucket, made `times` times. Arguments and their meaning are those of rate_limit_decide, which decides what
 -- one row is not enough for.
@@ -60,7 +60,7 @@ BEGIN
       beyond := decided.beyond;
     END IF;
     -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first decision takes long.
-    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 3 END LOOP
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
       IF reserves THEN
         NULL;
@@ -131,7 +131,7 @@ BEGIN
       END IF;
       has_waited := public.rate_limit_clock() > now + 200;
       may_hold := may_hold OR has_waited;
-      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1);
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1) OR (shards > 1 AND NOT has_waited AND attempt > 2);
       CONTINUE WHEN shards > 1 OR (has_waited AND attempt = 1);
       SELECT r.*
       INTO before
