@@ -1,8 +1,8 @@
 -- rate_limit(text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
 -- SHA-256: e321e7b1139b77de62d5208c54f2511cd8871ec0bb5c56d741639f0ea1ff5f24
 
--- Takes `count` tokens, or says when they could be had. A denial writes nothing. `value` is what is left; where there are
--- more than two shards, an estimate, unless the call was refused.
+-- Takes `count` tokens, or returns when they would be available. A denial writes nothing. `value` is the balance that is
+-- left. With more than two shards it is an estimate, unless the call was denied.
 --   SELECT ok, retry_after, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
 CREATE OR REPLACE FUNCTION public.rate_limit(
   name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,

@@ -1,7 +1,7 @@
 -- rate_limit_adopt(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer)
--- SHA-256: ea52ca2baeea54cbb4b69ef85b86a1bc296968edee6b0d688fb95ff06f198ef6
+-- SHA-256: 81e96d023af31bc01c088a99ca865ecc1c84b13799e59697cb58612c5802caef
 
--- Returns `bucket` as a row of this kind and grid. A row without `ts` stands for no row: the bucket is full.
+-- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
   kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
   phase bigint, resolution integer
@@ -18,7 +18,7 @@ BEGIN
   IF kind = 'sliding_window' THEN
     RETURN public.rate_limit_sliding_window_adopt(bucket, rate, period, phase, resolution);
   END IF;
-  IF bucket.earlier_counts IS NOT NULL THEN -- The row was a sliding window's: what it counted is spent.
+  IF bucket.earlier_counts IS NOT NULL THEN -- The row is from a sliding window: the tokens it counted are spent.
     SELECT bucket.value + coalesce(sum(c), 0) INTO used FROM unnest(bucket.earlier_counts[4:]) AS c;
     bucket.value := capacity - used;
     bucket.earlier_counts := NULL;

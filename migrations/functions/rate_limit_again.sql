@@ -1,8 +1,8 @@
 -- rate_limit_again(rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
 -- SHA-256: e2987cb6b26be34ed3e50895abd56e3c9c71f7bcd079923de851f1774de9f64f
 
--- A new reservation for what the job had reserved: when its tokens are there. Limits that are not defined any more are left
--- out.
+-- Makes a new reservation of the tokens that the job had reserved, and returns when they are available. Limits that are no
+-- longer defined are left out.
 CREATE OR REPLACE FUNCTION public.rate_limit_again(
   job public.rate_limit_jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -25,4 +25,4 @@ BEGIN
   RETURN public.rate_limit_clock() + coalesce(waits[1], 0);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_again IS 'Reserves the tokens of a job again and returns when they are there.';
+COMMENT ON FUNCTION public.rate_limit_again IS 'Reserves the tokens of a job again and returns when they are available.';

@@ -1,8 +1,8 @@
 -- rate_limit_amounts(integer, integer[], double precision[], text[], integer[], integer[])
 -- SHA-256: 2f97e41476f8c391a9abe12e77408d5e81ea8476f79367d2e4696f54ff36d0be
 
--- Returns how many tokens all the calls together take from each bucket; NULL for a bucket that a call credits, resets or peeks at,
--- because then its whole balance matters.
+-- Returns the total tokens that all calls together take from each bucket. NULL for a bucket that a call credits, resets or
+-- peeks at, because such a call needs the bucket's whole balance.
 CREATE OR REPLACE FUNCTION public.rate_limit_amounts(
   buckets integer, item_buckets integer[], item_counts double precision[], call_ops text[], call_sizes integer[],
   call_times integer[]

@@ -1,15 +1,15 @@
 -- rate_limit_ask_to_start(bigint[], bigint[], rate_limit_groups[], bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 3aa12dfe90098973f9fbd6d063c38e29a0bb1911f0131880ad0f41f17cffcee0
+-- SHA-256: e13dee03863eb52530fdcea995282cfe31a884dc9444694a56cb088c2933f56c
 
--- Takes the tokens of the next jobs of each group, in one round of a claim: one call a group, for its first job that has not
--- started and for the jobs after it that ask for the same.
+-- Takes the tokens of the next jobs of each group, in one round of a claim. It makes one call for each group: for its first
+-- job that has not started, and for the jobs after it that need the same tokens.
 --
 --   job_ids      the jobs at hand, locked, in the order in which they are to start
 --   started_ids  the jobs at hand that have started
 --   groups       the groups that go on; no job of a group starts before its not_before
---   horizon      if the first refused job of a group can start by this time, the group goes on; otherwise it stops
---   results      one row a group. admitted_ids: these jobs start, at starts_at. goes_on: the group has other jobs to ask for in
---                the next round, none of which starts before ready_at. stops: the job refused_id cannot start before ready_at.
+--   horizon      if the first denied job of a group can start by this time, the group goes on; otherwise it stops
+--   results      one row for each group. admitted_ids: these jobs start, at starts_at. goes_on: the group has other jobs for the
+--                next round, none of which starts before ready_at. stops: the job refused_id cannot start before ready_at.
 --                slowest_item: the item that it waits for longest. pays: it is to pay for that item ahead, as of asked_at
 CREATE OR REPLACE FUNCTION public.rate_limit_ask_to_start(
   job_ids bigint[], started_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[],
@@ -32,9 +32,9 @@ AS $function$
 #variable_conflict use_column
 DECLARE
   asked_ids bigint[]; -- the jobs of all calls, one call after the other
-  asked_calls integer[]; -- the call of each of these jobs
+  asked_calls integer[]; -- the index of the call of each of these jobs
   call_ats bigint[]; -- NULL: now
-  has_others boolean[]; -- whether the group has jobs at hand that its call does not ask for
+  has_others boolean[]; -- whether the group has jobs at hand that its call leaves out
   times_admitted integer[];
   call_waits bigint[];
   item_refused boolean[];
@@ -57,8 +57,8 @@ BEGIN
     FROM (
       SELECT
         a.*,
-        -- It is the first job of its group, or asks for the same as the job before it. (A call of several items can be made
-        -- once only.)
+        -- The job is the first of its group, or needs the same tokens as the job before it. (A call of several items can be
+        -- made only once.)
         lag(a.nth) OVER w IS NULL OR (
           cardinality(a.counts) = 1
           AND (a.at, a.limit_names, a.limit_keys, a.counts) = lag((a.at, a.limit_names, a.limit_keys, a.counts)) OVER w
@@ -69,7 +69,7 @@ BEGIN
   ),
   calls AS (
     SELECT
-      -- In the order of the jobs: if several share a bucket, the first one takes what the bucket has.
+      -- In the order of the jobs: if several share a bucket, the first one gets its tokens.
       row_number() OVER (ORDER BY min(r.nth))::integer AS nth,
       r.at, r.limit_names, r.limit_keys, r.counts, array_agg(r.id ORDER BY r.nth) AS ids, r.jobs > count(*) AS has_others
     FROM runs AS r
@@ -107,7 +107,7 @@ BEGIN
   ) AS d;
 
   IF call_ats IS NOT NULL AND public.rate_limit_clock() - clock > 250000 THEN
-    -- Another transaction held a row for long: the times that the calls were made for have passed.
+    -- Another transaction locked a row for long, so the times in call_ats have passed.
     RAISE EXCEPTION 'could not claim jobs in time'
       USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
   END IF;
@@ -123,7 +123,7 @@ BEGIN
       ELSE a.ready_at
     END,
     a.id, s.item,
-    -- It was refused before: other jobs take the tokens that it waits for. Or another job has paid ahead.
+    -- The job was denied before, because other jobs take the tokens that it waits for. Or another job has paid ahead.
     a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job OR s.balance < 0),
     greatest(call_ats[a.call], public.rate_limit_clock())
   FROM (
@@ -131,7 +131,7 @@ BEGIN
       c.call, c.ids, c.admitted, c.admitted < cardinality(c.ids) AS is_refused, j.id, j.limit_names, j.counts,
       g AS job_group,
       sum(cardinality(j.counts)) OVER (ORDER BY c.call) - cardinality(j.counts) AS items_before,
-      -- A bucket may be ahead of the clock, because another claim took from it ahead. This claim then takes at that time.
+      -- A bucket's time may be ahead of the clock, because another claim took tokens as of a later time. Then use that time.
       greatest(j.run_at, rate_limit_ask_to_start.clock, g.not_before, j.paid_until, b.at) AS at,
       coalesce(call_ats[c.call], public.rate_limit_clock()) + call_waits[c.call] AS ready_at
     FROM (

@@ -1,7 +1,7 @@
 -- rate_limit_asked(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[])
--- SHA-256: 93c476ae58e2675a2a247fe18cbd2e5bf080c056feed732bcc35878369b45f33
+-- SHA-256: a9097cb97494b5a2a8f4fbdbef102aca663a73217d057efbe38f5f10104a75c5
 
--- Returns the buckets of a batch with what is asked of each in all, and its limit; only those that are valid. Inlined.
+-- Returns the valid buckets of a batch, each with its limit and the tokens that the batch needs from it. Inlined.
 CREATE OR REPLACE FUNCTION public.rate_limit_asked(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
@@ -18,13 +18,13 @@ AS $function$
       limit_periods[l.nth] AS period, coalesce(limit_capacities[l.nth], limit_rates[l.nth]) AS capacity,
       public.rate_limit_grid(limit_kinds[l.nth], limit_starts[l.nth], limit_periods[l.nth], u.name, u.key) AS phase,
       coalesce(limit_resolutions[l.nth], 1) AS resolution
-    -- The sub-select hides from the planner how many there are, or it would make a new plan for each few.
+    -- The sub-select hides the number of buckets from the planner, which would otherwise make a new plan for each small number.
     FROM unnest((SELECT bucket_names), bucket_keys, bucket_limits, bucket_amounts)
       WITH ORDINALITY AS u (name, key, nth_limit, amount, nth)
     CROSS JOIN LATERAL (SELECT coalesce(u.nth_limit, 1) AS nth) AS l
-    OFFSET 0 -- Nothing is computed twice.
+    OFFSET 0 -- So that the planner does not compute an expression twice.
   ) AS a
   WHERE a.rate BETWEEN 1e-100 AND 1e100 AND a.period BETWEEN 1 AND 3155760000000000 AND a.capacity BETWEEN 0 AND 1e100
     AND a.resolution BETWEEN 1 AND 1000 AND (a.amount = 0 OR a.amount BETWEEN 1e-100 AND a.capacity)
 $function$;
-COMMENT ON FUNCTION public.rate_limit_asked IS 'Returns the buckets of a batch with what is asked of each; inlined.';
+COMMENT ON FUNCTION public.rate_limit_asked IS 'Returns the buckets of a batch with the tokens that it needs from each; inlined.';

@@ -1,10 +1,10 @@
 -- rate_limit_bucket_rows(text, text, integer, boolean, boolean)
 -- SHA-256: ae68e2a845e715974da586096a3ffb524a9dea52ab148264c0fca99077fcc187
 
--- Returns the rows of a bucket, that of shard 0 first, which says how many there are; or of so many `shards`, if it has
--- fewer. `locks`: each
--- is locked, in this order. Only a transaction that has locked the row of shard 0 adds or removes others. A row that may not be
--- waited for, because the caller has locked rows that come after it, is an error if another transaction has locked it.
+-- Returns the rows of a bucket, that of shard 0 first. The rows store how many there are; at least `shards` rows are looked
+-- up. With `locks`, each row is locked, in this order. Only a transaction that has locked the row of shard 0 adds or removes
+-- other rows. Without `may_wait`, because the caller has locked rows that come later in the order, a row that another
+-- transaction has locked is an error.
 CREATE OR REPLACE FUNCTION public.rate_limit_bucket_rows(
   bucket_name text, bucket_key text, shards integer, locks boolean, may_wait boolean
 ) RETURNS public.rate_limits[] LANGUAGE plpgsql VOLATILE
@@ -51,4 +51,4 @@ BEGIN
   RETURN found_rows;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_bucket_rows IS 'Returns the rows of a bucket, and locks them if asked to.';
+COMMENT ON FUNCTION public.rate_limit_bucket_rows IS 'Returns the rows of a bucket, and optionally locks them.';

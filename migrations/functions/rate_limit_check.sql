@@ -1,7 +1,7 @@
 -- rate_limit_check(text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
 -- SHA-256: fe1fe377da3c88444a6d6d55f512bf47519a26af680637459017ab3f1c61d807
 
--- Decides like rate_limit and writes nothing.
+-- Decides like rate_limit, and writes nothing.
 CREATE OR REPLACE FUNCTION public.rate_limit_check(
   name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
   count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,

@@ -1,37 +1,39 @@
 -- rate_limit_claim(text, text, integer, bigint, bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: ef3752e8a1e200fc65776e3f8cef200c6627eb98c10df3abf2c9b9419df513ca
+-- SHA-256: 4594bbe05c6eefe5ca9a649e5aff26e45169148e3820203c896e3b41ab032f51
 
--- Starts due jobs of a queue: never before their run_at, and never more of a group than its limits allow by the time at
--- which they start. Runs in a READ COMMITTED transaction of its own.
+-- Starts due jobs of a queue. No job starts before its run_at, and no group starts more jobs than its limits allow by the time
+-- at which they start. Runs in its own READ COMMITTED transaction.
 --
--- A reservation sets the time at which a job may run if everything goes well. If workers are late, a job failed or its
--- worker died, jobs start at other times; so each start also takes its tokens, from a second bucket of the same limit, with
--- '/started' added to its name. A job that is on time finds its tokens there. Otherwise it waits in the line of its group (it
--- is available) until the tokens are there, and the group with it: jobs in line start in order, and are not looked at before.
+-- A reservation sets the time at which a job may run if everything goes well. Jobs start later if workers are late, a job
+-- failed or its worker died. So each start also takes its tokens, from a second bucket of the same limit, with '/started'
+-- added to its name. A job that is on time finds its tokens there. Otherwise it gets the state `available`: it waits in the
+-- line of its group until the tokens are available. Its group waits, too: jobs in a line start in order, and are not read
+-- before then.
 --
--- Groups may share such a bucket. So that no job starves behind others, a job that is refused a second time pays ahead: it
--- takes its tokens, and the bucket owes them until the job's moment (paid_until). Only one job pays ahead from a bucket: a
--- bucket that owes refuses all others, and their groups look again right after that moment. At its moment the job gets its
--- payment back and asks again, before all others. So a payment never lets more start than the rate, however late the worker
--- is; and if anything was taken from the bucket since that moment, the payment has expired. A job of several limits pays for
--- the limit that it waits for longest, and keeps no other job from the tokens of the others.
+-- Groups may share such a bucket. To avoid starvation, a job that is denied a second time pays ahead: it takes its tokens,
+-- and the bucket is in debt until the job's time (paid_until). Only one job at a time pays ahead from a bucket. A bucket in
+-- debt denies all other jobs; their groups are claimed again right after that time. At its time the job gets its payment back
+-- and asks again, before all others. So a payment never lets more jobs start than the rate allows, however late the worker
+-- is. If anything was taken from the bucket since that time, the payment has expired. A job with several limits pays ahead
+-- for the limit that it waits for longest, and other jobs can still take the tokens of its other limits.
 --
--- The claim is one statement that commits on its own, with a result that is small enough for any buffer: a worker that is
--- stopped or cut off keeps no row locked. It reads the payloads afterwards (rate_limit_claimed_jobs).
+-- The claim is one statement that commits on its own, with a result that fits into any buffer: a worker that is paused or
+-- disconnected keeps no row locked. The worker reads the payloads afterwards (rate_limit_claimed_jobs).
 --
 --   most      the most jobs to start
---   ahead     jobs that are to start within so many microseconds are claimed, too; the worker waits for their moments, and so
---             is not late for each by as long as claiming takes
---   lease     in microseconds; a job whose lease runs out is run again
---   sleep     a worker that gets fewer jobs than `most` counts as asleep afterwards, for so many microseconds
+--   ahead     in microseconds; jobs that start within this time are claimed, too. The worker waits for their times, so that the
+--             time that claiming takes does not delay each of them
+--   lease     in microseconds; a job runs again when its lease has expired
+--   sleep     in microseconds; a worker that gets fewer jobs than `most` counts as asleep for so long
 --   limit_*   all limits that the worker knows; jobs with other limits are left alone
---   results   the jobs, in the order in which they start, in so many microseconds (job_start_in), and a last row without a
---             job: next_in, the microseconds until there may be something to do (NULL: nothing is known to come); lapsed:
---             some leases have run out; look_again: claim again before sleeping, because jobs may have come before this
---             worker counted as asleep, or are behind jobs that had to be put in line
+--   results   the jobs, in the order in which they start, with the microseconds until each start (job_start_in), and a last row
+--             without a job. In that row, next_in is the time in microseconds until there may be something to do (NULL:
+--             nothing is known to come); lapsed means that some leases have expired; look_again means to claim again before
+--             sleeping, because jobs may have arrived before this worker counted as asleep, or may be behind jobs that were
+--             put in line
 --
--- The claim that has locked a group's row starts its jobs, in the order of (priority, run_at, id). Other claims leave locked
--- groups alone.
+-- The claim that has locked a group's row starts the group's jobs, in the order of (priority, run_at, id). Other claims skip
+-- locked groups.
 CREATE OR REPLACE FUNCTION public.rate_limit_claim(
   queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
@@ -73,7 +75,7 @@ BEGIN
       USING ERRCODE = 'invalid_transaction_state', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
   END IF;
 
-  -- Taking payments back is a claim of its own.
+  -- A claim that takes payments back does nothing else.
   IF public.rate_limit_unpay_cancelled(
     queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
   THEN

@@ -1,7 +1,7 @@
 -- rate_limit_claimed(bigint[], integer[])
 -- SHA-256: 3a9b4aa30d2e69d60b24b683fab82eb26b01fabddca2926b543c1f3fd4d0cd52
 
--- The same for workers of earlier releases, which know fewer columns.
+-- Returns claimed jobs like rate_limit_claimed_jobs, for workers of earlier releases, which know fewer columns.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed(job_ids bigint[], job_starts integer[]) RETURNS TABLE (
   job_id bigint,
   job_key text,

@@ -1,7 +1,7 @@
 -- rate_limit_claimed_jobs(bigint[], integer[])
 -- SHA-256: 09886b51d6a045eeecdc167fdcf10e7652088554971f2c0f92a8e35793ccc10a
 
--- The jobs that a worker has claimed, without those that were started again since.
+-- Returns the jobs that a worker has claimed, except those that were started again since.
 CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[]) RETURNS SETOF public.rate_limit_jobs
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -15,4 +15,4 @@ BEGIN
   WHERE j.state = 'running';
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'The rows of jobs that were just claimed.';
+COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'Returns the rows of jobs that were just claimed.';

@@ -1,7 +1,8 @@
 -- rate_limit_correct(text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
 -- SHA-256: 930cf876038c39372daeb412d2b70fcd17d4c7521703e558a1fd7a3db89b6b89
 
--- Corrects the bucket that was reserved from: charges what is above 0, gives back what is below, if the limit is known.
+-- Corrects the bucket that a job reserved from: charges an amount above 0, and returns an amount below 0. Does nothing if the
+-- limit is not known.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct(
   name text, key text, amount double precision, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]

@@ -1,8 +1,8 @@
 -- rate_limit_correct_started(text[], text[], double precision[], double precision[], bigint[], text[], text[], double precision[], bigint[], double precision[], bigint[])
 -- SHA-256: be9cacf170115838d2fb4f27bf825319508db2a0e568b035f05fd1886ecba528
 
--- Corrects the buckets in which starts of jobs are counted: charges amounts above 0, and gives back amounts below 0. Items of
--- limits that are not known are left out. `counts` are the counts that the jobs ask for; `ats` replaces the clock, unless NULL.
+-- Corrects the buckets in which starts of jobs are counted: charges amounts above 0, and returns amounts below 0. Items of
+-- unknown limits are left out. `counts` are the counts of the jobs; `ats` replaces the clock, unless NULL.
 CREATE OR REPLACE FUNCTION public.rate_limit_correct_started(
   names text[], bucket_keys text[], counts double precision[], amounts double precision[], ats bigint[], limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],

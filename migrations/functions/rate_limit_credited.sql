@@ -1,7 +1,7 @@
 -- rate_limit_credited(text, rate_limits, double precision, double precision)
 -- SHA-256: 59213e996bfc98496524a3dbb9e49b0a73debe85a2bd161f593627933d7ec144
 
--- Returns a row as of `now` with `count` tokens given back.
+-- Returns a row with `count` tokens returned to it. The row has to be up to date.
 CREATE OR REPLACE FUNCTION public.rate_limit_credited(
   kind text, bucket public.rate_limits, count double precision, capacity double precision
 ) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
@@ -14,4 +14,4 @@ BEGIN
   RETURN bucket;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_credited IS 'Returns a row with tokens given back.';
+COMMENT ON FUNCTION public.rate_limit_credited IS 'Returns a row with tokens returned to it.';

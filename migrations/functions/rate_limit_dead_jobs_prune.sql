@@ -1,8 +1,8 @@
 -- rate_limit_dead_jobs_prune(text, bigint, integer)
 -- SHA-256: 967b76c4a29da125d212aa7ed62169508f655cf3f923c32389a4d1af163ea4a2
 
--- Removes jobs of a queue (of all queues, if it is NULL) that have been dead for so many microseconds: at most so many, the
--- oldest first, without waiting for a lock. Returns how many it has removed.
+-- Deletes up to `most` jobs of a queue (of all queues, if it is NULL) that have been dead for `dead_for` microseconds, the
+-- oldest first, without waiting for locks. Returns how many it deleted.
 CREATE OR REPLACE FUNCTION public.rate_limit_dead_jobs_prune(queue_name text, dead_for bigint, most integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off

@@ -1,27 +1,29 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: a081e305825140ec0c53b4b6f0744f560193905dcd78e3ab24d9ad6f9068fb63
+-- SHA-256: da0373690899d7ad44556bd8db9ac58fc742e7cbc4703f0231692fd667f244e4
 
--- The one place where calls on several buckets are decided one by one: in a caller's transaction, alone, in batches, replayed, from
--- psql.
+-- Decides calls on several buckets one by one. Every path uses it: calls in a caller's transaction, lone calls, batches,
+-- replay, psql.
 --
--- A call is an all-or-nothing group of items; an item asks one limit for a count of tokens from one bucket (name, key).
--- Calls are decided in the order given; each sees what the calls before it took.
+-- A call is an all-or-nothing group of items. An item takes a count of tokens from one bucket (name, key) under one limit.
+-- Calls are decided in the order given; each sees what earlier calls took.
 --
---   limit_*         one element a limit; NULL stands for an option that is not set, and for a whole array of them
---   bucket_*        one element a bucket, no bucket twice, in any order
---   item_*          one element an item: the index of its bucket and of its limit, and the count. NULL: the i-th item asks the
---                   i-th bucket, the first limit, for 1
+--   limit_*         one element for each limit; NULL: the option is not set; a NULL array: it is not set for any limit
+--   bucket_*        one element for each bucket, no bucket twice, in any order
+--   item_*          one element for each item: the index of its bucket, the index of its limit, and the count. NULL: the i-th
+--                   item uses the i-th bucket, the first limit, and the count 1
 --   call_ops        limit | check | credit | charge | reset; NULL: limit
---   call_reserves   whether a call may take tokens before they have flowed in; NULL: none may
+--   call_reserves   whether a call may take tokens before they have arrived; NULL: none may
 --   call_sizes      the number of items of each call; NULL: one each. A call names a bucket once
---   call_times      how often a call is made, one time right after the other; NULL: once. Only for `limit` of one item, without
---                   a reservation
---   call_ats        the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's
---   holds_rows      the caller has locked a row of a sharded bucket already, so that no other one of it may be waited for
+--   call_times      how many times in a row each call is made; NULL: once. Only for `limit` of one item, without a reservation
+--   call_ats        the clock for each call, in microseconds since the Unix epoch (1800 to 2199); NULL: the database's clock
+--   holds_rows      the caller has already locked a row of a sharded bucket, so this must not wait for its other rows
 --
--- Results: call_admitted: how many times each call was allowed; NULL: all of them. call_waits: in microseconds, NULL where there is
--- none; for an allowed call that of a reservation, for a refused one the time after which it would be allowed. item_refused; NULL:
--- none. item_values: the balances after the call; an estimate for a sharded bucket of which only two rows were read.
+-- Results:
+--   call_admitted   how many times each call was allowed; NULL: all of them
+--   call_waits      in microseconds, NULL if there is none. Allowed call: the wait of its reservation. Denied call: the time
+--                   until it would be allowed
+--   item_refused    whether each item was denied; NULL: none was
+--   item_values     the balances after the call; an estimate for a sharded bucket of which only two rows were read
 CREATE OR REPLACE FUNCTION public.rate_limit_decide(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
@@ -51,7 +53,7 @@ BEGIN
     RAISE EXCEPTION 'the arrays for % buckets, % items and % calls differ in length', buckets, items, calls
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element each, or NULL for the whole array.';
   END IF;
-  -- Rows are taken in one order.
+  -- Rows are locked in one order.
   FOR b IN 2 .. buckets LOOP
     IF (bucket_names[b] COLLATE "C", bucket_keys[b] COLLATE "C") <= (bucket_names[b - 1], bucket_keys[b - 1]) THEN
       SELECT array_agg(u.nth ORDER BY u.name COLLATE "C", u.key COLLATE "C")

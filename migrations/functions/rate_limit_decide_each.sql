@@ -1,16 +1,16 @@
 -- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: 5ef0a2e698730d92231d430be80546ab4e4e79a0c5650ed00288a5831af717d2
+-- SHA-256: 1dd126c416769215a24cfe829f40b13e5d8810800aa09ef7b6347e513ae31474
 
--- Decides calls row by row: it reads the rows without locking them, decides, and writes each row that is to change if it has not
--- changed since. So a denial locks nothing and writes nothing. Arguments and results are those of rate_limit_decide; the buckets
--- are listed in the global order.
+-- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
+-- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
+-- rate_limit_decide; the buckets are listed in the global order.
 --
--- Under REPEATABLE READ and SERIALIZABLE a row that has changed makes the write fail (40001). Under READ COMMITTED the write does
--- not match; then that row and all after it that are to change are locked, and the calls that were allowed are decided again.
+-- Under REPEATABLE READ and SERIALIZABLE the write of a changed row fails (40001). Under READ COMMITTED the write matches no
+-- row. Then this function locks that row and all later rows to be written, and decides the allowed calls again.
 --
--- All transactions take rows in one order, or two of them could wait for each other in a circle: new rows first, then existing
--- ones, each by (name, key, shard) in bytes. A transaction that has existing rows inserts no more, but the other rows of a bucket
--- whose row of shard 0 it has. An error is never caught: after a caught 40001 the transaction could commit a decision that rests
+-- To avoid deadlocks, all transactions lock rows in one order: new rows first, then existing ones, each by (name, key, shard)
+-- in bytes. A transaction that has locked existing rows inserts no new rows, except further shards of a bucket if it has
+-- locked the bucket's shard 0. An error is never caught: after a caught 40001 the transaction could commit a decision based
 -- on a stale row.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
@@ -25,17 +25,17 @@ AS $function$
 DECLARE
   buckets CONSTANT integer := cardinality(bucket_names);
   before public.rate_limits[] := array_fill(CAST(NULL AS public.rate_limits), ARRAY[buckets]);
-  is_written boolean[] := array_fill(false, ARRAY[buckets]); -- the table has another row than `before`
+  is_written boolean[] := array_fill(false, ARRAY[buckets]); -- the row in the table differs from `before`
   is_locked boolean[] := is_written;
-  was_locked boolean[]; -- when the calls were decided
-  parts integer[]; -- `before` is one of so many rows of its bucket
-  beyond double precision[]; -- what the others are thought to hold
-  shares public.rate_limits[]; -- the rows that `before` stands for, of all buckets for which it stands for several
+  was_locked boolean[]; -- `is_locked` when the calls were decided
+  parts integer[]; -- the number of rows of the bucket, if `before` is one of them
+  beyond double precision[]; -- the estimated tokens in the bucket's other rows
+  shares public.rate_limits[]; -- the rows that were gathered into `before`, for all sharded buckets
   first_shares integer[];
   last_shares integer[];
   limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
-  amounts double precision[]; -- what is asked of each bucket, if it is only taken
-  locks boolean := false; -- rows are locked as they are read
+  amounts double precision[]; -- the tokens needed from each bucket, if calls only take tokens
+  locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
   clock bigint;
   decided record;
@@ -68,14 +68,14 @@ BEGIN
       last_shares[b] := cardinality(shares);
       is_read[b] := true;
       is_locked[b] := is_locked[b] OR (locks AND (before[b]).ts IS NOT NULL);
-      IF locks AND NOT is_locked[b] AND true = ANY (is_locked) THEN -- It was deleted, and new rows come before existing ones.
+      IF locks AND NOT is_locked[b] AND true = ANY (is_locked) THEN -- The row was deleted, and new rows must be locked first.
         RAISE EXCEPTION 'could not serialize access to a bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
     END LOOP;
 
-    -- The clock is read after the locks: a waiter must not decide as of the time at which it began to wait. A session's first
-    -- decision takes long, and is repeated.
+    -- Read the clock after locking: a call that waited must not decide as of the time at which it began to wait. The first
+    -- decision of a session is slow, and is repeated.
     FOR try IN 1 .. 2 LOOP
       clock := public.rate_limit_clock();
       decided := public.rate_limit_decide_rows(
@@ -87,7 +87,7 @@ BEGIN
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
         AND (decided.item_refused[item] OR decided.item_values[item] < -1e-9)
-      THEN -- One row of several can allow a call, and only all of them together can deny it.
+      THEN -- One row can allow a call, but denying it needs all rows.
         is_read[coalesce(item_buckets[item], item)] := false;
         amounts[coalesce(item_buckets[item], item)] := NULL;
         parts[coalesce(item_buckets[item], item)] := NULL;
@@ -101,7 +101,7 @@ BEGIN
     item_refused := decided.item_refused;
     item_values := decided.item_values;
 
-    -- New rows, before any that exists.
+    -- Insert new rows before locking existing ones.
     was_locked := is_locked;
     bucket_in_doubt := NULL;
     FOR b IN 1 .. buckets LOOP
@@ -125,7 +125,7 @@ BEGIN
       END IF;
     END LOOP;
 
-    -- Existing rows, unless they have changed since.
+    -- Write existing rows, unless they have changed since.
     FOR b IN 1 .. buckets LOOP
       EXIT WHEN bucket_in_doubt IS NOT NULL;
       CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b];
@@ -137,8 +137,8 @@ BEGIN
       END IF;
     END LOOP;
     IF bucket_in_doubt IS NULL THEN
-      -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the
-      -- tokens that have flowed in since twice, so it is made again. All rows are locked now.
+      -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before
+      -- that wait would count the refill since then twice, so it is made again. All rows are locked now.
       EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
         OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
     END IF;
@@ -148,7 +148,7 @@ BEGIN
     END LOOP;
   END LOOP;
 
-  -- The rows that were locked when the calls were decided.
+  -- Write the rows that were already locked when the calls were decided.
   FOR b IN 1 .. buckets LOOP
     CONTINUE WHEN was_locked[b] IS NOT TRUE OR NOT (changed[b] OR is_written[b]);
     bucket := CASE WHEN changed[b] THEN after[b] ELSE before[b] END;

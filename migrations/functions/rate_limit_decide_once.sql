@@ -1,9 +1,9 @@
 -- rate_limit_decide_once(text, bigint, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text, boolean)
--- SHA-256: e3881c5aa79aba229082ec3553c4cf8de078a72a1d92fd3341bd5cb2d69bff29
+-- SHA-256: ce280eb21b50e85beed71c5c311fea92a73bec9f398d6a685e62b00d5c5ca5e2
 
--- Decides one call like rate_limit_decide, and writes down what it has taken under the caller's idempotency key, for `keep`
--- microseconds: whoever comes with the same key takes nothing and gets that answer. Outcomes: `decided`; `repeated`; and
--- `mismatched`, nothing else, if the key was used for another call. A refusal takes nothing and is not written down.
+-- Decides one call like rate_limit_decide, and stores its answer under the caller's idempotency key for `keep` microseconds.
+-- A later call with the same key takes nothing and returns the stored answer. The outcome is `decided`, `repeated`, or
+-- `mismatched` (without an answer) if the key was used for a different call. A denial takes nothing and is not stored.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
   idempotency_key text, keep bigint, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
@@ -12,11 +12,11 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
   OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
-SET enable_sort = on SET jit = off SET extra_float_digits = 3 -- The hash of what was asked is the same for every client.
+SET enable_sort = on SET jit = off SET extra_float_digits = 3 -- So that the hash of a call is the same for every client.
 AS $function$
 #variable_conflict use_variable
 DECLARE
-  -- The limits are left out: they may be changed between a call and its repetition.
+  -- The hash leaves out the limits: they may change between a call and its repetition.
   asked CONSTANT bigint := hashtextextended(
     ROW(call_op, call_reserve, bucket_names, bucket_keys, item_buckets, item_counts)::text COLLATE "C", 0
   );
@@ -40,14 +40,14 @@ BEGIN
       END IF;
       outcome := 'repeated';
       call_admitted := ARRAY[1];
-      -- The moment of a reservation stays; the wait for it gets shorter.
+      -- The time of a reservation stays the same; the wait for it gets shorter.
       call_waits := ARRAY[CASE WHEN answer.ready_at IS NOT NULL THEN greatest(answer.ready_at - clock, 0) END];
       item_refused := array_fill(false, ARRAY[cardinality(answer.item_values)]);
       item_values := answer.item_values;
       RETURN;
     END IF;
     IF outcome = 'decided' THEN
-      RETURN; -- It was refused.
+      RETURN; -- The call was denied.
     END IF;
 
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
@@ -59,15 +59,15 @@ BEGIN
     ) AS d;
     outcome := 'decided';
     EXIT WHEN coalesce(call_admitted[1], 1) = 1;
-    -- Under READ COMMITTED it may have waited for the very one who came with this key before, and took the last tokens: so
-    -- whoever is refused looks once more.
+    -- Under READ COMMITTED this may have waited for an earlier call with the same key, which took the last tokens. So after a
+    -- denial, look for a stored answer once more.
   END LOOP;
-  IF answer.expires_at IS NOT NULL THEN -- It has expired.
+  IF answer.expires_at IS NOT NULL THEN -- The stored answer has expired.
     DELETE FROM public.rate_limit_answers AS a
     WHERE a.idempotency_key = rate_limit_decide_once.idempotency_key AND a.expires_at = answer.expires_at;
   END IF;
-  -- Tokens first, then the answer, in every transaction: whoever takes the same key at the same time waits here, or for
-  -- the tokens, and then begins anew to find the answer.
+  -- Every transaction takes the tokens first and then writes the answer. A concurrent call with the same key waits here, or for
+  -- the tokens; its transaction is then retried and finds the answer.
   clock := public.rate_limit_clock();
   INSERT INTO public.rate_limit_answers (idempotency_key, asked, ready_at, item_values, expires_at)
   VALUES (rate_limit_decide_once.idempotency_key, asked, clock + call_waits[1], item_values, clock + keep)
@@ -79,4 +79,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_decide_once IS
-  'Decides a call like rate_limit_decide, and returns the first answer again for the same idempotency key.';
+  'Decides a call like rate_limit_decide, and returns the stored answer for a repeated idempotency key.';

@@ -1,21 +1,22 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: f60cf8ac816403a1657a053683ce54e0686f27d324a8fd664302517c401f8a80
+-- SHA-256: 395b5ecbe1a8c25e36c8e0fd8ae9edf2a1b80c7ae0687e7f3055eef54bcd4ad0
 
--- Decides one call on one bucket, made `times` times. Arguments and their meaning are those of rate_limit_decide, which decides what
--- one row is not enough for.
+-- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
+-- whatever one row cannot decide.
 --
--- Returns {admitted, wait, value, waited}: how many of the times were allowed; the wait in microseconds, of a reservation or of a
--- denial; the balance after; and for how many microseconds the call waited for the row, NULL if that is not known. One array,
--- because that is quicker than a row.
+-- Returns {admitted, wait, value, waited}: how many of the times were allowed; the wait in microseconds, of a reservation or
+-- of a denial; the balance after the call; and how many microseconds the call waited for the row, NULL if that is not known.
+-- It returns one array because that is faster than a row.
 --
--- Most calls find enough: one UPDATE takes it, and has expressions of one kind, because setting up those of all takes longer than
--- all else. Otherwise, and for kinds without one, the row is read, decided on, and written if it has not changed since, so that a
--- denial writes nothing and locks nothing. Under REPEATABLE READ and SERIALIZABLE a row that has changed makes
--- either UPDATE fail (40001). Under READ COMMITTED the first does not match a row for which it has waited; then it is locked, and
--- decided on as it is. Where the second does not match, rate_limit_decide goes on.
+-- In most calls the bucket has enough tokens, and one UPDATE takes them. The UPDATE has the expressions of one kind only,
+-- because setting up those of all kinds takes longer than all the rest. Otherwise the row is read and decided on, and written
+-- if it has not changed since, so that a denial writes nothing and locks nothing. Under REPEATABLE READ and SERIALIZABLE,
+-- either write of a changed row fails (40001). Under READ COMMITTED, the first UPDATE does not match a row for which it has
+-- waited; then the row is locked, and decided on as it is. If the second write does not match, rate_limit_decide takes over.
 --
--- Rows are looked up by a backward scan of the index, because the newest version is at its end: while some transaction holds an old
--- snapshot, versions pile up, and a forward scan would visit all of them. The UPDATE takes the row by its ctid for the same reason.
+-- Rows are looked up by a backward scan of the index, because the newest version is at its end: while a transaction holds an
+-- old snapshot, versions pile up, and a forward scan would visit all of them. For the same reason the UPDATE selects the row
+-- by its ctid.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_one(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision,
   max_reserved double precision, start bigint, resolution integer, shards integer, count double precision, times integer,
@@ -27,20 +28,20 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   amount CONSTANT double precision := count * times;
-  share_rate CONSTANT double precision := rate / nullif(shards, 0); -- of a row
+  share_rate CONSTANT double precision := rate / nullif(shards, 0); -- of one row
   share_capacity CONSTANT double precision := capacity / nullif(shards, 0);
   now bigint;
   waited bigint;
   phase bigint;
   part integer := 0; -- the shard
-  beyond double precision := 0; -- what the other rows are thought to hold
+  beyond double precision := 0; -- the estimated tokens in the other rows
   balance double precision;
   before public.rate_limits;
   after public.rate_limits;
-  is_new boolean; -- there is no row; NULL if there are several, or none was read
+  is_new boolean; -- whether the bucket has no row; NULL: it has several, or none was read
   is_written boolean;
-  has_waited boolean; -- an UPDATE took so long that it may have waited for a row, and locked it
-  may_hold boolean := false; -- this has happened
+  has_waited boolean; -- an UPDATE was so slow that it may have waited for a row, and locked it
+  may_hold boolean := false; -- `has_waited` was true in an attempt
   decided record;
 BEGIN
   IF coalesce(
@@ -59,7 +60,8 @@ BEGIN
       part := (decided.bucket).shard;
       beyond := decided.beyond;
     END IF;
-    -- A row for which this has waited is locked now, and likely to be taken the next time. A session's first decision takes long.
+    -- If an attempt waited for the row, the row is locked now, and the next attempt likely succeeds. A session's first one is
+    -- slow.
     FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
       IF reserves THEN
@@ -152,8 +154,8 @@ BEGIN
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;
       IF waited > 2000 THEN
-        -- Another transaction had locked the row, and left it as it was. A decision as of a moment before the wait would count the
-        -- tokens that have flowed in since twice, so it is made again.
+        -- Another transaction may have locked the row without changing it. A decision as of a time before that wait would count
+        -- the refill since then twice, so it is made again.
         balance := public.rate_limit_retake(
           bucket_name, bucket_key, part, kind, share_rate, period, share_capacity, phase, resolution, amount, amount, now + waited);
       END IF;
@@ -183,7 +185,7 @@ BEGIN
       END IF;
     END IF;
   END IF;
-  -- An assignment, because the server logs the text of a SELECT that fails. A row of several may be locked by now.
+  -- This is an assignment because the server logs the text of a failing SELECT. A row of a sharded bucket may be locked by now.
   decided := public.rate_limit_decide(
     ARRAY[kind], ARRAY[rate], ARRAY[period], ARRAY[capacity], ARRAY[max_reserved], ARRAY[start], ARRAY[resolution],
     CASE WHEN shards <> 1 THEN ARRAY[shards] END, ARRAY[bucket_name], ARRAY[bucket_key], ARRAY[1], NULL, ARRAY[count], NULL,

@@ -1,13 +1,13 @@
 -- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: 35b327775ea115ce382ec573851ebed5bbcc29b2beb4bcd619535fd7322c5ba1
+-- SHA-256: 3e62730128725117bb8a7963a33e8bfa2d43d7a831bd2af8ebea0dd765670bc3
 
--- Decides calls on rows in memory, without a look at any table: in the order given, each call sees what those before it took.
+-- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
 --
---   buckets        one row a bucket, without `ts` where there is none; the rows after the calls
---   parts          of how many rows of its bucket each is one; NULL: of one, all
---   clock          the time for calls without one of their own
---   changed        which buckets are to be written; without `ts` the row is to be deleted
+--   buckets        one row for each bucket, without `ts` if the bucket has no row; as a result, the rows after the calls
+--   parts          the number of rows of each bucket, if its row is one of several; NULL: each row is a whole bucket
+--   clock          the time for calls without an element in call_ats
+--   changed        the buckets to write; a row without `ts` is to be deleted
 --   call_admitted  a call with 0 here was denied before, and stays denied
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_rows(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
@@ -24,15 +24,15 @@ DECLARE
   first_item integer;
   last_item integer := 0;
   op text;
-  times integer; -- how often the call is still to be decided
-  at_once integer; -- and how many of these in one step
+  times integer; -- how many times the call is still to be decided
+  at_once integer; -- how many of these to decide in one step
   refused boolean;
   b integer;
   l integer;
   p integer;
   decided record;
   after public.rate_limits[]; -- the rows of the items, if the call is allowed
-  before double precision[]; -- and what is left if it is not
+  before double precision[]; -- the balances of the items before the call
 BEGIN
   FOR nth IN 1 .. calls LOOP
     first_item := last_item + 1;
@@ -47,7 +47,8 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Only "limit" of one item, without reserving, can.';
     END IF;
     call_admitted[nth] := 0;
-    -- A call that is made several times is checked once, for the balance; then as many as it covers are taken in one step.
+    -- A call that is made several times is first checked, to get the balance. Then one step takes as many as the balance
+    -- covers.
     at_once := CASE WHEN times > 1 THEN 0 ELSE 1 END;
     LOOP
       refused := false;
@@ -69,7 +70,7 @@ BEGIN
           limit_max_reserved[l] / p,
           public.rate_limit_grid(limit_kinds[l], limit_starts[l], limit_periods[l], (buckets[b]).name, (buckets[b]).key),
           coalesce(limit_resolutions[l], 1));
-        -- An allowed call returns its longest wait, a denied one the longest wait of the items that refused.
+        -- An allowed call returns its longest wait, a denied one the longest wait of its denied items.
         IF decided.is_allowed = NOT refused THEN
           call_waits[nth] := greatest(call_waits[nth], decided.wait);
         ELSIF NOT decided.is_allowed THEN

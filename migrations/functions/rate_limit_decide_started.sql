@@ -1,14 +1,14 @@
 -- rate_limit_decide_started(text[], text[], double precision[], integer[], double precision[], double precision[], text[], boolean[], integer[], integer[], bigint[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 315cc30fd41132b842cfbd4c9875f826d0f857d5477eb35841f9472a9630eaa7
+-- SHA-256: b7235cc2fb5e0573ed491f7f4de908d9254103a293257e3faafe82bf18c76159
 
 -- Decides calls on the buckets in which starts of jobs are counted. Such a bucket has the key of the bucket that the job
--- reserved from, and its name with '/started' added. It can hold as much as one job asks for and as much as one window
--- grants: otherwise some jobs could never start on time.
+-- reserved from, and its name with '/started' added. Its capacity is at least the count of one job and the grant of one window:
+-- otherwise some jobs could never start on time.
 --
---   item_names, item_keys, item_counts  one element an item: the limit and the key that the job reserved from, and its count
---   item_limits        the place of the item's limit in limit_*
---   item_amounts       the tokens that the call asks for; NULL: the counts
---   item_max_reserved  how many tokens the bucket may owe after the item; NULL: without a bound
+--   item_names, item_keys, item_counts  one element for each item: the limit and key that the job reserved from, and its count
+--   item_limits        the index of the item's limit in limit_*
+--   item_amounts       the tokens that the call takes; NULL: the counts
+--   item_max_reserved  how many tokens the bucket may owe after the item; NULL: no bound
 --   call_*             as for rate_limit_decide; call_sizes may not be NULL
 --   results            as of rate_limit_decide
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_started(
@@ -46,7 +46,7 @@ BEGIN
       array_agg(i.key ORDER BY i.nth) FILTER (WHERE i.nth = i.first_nth) AS bucket_keys,
       array_agg(i.nth_bucket ORDER BY i.nth) AS buckets,
       array_agg(i.nth::integer ORDER BY i.nth) AS limits,
-      -- A bucket for each item and an item for each call: NULL says so, and is faster.
+      -- With one bucket for each item and one item for each call, pass NULL instead: it is faster.
       max(i.nth_bucket) = items AND cardinality(call_sizes) = items AS is_plain
     FROM (
       SELECT i.*, limit_kinds[i.nth_limit] AS kind, dense_rank() OVER (ORDER BY i.first_nth)::integer AS nth_bucket

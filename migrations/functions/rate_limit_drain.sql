@@ -1,9 +1,9 @@
 -- rate_limit_drain(rate_limits[], rate_limits, rate_limits, text, double precision, bigint, double precision, bigint, integer)
--- SHA-256: 3d5271280f1d97f8d3494348c0e1df822c31a7dbb070a2240dfd694a56d4194c
+-- SHA-256: 4f60027092af73839332dc5cbf42b98290f90317f3bb325892510dc5df6baf03
 
--- Takes what `after` has less than `before` from the fullest rows of a bucket, so that few are written and few tokens are broken.
--- Returns whether that was possible: nothing else may have changed, and the rows must hold what `before` holds together. The
--- caller has locked the rows, which are `shares`; the limit is that of the whole bucket.
+-- Takes the difference between `before` and `after` from the fullest rows of a bucket, so that it writes few rows and splits
+-- few tokens. Returns whether that was possible: nothing else may have changed, and the rows together must hold the balance
+-- of `before`. The caller has locked the rows, which are `shares`. The limit is that of the whole bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_drain(
   shares public.rate_limits[], before public.rate_limits, after public.rate_limits, kind text, rate double precision,
   period bigint, capacity double precision, phase bigint, resolution integer
@@ -14,7 +14,7 @@ DECLARE
   now CONSTANT bigint := after.ts;
   tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
   total double precision := 0;
-  rest double precision; -- to be taken
+  rest double precision; -- still to be taken
   balances double precision[];
   nth integer;
 BEGIN

@@ -1,13 +1,14 @@
 -- rate_limit_draw(text, text, text, double precision, bigint, double precision, bigint, integer, integer, double precision, bigint)
 -- SHA-256: 381211da63d3519c17cfdbb6c05f18fefa0022e02b78c105b79aac40813487f7
 
--- Draws two rows of a sharded bucket and returns one of them: of those that cover `amount` one that is not in use, or else the
--- fuller one (M. Mitzenmacher, "The power of two choices in randomized load balancing", 1996). NULL where all rows have to be
--- looked at: neither covers `amount`, or a row is not one of this limit. `beyond` is what the others are thought to hold. `at`: the time, if it is not the
--- database's.
+-- Draws two rows of a sharded bucket and returns one of them. Among the rows that cover `amount`, it prefers one that is not
+-- in use, and then the fuller one (M. Mitzenmacher, "The power of two choices in randomized load balancing", 1996). Returns
+-- NULL if all rows have to be read: neither row covers `amount`, or a row does not belong to this limit. `beyond` is the
+-- estimated number of tokens in the other rows. `at` is the time; NULL: the database's clock.
 --
--- A transaction that has waited for a row and then finds too little in it cannot wait for the others without a circle. So under
--- READ COMMITTED, where that may happen, a row has to hold several times the amount, and many times if it is in use.
+-- A transaction that waits for a row and then finds too few tokens in it cannot wait for the other rows, because that could
+-- deadlock. So under READ COMMITTED, where this can happen, a row has to hold several times the amount, and many times if it
+-- is in use.
 CREATE OR REPLACE FUNCTION public.rate_limit_draw(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
   resolution integer, shards integer, amount double precision, at bigint, OUT bucket public.rate_limits,
@@ -52,4 +53,4 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_draw IS 'Returns one of two rows of a sharded bucket that are drawn at random.';
+COMMENT ON FUNCTION public.rate_limit_draw IS 'Returns the better of two randomly drawn rows of a sharded bucket.';

@@ -1,8 +1,8 @@
 -- rate_limit_enforce(text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
 -- SHA-256: bea4083a37030c418cd9c70f7e79ecf688ecfaa4d314ea3de82ab1575cac0022
 
--- Takes `count` tokens or raises RL429, so that the statement, or the row of a trigger, is refused. The retry time
--- stands in DETAIL, as "Retry after 5.999500 seconds.". Returns the wait of a reservation, NULL where there is none.
+-- Takes `count` tokens, or raises RL429 to reject the statement, or the row in a trigger. DETAIL contains the retry time, as
+-- in "Retry after 5.999500 seconds.". Returns the wait of a reservation, or NULL if there is none.
 CREATE OR REPLACE FUNCTION public.rate_limit_enforce(
   name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
   count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,

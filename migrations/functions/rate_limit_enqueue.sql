@@ -1,5 +1,5 @@
 -- rate_limit_enqueue(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: eca82ce863813b75d4cbe3b6bc6cc0bc1a5b6b3ff6c7487b1b7d292da1280470
+-- SHA-256: 374533ddcba11227008baf06a35e73cbb369ab6cc85c2bf69c6bd315bd253295
 
 -- Takes the reservations of jobs and writes the jobs, both or neither, in the caller's transaction.
 --
@@ -7,14 +7,14 @@
 --   job_sizes        the number of items of each job
 --   job_keys         the group of each job
 --   job_payloads     JSON
---   job_unique_ids   if the queue has a job of this id, that is the job, until it is pruned; NULL: any number of jobs
---   job_jitters      run_at is spread over so many microseconds after the tokens are available
+--   job_unique_ids   if the queue has a job with this id, returns that job, until it is pruned; NULL: no id
+--   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
---   results          job_outcomes: scheduled, duplicate (of job_ids; nothing was taken), refused (by the limits in
---                    item_refused; job_waits is the time after which it would be admitted) or past (the time that it is not to
---                    run before has passed). job_run_ats: when it will run; job_waits: the microseconds until then. job_aheads,
---                    only of an estimate: how many jobs of the group wait already.
+--   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); refused (by the limits in
+--                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
+--                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_aheads, only with
+--                    only_estimate: how many jobs of the group wait already.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
@@ -30,8 +30,8 @@ AS $function$
 DECLARE
   clock bigint;
   taken double precision[];
-  is_behind boolean; -- the group has a line
-  wakes boolean; -- a worker sleeps for longer than until the job runs
+  is_behind boolean; -- whether the group has a line
+  wakes boolean; -- whether a worker sleeps until after the job's time
 BEGIN
   IF NOT coalesce(
     cardinality(job_keys) = ALL (ARRAY[
@@ -43,8 +43,8 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job.';
   END IF;
 
-  -- One job with one token bucket, the most usual call, is written here. In PL/pgSQL each expression and each statement costs
-  -- time once in a transaction, so there are few of them.
+  -- The most common call, one job with one token bucket, is handled here. In PL/pgSQL each expression and each statement has a
+  -- set-up cost in each transaction, so there are few of them.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
     AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
     AND job_unique_ids[1] IS NULL AND (job_not_befores[1] < public.rate_limit_clock() - 1000000) IS NOT TRUE
@@ -59,7 +59,7 @@ BEGIN
       item_refused := ARRAY[true];
       RETURN;
     END IF;
-    clock := public.rate_limit_clock(); -- After the lock, and not before the moment that the wait counts from.
+    clock := public.rate_limit_clock(); -- After the lock, and not before the time at which the wait starts.
     INSERT INTO public.rate_limit_jobs AS j (
       queue, key, priority, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
     )
@@ -104,4 +104,4 @@ BEGIN
   ) AS e;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs down with their times.';
+COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs with their times.';

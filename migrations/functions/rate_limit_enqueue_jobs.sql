@@ -1,5 +1,5 @@
 -- rate_limit_enqueue_jobs(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: f43b6042a7d3491c573c2a5c3ac04061550fa203e8342bd4cd3783ebe4ad7508
+-- SHA-256: a847c31f60e905622321549a9485ea2dcf2b2d4ed60efd47c2eec0d67aa097a7
 
 -- Enqueues any number of jobs, or estimates when they would run: see rate_limit_enqueue.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue_jobs(
@@ -15,23 +15,23 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   jobs CONSTANT integer := cardinality(job_keys);
-  -- A bucket for each job and a job for each bucket: NULL says so to rate_limit_decide, and is faster.
+  -- With one bucket for each job and one job for each bucket, rate_limit_decide gets NULL instead, which is faster.
   is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs;
   clock bigint := public.rate_limit_clock();
-  ops text[]; -- NULL: all take tokens
+  ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
   waits bigint[];
   slots bigint[]; -- when the tokens are available
   first_at bigint; -- the first of these times
-  line_keys text[] := job_keys; -- the groups in whose lines the jobs wait
+  line_keys text[] := job_keys; -- the group of each job, or of the existing job of its id
   line_priorities integer[] := job_priorities;
-  is_behind boolean; -- a group of the queue has a line
-  wakes boolean; -- a worker sleeps for longer than until the first job runs
+  is_behind boolean; -- whether a group of the queue has a line
+  wakes boolean; -- whether a worker sleeps until after the first job's time
   last_items integer[]; -- the last item of each job
   other record;
   place integer;
 BEGIN
-  -- A job that exists already, or whose time has passed, takes no tokens: it is only checked.
+  -- A job that exists already, or with a not_before in the past, takes no tokens: it is only checked.
   IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
     SELECT array_agg(u.outcome ORDER BY u.nth), array_agg(CASE WHEN u.outcome IS NULL THEN 'limit' ELSE 'check' END ORDER BY u.nth)
     INTO job_outcomes, ops
@@ -64,7 +64,7 @@ BEGIN
     array_fill(true, ARRAY[jobs]), CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
   ) AS d;
 
-  clock := public.rate_limit_clock(); -- After the locks, and not before the moment that the waits count from.
+  clock := public.rate_limit_clock(); -- After the locks, and not before the time at which the waits start.
   SELECT
     array_agg(o.outcome ORDER BY o.nth),
     array_agg(o.slot ORDER BY o.nth),
@@ -80,7 +80,7 @@ BEGIN
       CASE
         WHEN u.outcome IS NOT NULL THEN u.outcome
         WHEN coalesce(u.admitted, 1) = 1 THEN 'scheduled'
-        -- It may have waited for the very job of its id, which took the last tokens.
+        -- The call may have waited for the job with the same id, which took the last tokens.
         WHEN u.unique_id IS NOT NULL AND EXISTS (
           SELECT
           FROM public.rate_limit_jobs AS j
@@ -101,7 +101,7 @@ BEGIN
   IF array_remove(job_unique_ids, NULL) <> '{}' THEN
     FOR nth IN 1 .. jobs LOOP
       IF job_outcomes[nth] = 'scheduled' AND job_ids[nth] IS NULL AND NOT only_estimate THEN
-        -- Another transaction has written a job of this id since: the tokens go back.
+        -- Another transaction has written a job with this id since: return the tokens.
         job_outcomes[nth] := 'duplicate';
         PERFORM public.rate_limit_decide(
           limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
@@ -120,7 +120,7 @@ BEGIN
         job_waits[nth] := greatest(other.run_at - clock, 0);
         line_keys[nth] := other.key;
         line_priorities[nth] := other.priority;
-      ELSE -- The first job of this id is in the same call, and was not scheduled. Nor is this one.
+      ELSE -- The first job with this id is in the same call, and was not scheduled. So this one is not, either.
         place := array_position(job_unique_ids, job_unique_ids[nth]);
         job_outcomes[nth] := job_outcomes[place];
         job_run_ats[nth] := NULL;

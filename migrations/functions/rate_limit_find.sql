@@ -1,15 +1,16 @@
 -- rate_limit_find(text, text, text, double precision, bigint, double precision, bigint, integer, integer, double precision, bigint, integer, boolean, boolean)
--- SHA-256: 38f52098709f31fb6607ecb48b46e643010063010d0a8ca3331a422923822803
+-- SHA-256: 86d672efd5c2ed09c30b4a6dfb282d0d72c39afb055731ca869c8b01b1dc2e65
 
--- Returns the row of a bucket to decide on; without `ts` if the bucket has none. A sharded bucket is one of two rows that are drawn
--- if that covers `amount`, or else all of its rows gathered into one. `locks`: the row, or all of them, are locked.
+-- Returns the row of a bucket to decide on; without `ts` if the bucket has no row. For a sharded bucket it is the better of
+-- two drawn rows if that row covers `amount`, or else all rows gathered into one. With `locks` it locks the row, or all of
+-- the rows.
 --
---   shards    of the limit
---   amount    the tokens to take; NULL: all rows are read
---   at        the time, if it is not the database's
+--   shards    the number of shards of the limit
+--   amount    the tokens to take; NULL: read all rows
+--   at        the time; NULL: the database's clock
 --   nth_shard the row that was drawn before; NULL: none was
---   parts     the row is one of so many of its bucket
---   beyond    what the others are thought to hold
+--   parts     the number of rows of the bucket, if the returned row is one of several
+--   beyond    the estimated tokens in the other rows
 --   shares    the rows that were gathered; NULL: none were
 CREATE OR REPLACE FUNCTION public.rate_limit_find(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
@@ -52,7 +53,7 @@ BEGIN
   END IF;
   parts := NULL;
   IF shards > 1 OR bucket.shards > 1 THEN
-    -- A row that was locked alone may come after others of the bucket.
+    -- A row that was locked alone may come after other rows of the bucket in the lock order.
     shares := public.rate_limit_bucket_rows(
       bucket_name, bucket_key, shards, locks, may_wait AND coalesce(nth_shard, 0) = 0);
   END IF;

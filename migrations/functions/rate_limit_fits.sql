@@ -1,7 +1,7 @@
 -- rate_limit_fits(text, double precision[], bigint, bigint, integer)
 -- SHA-256: 6b6080886a3fd9ed1d978ed4dd3a89f573cc10a2e2fb35e52b628d6180dc82ad
 
--- Returns whether the row is one of this kind and grid, so that the expressions below apply to it.
+-- Returns whether the row has this kind and grid of windows, so that the expressions below apply to it.
 CREATE OR REPLACE FUNCTION public.rate_limit_fits(
   kind text, earlier_counts double precision[], period bigint, phase bigint, resolution integer
 ) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -13,4 +13,4 @@ AS $function$
     ELSE earlier_counts IS NULL
   END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row is one of this kind and grid; inlined.';
+COMMENT ON FUNCTION public.rate_limit_fits IS 'Returns whether a row has this kind and grid of windows; inlined.';

@@ -1,7 +1,7 @@
 -- rate_limit_fixed_window_idle_at(double precision, bigint, double precision, bigint, double precision, bigint)
 -- SHA-256: f0b29296d6472ed32f626c9b4f6317992c8b7f0abc7a377cb4453a613691a3ec
 
--- Returns the time from which a bucket that holds `value` in the window of `now` is full.
+-- Returns the time at which a bucket that holds `value` in the window of `now` will be full.
 CREATE OR REPLACE FUNCTION public.rate_limit_fixed_window_idle_at(
   value double precision, now bigint, rate double precision, period bigint, capacity double precision, phase bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE

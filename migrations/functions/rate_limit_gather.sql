@@ -1,15 +1,16 @@
 -- rate_limit_gather(rate_limits[], text, double precision, bigint, double precision, bigint, integer)
--- SHA-256: f18a2191d28ef4e3552dfa0eb74be83ede0ba2e336c71ef37af67a711ae7d5ce
+-- SHA-256: 599e04f4e8346c386a7295d6401cff8f5b6f0a3b272e9961232cef2c99f99b0e
 
 -- Returns the rows of a sharded bucket as one row, as of the last time at which any of them was written. The limit is that of the
--- whole bucket, in `kept.shards` parts.
+-- whole bucket; `kept.shards` is the number of its parts.
 --
--- That row holds more than all of them together where one row was full, and what flowed in was lost, while others were not: one
--- bucket of the whole rate would have kept it. A row that lacked w tokens at a time s was asked, since any time before, for at
--- most w and what flowed into it since then. So, seen from each of these times, the bucket lacks at most
---   the sum of this over the rows that were written then or later, less what has flowed into the whole bucket since then,
--- and it lacks the largest of these differences, or nothing. That is what a queue holds (E. Reich, "On the integrodifferential
--- equation of Takacs", 1958). All of them shrink at the whole rate.
+-- The balance of that row can exceed the sum of the rows. While one row was full, its refill was lost although others were
+-- not full; a single bucket with the whole rate would have kept it. If a row lacked w tokens at a time s, then calls have
+-- taken from it, since any earlier time, at most w plus the refill of the row since then. So, for each of these times, the
+-- bucket lacks at most
+--   the sum of this over the rows that were written then or later, minus the refill of the whole bucket since then,
+-- and it lacks the largest of these differences, or nothing. This is the content of a queue (E. Reich, "On the
+-- integrodifferential equation of Takacs", 1958). All of these differences shrink at the whole rate.
 CREATE OR REPLACE FUNCTION public.rate_limit_gather(
   shares public.rate_limits[], kind text, rate double precision, period bigint, capacity double precision, phase bigint,
   resolution integer
@@ -19,8 +20,8 @@ DECLARE
   kept public.rate_limits := shares[1];
   parts CONSTANT integer := kept.shards;
   share public.rate_limits;
-  lacks double precision[]; -- tokens that each row lacked to be full, when it was written
-  inflows double precision[]; -- and that have flowed in since
+  lacks double precision[]; -- the tokens that each row lacked when it was written
+  inflows double precision[]; -- the refill of each row since then
   counts double precision[];
 BEGIN
   FOREACH share IN ARRAY shares LOOP
@@ -32,7 +33,7 @@ BEGIN
       WHEN kind <> 'sliding_window' AND share.earlier_counts IS NULL THEN capacity / parts - least(share.value, capacity / parts)
     END;
     share := public.rate_limit_adopt(kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution);
-    -- The inflow is what an empty row without a capacity would hold.
+    -- The refill is the balance of an empty row without a capacity.
     inflows[nth] := CASE
       WHEN lacks[nth] IS NULL THEN 0
       ELSE public.rate_limit_left(kind, 0, share.ts, NULL, kept.ts, rate / parts, period, 1e300, phase, resolution)
@@ -58,7 +59,7 @@ BEGIN
         sum(f.lack - f.inflow) OVER written_since AS lacks,
         count(*) OVER written_since AS rows
       FROM (
-        SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow -- More than that makes no difference.
+        SELECT u.lack, least(u.inflow, sum(u.lack) OVER ()) AS inflow -- A larger refill has the same effect.
         FROM unnest(lacks, inflows) AS u (lack, inflow)
       ) AS f
       WINDOW written_since AS (ORDER BY f.inflow)

@@ -1,13 +1,13 @@
 -- rate_limit_grid(text, bigint, bigint, text, text)
 -- SHA-256: f815c762e12e41f069dbe198890fdff204d6434bec58d0c4a94b65034264cb8b
 
--- The kinds of limits, each with its file in kinds/: which expression of a kind answers which question. A new kind adds a line
--- to each of these functions, and nothing elsewhere.
+-- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. A new kind adds
+-- a branch to each of these functions, and changes nothing else.
 --
--- A row is (value, ts, earlier_counts). `now` is not before `ts`: a clock that steps back takes nothing. A kind
+-- A row is (value, ts, earlier_counts). `now` is never before `ts`, so a clock that steps back removes no tokens. A kind
 -- ignores the arguments that it does not need.
 
--- Returns where the grid of windows begins: for a limit with `start` there, or else at a place that depends on the bucket only.
+-- Returns the phase of the windows: `start` if the limit has one, or else a phase that depends only on the kind and the bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $function$

@@ -1,8 +1,8 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: db252805a972f6d7c527c14b2b5ff1bdca1e9dc0612d8d14e8036e9bcf751cef
+-- SHA-256: 4f0cf0bd36f8aac33c5d35a6e6f6eebd02fbd0d7d9c7c06d7e915fa9c0487596
 
--- Raises an error if a limit, bucket, item or clock of a batch would spoil a row. Which option suits which kind is for the caller
--- to check, with rate_limit_validate.
+-- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
+-- rate_limit_validate which options apply to which kind.
 CREATE OR REPLACE FUNCTION public.rate_limit_guard(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_resolutions integer[], limit_shards integer[], bucket_names text[],
@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_guard(
 ) RETURNS void LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
   FOR l IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
     IF NOT coalesce(
       limit_rates[l] BETWEEN 1e-100 AND 1e100 AND limit_periods[l] BETWEEN 1 AND 3155760000000000
@@ -39,9 +39,9 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
     END IF;
   END LOOP;
-  -- A clock of the caller's could lock a key for a century, or fill a bucket before its time. The caller is the role of SET ROLE,
-  -- or the one that has logged in; within this function current_user is the owner.
-  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- which writes nothing
+  -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET
+  -- ROLE, or else the login role; within this function current_user is the owner.
+  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- a check writes nothing
     AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
   THEN
     RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'
@@ -49,4 +49,4 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_guard IS 'Raises an error if a limit, bucket, item or clock would spoil a row.';
+COMMENT ON FUNCTION public.rate_limit_guard IS 'Raises an error if a limit, bucket, item or clock would corrupt a row.';

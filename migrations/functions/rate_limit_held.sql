@@ -1,8 +1,9 @@
 -- rate_limit_held(text[], text[])
 -- SHA-256: 061d4420a891943514b201f6713860991a35555f97b0b9477482e3b1fcbf5809
 
--- Which of these buckets have a row that another transaction has locked; NULL for a bucket without a row. It waits for
--- nothing. A batch that has waited too long for a lock asks, so that the calls on locked rows wait apart from the others.
+-- Returns for each of these buckets whether another transaction has locked one of its rows; NULL for a bucket without a row.
+-- It waits for no lock. A batch that has waited too long for a lock calls it, to move the calls on locked rows out of the
+-- lane.
 CREATE OR REPLACE FUNCTION public.rate_limit_held(bucket_names text[], bucket_keys text[]) RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on SET jit = off

@@ -1,13 +1,13 @@
 -- rate_limit_in_line(text, text, bigint, bigint, integer, text[], text[], double precision[], integer[], text[], double precision[], bigint[], double precision[], bigint[])
 -- SHA-256: a441558275b3d6a5e61e7a0c8226280b258df51ad1fceb5112314660a49b6079
 
--- Returns when a job of a group that a handler held starts. Its reserved tokens are available at `slot`.
+-- Returns when a job starts that waits behind the line of its group. Its reserved tokens are available at `slot`.
 -- `job_id` is NULL for a job that is not written yet.
 --
 -- If the limits hold up the line, the job is as late as the first job of the line was at the last claim. If a handler's
--- Finish::Wait holds the group, the line starts at the end of that wait, and then as fast as the limits let jobs start: the
--- buckets of what was started are checked at that time for the tokens of all jobs before this one. (Jobs of other groups that
--- share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
+-- Finish::Wait holds the group, the line starts at the end of that wait, and then goes on as fast as the limits allow: a
+-- check at that time, on the '/started' buckets, for the tokens of this job and all jobs before it. (Jobs of other groups
+-- that share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
 CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
   queue_name text, job_key text, job_id bigint, slot bigint, job_priority integer, names text[], bucket_keys text[],
   counts double precision[], item_limits integer[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
@@ -75,4 +75,4 @@ BEGIN
   RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_in_line IS 'When jobs of a group that was held can start, one after the other.';
+COMMENT ON FUNCTION public.rate_limit_in_line IS 'Returns when a job that waits behind the line of its group starts.';

@@ -1,7 +1,7 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: d21cb2e1dd063f14dab95f63b5479b9e9b663c80051c170e07e5c598bf360f1a
+-- SHA-256: f244f96b081d8151513eda3d43ea7de0aa44537efc33e743ecd3ea04bebfb5e8
 
--- The rules for a limit, for callers from SQL. The client checks the same before it sends anything.
+-- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
   kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
   resolution integer, shards integer
@@ -10,7 +10,7 @@ AS $function$
 DECLARE
   reason text;
 BEGIN
-  -- NaN and infinity are above all other numbers; NULL is not true. The bounds keep every product finite.
+  -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
   IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN

@@ -1,15 +1,15 @@
 -- rate_limit_item(rate_limits, text, double precision, boolean, bigint, text, double precision, bigint, double precision, double precision, bigint, integer)
--- SHA-256: 143f1c967428019d259fbb5587916fff3fd1b81dfe7feebc58ecc83e878554eb
+-- SHA-256: 866a360c5ad0712ab483a94bb30c661a2c3b4ae72aa1cc2be5df24e8244a5c9d
 
--- Decides one item of a call on one row, without a look at any table: whether it is allowed at the time `at`, and the row after it.
--- A row without `ts` stands for a bucket without a row.
+-- Decides one item of a call on one row in memory, and reads no table. It returns whether the item is allowed at the time
+-- `at`, and the row after it. A row without `ts` means that the bucket has no row.
 --
 --   op             limit | check | credit | charge | reset
---   bucket_after   the row after the item, if it is allowed; without `ts` if there is to be none
---   is_changed     whether that differs from `bucket`
---   wait           in microseconds: until the tokens of a reservation have flowed in, or until a denied item would be allowed
+--   bucket_after   the row after the item, if it is allowed; without `ts` if the row is to be deleted
+--   is_changed     whether bucket_after differs from `bucket`
+--   wait           in microseconds: until the tokens of a reservation have arrived, or until a denied item would be allowed
 --   balance        before the item
---   remaining      after the item; of a denial the same as before
+--   remaining      after the item; for a denial, the balance
 CREATE OR REPLACE FUNCTION public.rate_limit_item(
   bucket public.rate_limits, op text, count double precision, reserves boolean, at bigint, kind text, rate double precision,
   period bigint, capacity double precision, max_reserved double precision, phase bigint, resolution integer,
@@ -19,13 +19,13 @@ CREATE OR REPLACE FUNCTION public.rate_limit_item(
 AS $function$
 #variable_conflict use_variable
 DECLARE
-  -- A clock that steps back takes no tokens away.
+  -- A clock that steps back removes no tokens.
   now CONSTANT bigint := greatest(at, bucket.ts);
   taken record;
   untaken record;
-  tolerance double precision; -- what rounding may do to a balance, in tokens
-  least_balance double precision := 0; -- how far down the item may go; NULL: without bound
-  slack double precision; -- the tolerance at that depth
+  tolerance double precision; -- the largest rounding error of a balance, in tokens
+  least_balance double precision := 0; -- the lowest balance that the item may leave; NULL: no bound
+  slack double precision; -- the tolerance at that balance
 BEGIN
   is_changed := false;
   bucket_after := public.rate_limit_adopt(kind, bucket, now, rate, period, capacity, phase, resolution);
@@ -70,8 +70,8 @@ BEGIN
     is_allowed := least_balance IS NULL OR remaining >= least_balance - slack;
     IF NOT is_allowed OR remaining < - tolerance THEN
       untaken := public.rate_limit_take_from(kind, bucket_after, now, rate, period, capacity, phase, resolution, 0);
-      balance := untaken.remaining; -- Exact, also beside a huge count.
-      -- Counted from `at`, although the balance does not grow before `now`.
+      balance := untaken.remaining; -- Exact even if the count is huge.
+      -- The wait starts at `at`, although the balance does not grow before `now`.
       wait := now - at + least(public.rate_limit_wait(
         kind,
         untaken.after,
@@ -96,4 +96,4 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_item IS 'Decides one item of a call on one row, without a look at any table.';
+COMMENT ON FUNCTION public.rate_limit_item IS 'Decides one item of a call on one row in memory.';

@@ -1,16 +1,16 @@
 -- rate_limit_job_again(bigint[], integer[], text, bigint, text, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 70e1beaaaa65fa31ed484195cd89590f00cd45669c26a2ed35c50609b3d2d9e4
+-- SHA-256: bbfa58509043a7ad95b982f5cb8ac33bf70583adc6de87d8982efd0d47b17273
 
--- Lets go of jobs that were started: they run again, or are dead after too many failures. Each takes a new reservation,
--- without a bound: what it took before is spent.
+-- Ends attempts at jobs that have not succeeded: the jobs run again, or are dead after too many failures. Each retry takes a
+-- new reservation without a bound; the tokens taken before stay spent.
 --
---   reason   failed: again after the delay, varied by up to a half of itself; lapsed: the lease has run out; given_up: dead at
---            once; held: the group waits for the delay, the job first in its line; held_too_often: the same, and it is a
---            failure; released: the worker stops; unstarted: it was claimed and nothing was done, so it stands in line
---            with the reservation it has. (What it paid for its start is lost: given back, it could be in a later window.)
---            held, released and unstarted are no failures
+--   reason   failed: retry after the delay, varied by up to half of it. lapsed: the lease has expired. given_up: dead at
+--            once. held: the group waits for the delay, with the job first in its line. held_too_often: the same, but it
+--            counts as a failure. released: the worker stops. unstarted: the job was claimed but not begun, so it waits in line
+--            with its existing reservation. (The tokens of its start are lost: if they were returned, they could count in a later
+--            window.) held, released and unstarted are not failures
 --   delay    in microseconds
---   results  the states after: scheduled, available or dead; NULL where the start is not the job's last one any more
+--   results  the new states: scheduled, available or dead; NULL if the job was started again since
 CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
   job_ids bigint[], job_starts integer[], reason text, delay bigint, error text, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
@@ -33,7 +33,7 @@ BEGIN
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;
     IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN
-      CONTINUE; -- It was extended after all.
+      CONTINUE; -- The lease was extended after all.
     END IF;
     IF reason NOT IN ('held', 'released', 'unstarted') THEN
       job.failures := job.failures + 1;
@@ -52,7 +52,7 @@ BEGIN
     ELSE
       ready := public.rate_limit_again(
         job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
-      job.used_counts := NULL; -- That was of the reservation before.
+      job.used_counts := NULL; -- It belonged to the previous reservation.
       clock := public.rate_limit_clock();
       IF is_held THEN
         job.state := 'available';
@@ -61,7 +61,7 @@ BEGIN
         job.run_at := greatest(ready, clock + (delay * CASE WHEN reason = 'failed' THEN 0.5 + random() ELSE 1 END)::bigint);
       END IF;
     END IF;
-    IF is_held THEN -- The group waits, whatever becomes of the job. A line without jobs is found out by a claim.
+    IF is_held THEN -- The group waits even if the job is dead. A claim removes a line without jobs.
       clock := public.rate_limit_clock();
       job.waits := job.waits + 1;
       INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)

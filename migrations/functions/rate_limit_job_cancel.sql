@@ -1,11 +1,12 @@
 -- rate_limit_job_cancel(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: a41a65153b5aeb74c24e07198313e1976d2b14871e9b5df351b51b6da41da999
+-- SHA-256: 02950520fc056b28314061e18790ca4f414e6a48a0942409e3c3201fcaeb5ee3
 
--- Cancels a job that has not started, and gives its tokens back. The jobs behind it that ask for the same move up (but those that
--- failed before, or asked for a time): each gets the time of the one before it, so what is given back is the last of their
--- times, and the next job to be enqueued gets that. Only the next 1,000 jobs are looked at. If there are more, the time of the
--- last one that moved stays free, and nothing is given back: the times of the others stay as promised. Answers the state that the job
--- was in, or NULL if there is none: 'scheduled' and 'available' are cancelled.
+-- Cancels a job that has not started, and returns its tokens. The jobs behind it that need the same tokens move up, except
+-- those that failed before or have a not_before: each gets the time of the job before it. So the time that becomes free is
+-- the last one, and the next job to be enqueued gets it. Only the next 1,000 jobs are examined. If there are more, the time
+-- of the last job that moved stays free, and no token is returned: the times of the others stay as promised. Returns the
+-- state that the job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was
+-- cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -28,7 +29,7 @@ BEGIN
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
   END IF;
-  -- The buckets before the jobs, as those who enqueue: two who cancel jobs of one line do not meet in a circle.
+  -- Lock buckets before jobs, as enqueuing does, so that two cancellations in one group do not deadlock.
   PERFORM
   FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
   JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
@@ -44,7 +45,7 @@ BEGIN
   UPDATE public.rate_limit_jobs AS j
   SET state = 'cancelled', finished_at = public.rate_limit_clock()
   WHERE j.id = job_id;
-  -- Those behind it, whatever their priority, in the order of the index.
+  -- The jobs behind it, of every priority, in the order of the index.
   FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
     level := 2147483648;
     LOOP
@@ -66,7 +67,7 @@ BEGIN
     END LOOP;
   END LOOP;
   looked_at := cardinality(behind_ids);
-  -- By their ids alone, so that the plan does not depend on what is known of the table. (OFFSET 0: nothing is moved inwards.)
+  -- Select by id only, so that the plan does not depend on statistics. (The subquery keeps the other conditions out.)
   behind_ids := ARRAY(
     SELECT b.id
     FROM (
@@ -78,8 +79,8 @@ BEGIN
     ) AS b
     WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
       AND b.counts = job.counts);
-  -- What a claim has in hand is waited for, or those behind it would get before it. Claims end by themselves, and wait for
-  -- nobody who cancels.
+  -- This waits for jobs that a claim has locked, or the jobs behind those would overtake them. Claims are short, and do not
+  -- wait for cancellations.
   SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
   INTO behind_ids, behind_run_ats
   FROM (
@@ -90,7 +91,7 @@ BEGIN
     FOR NO KEY UPDATE
     OFFSET 0
   ) AS b
-  WHERE b.state IN ('scheduled', 'available'); -- Still.
+  WHERE b.state IN ('scheduled', 'available'); -- Unless their state has changed.
   UPDATE public.rate_limit_jobs AS j
   SET run_at = m.run_at
   FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
@@ -105,10 +106,10 @@ BEGIN
       ORDER BY u.name COLLATE "C", u.key COLLATE "C"
     ) AS u;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- Workers take back what it has paid ahead.
+  IF job.paid_until IS NOT NULL THEN -- Workers take back its payment.
     PERFORM public.rate_limit_ring(queue_name, public.rate_limit_clock());
   END IF;
   RETURN job.state;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_job_cancel IS 'Cancels a job that has not started, and gives its tokens back.';
+COMMENT ON FUNCTION public.rate_limit_job_cancel IS 'Cancels a job that has not started, and returns its tokens.';

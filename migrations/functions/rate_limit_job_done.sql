@@ -1,8 +1,8 @@
 -- rate_limit_job_done(bigint, integer, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 262228c8fb0c7e2c3bec269f29d86d18d416527c3d7a9726dd1e1cfcb5aedc41
+-- SHA-256: bff459f152e258b18b281219003fea482f41dea2f81c902dd5a6626c714d7656
 
--- Marks a job as done, unless the start is not its last one any more: then false, and the transaction of whoever did its
--- work is to be rolled back. What was settled in the meantime is told to the buckets of what was started, too.
+-- Marks a job as done. Returns false if the job was started again since; the handler's transaction must then be rolled back.
+-- If the job was settled while it ran, this also corrects the '/started' buckets.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
   job_id bigint, job_starts integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
@@ -20,7 +20,7 @@ BEGIN
     RETURN false;
   END IF;
   IF array_remove(job.used_counts, NULL) <> '{}' THEN
-    -- Workers wait for these buckets: not for longer than this if the COMMIT that is next does not come.
+    -- Workers wait for these buckets. This bounds the wait if the COMMIT does not follow.
     PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
     PERFORM public.rate_limit_correct_started(
       array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,

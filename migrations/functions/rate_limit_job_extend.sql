@@ -1,8 +1,8 @@
 -- rate_limit_job_extend(bigint[], integer[], bigint)
 -- SHA-256: 431a607184d6700da4e54c64c2b0863d02f58859b4ab87fb31b4b32219de79ff
 
--- Extends the leases of jobs, and says which of them are still under way. A row that somebody has locked is not waited for:
--- as long as its handler's transaction has it, nobody else takes it over.
+-- Extends the leases of jobs, and returns which of them are still running. A locked row is skipped: while its handler's
+-- transaction has locked it, no other worker takes the job over.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_extend(job_ids bigint[], job_starts integer[], lease bigint) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on

@@ -1,8 +1,8 @@
 -- rate_limit_job_requeue(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 43d8713a34a4a7bb3e103639374a5c1950c8446ff4d0bf624882dc2cfc0e5d9b
+-- SHA-256: 14063e99727caa702c3fc0df876f824a14ffed316e3528ab71431e638a626559
 
--- Lets a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Answers when
--- that will be; NULL if there is no such job, or it is neither.
+-- Makes a dead or cancelled job run once more, with all its attempts, under a new reservation without a bound. Returns when
+-- it will run; NULL if there is no such job, or if it is neither dead nor cancelled.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_requeue(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -21,7 +21,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN NULL;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has looked since.
+  IF job.paid_until IS NOT NULL THEN -- It was cancelled, and no worker has taken its payment back yet.
     PERFORM public.rate_limit_unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;

@@ -1,7 +1,7 @@
 -- rate_limit_job_settle(text, bigint, text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 2aa5375970cf7234123f2cb5d6ec61c54a747afb0801f3a981f0898a2cae85a0
+-- SHA-256: ad3a809a5b70fa7e060c844b0ace41461920b22651712b313b8d89ecd66c85d3
 
--- Corrects what a job reserved from one bucket to what it really used, up or down, once. Answers 'settled', 'already',
+-- Corrects what a job reserved from one bucket to what it really used, up or down, once. Returns 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
   queue_name text, job_id bigint, limit_name text, limit_key text, used double precision, limit_names text[], limit_kinds text[],
@@ -15,7 +15,7 @@ DECLARE
   job public.rate_limit_jobs;
   item integer;
 BEGIN
-  -- Of a job that waits, nothing is locked: others would overtake it.
+  -- A job that waits is not locked: otherwise other jobs would overtake it.
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name AND j.state NOT IN ('scheduled', 'available', 'cancelled')
@@ -47,8 +47,8 @@ BEGIN
   PERFORM public.rate_limit_correct(
     limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
     limit_capacities, limit_starts, limit_shards);
-  -- The bucket of what was started is left alone: workers wait for it, and must not wait for a caller's transaction. If the
-  -- job is running, that is corrected at its end.
+  -- The '/started' bucket is left alone: workers wait for it, and must not wait for a caller's transaction. If the job is
+  -- running, rate_limit_job_done corrects that bucket.
   RETURN 'settled';
 END
 $function$;

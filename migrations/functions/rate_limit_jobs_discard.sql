@@ -1,7 +1,7 @@
 -- rate_limit_jobs_discard(text, bigint[])
 -- SHA-256: 9e0fb7ceaa2299120f52a5ba2a7770317f7e8416df9d4e1fc0c6e4dd56ccd27f
 
--- Removes those of the jobs that are dead and in this queue. Returns their ids.
+-- Deletes those of the given jobs that are dead and in this queue. Returns their ids.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_discard(queue_name text, job_ids bigint[]) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off

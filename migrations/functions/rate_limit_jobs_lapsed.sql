@@ -1,7 +1,7 @@
 -- rate_limit_jobs_lapsed(text, integer)
 -- SHA-256: 40f17c2a4bcf2c13780e03858269b0b2dc33d328bdd743e5be52a4dba41acc2c
 
--- The jobs of a queue whose leases have run out. Those that somebody is finishing are left alone.
+-- Returns running jobs of a queue with expired leases. It skips locked jobs: a transaction is about to finish them.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_lapsed(queue_name text, most integer) RETURNS TABLE (job_id bigint, job_starts integer)
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
@@ -14,4 +14,4 @@ AS $function$
   LIMIT most
   FOR NO KEY UPDATE SKIP LOCKED
 $function$;
-COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs whose leases have run out.';
+COMMENT ON FUNCTION public.rate_limit_jobs_lapsed IS 'Returns running jobs with expired leases.';

@@ -1,8 +1,8 @@
 -- rate_limit_jobs_prune(text, bigint, integer)
 -- SHA-256: 3649d32767c955bd3004e0f6bd08667d58f1b9a7592b4061f27c388b88d53efd
 
--- Removes jobs of a queue that ended so many microseconds ago (done or cancelled; the dead stay), groups that nothing waits in, and
--- workers that have gone: at most so many of each, waiting for nobody. Answers how many jobs are gone.
+-- Deletes jobs of a queue that ended `ended_for` microseconds ago (done or cancelled; dead jobs stay), groups without waiting
+-- jobs, and workers that are gone: up to `most` jobs and groups, without waiting for locks. Returns how many jobs it deleted.
 CREATE OR REPLACE FUNCTION public.rate_limit_jobs_prune(queue_name text, ended_for bigint, most integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
@@ -44,4 +44,4 @@ BEGIN
   RETURN pruned;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_jobs_prune IS 'Deletes old jobs that ended, empty groups and workers that are gone.';
+COMMENT ON FUNCTION public.rate_limit_jobs_prune IS 'Deletes old jobs that have ended, empty groups and workers that are gone.';

@@ -1,7 +1,7 @@
 -- rate_limit_lag(text, text)
 -- SHA-256: 67a5fcde6bec20a16973dd7171394c23f2078d1c866a49aae1b754d622ba7bc8
 
--- How far the line of a group is behind, in microseconds. Kept for one release beside rate_limit_in_line.
+-- Returns how late the line of a group is, in microseconds. Kept for one release beside rate_limit_in_line.
 CREATE OR REPLACE FUNCTION public.rate_limit_lag(queue_name text, job_key text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
@@ -13,4 +13,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_lag IS
-  'Returns how far the line of a group is behind the times of its jobs, in microseconds.';
+  'Returns how late the line of a group is, in microseconds.';

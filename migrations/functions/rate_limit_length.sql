@@ -1,11 +1,12 @@
 -- rate_limit_length(text)
 -- SHA-256: a91ecff2e247a0d6d6e90ee95db580f310e9dce066df35639234031bf96d7c5f
 
--- A length of time that is a text in JSON: '1 minute', '1h 30m', '1500ms', '1 day 02:00:00', 'PT90S'. Returns NULL for any
--- other text. The cast would raise an error that does not name the element, so the patterns let through only texts that
--- every version of PostgreSQL reads: units in one order, so that none is repeated; no number that overflows; a fraction in
--- the last number only; a space before the next number, but for "1h30m". Units are lower case, because a limits file reads
--- "1M" as a month, and the cast as a minute. There are no backslashes, because standard_conforming_strings may be off.
+-- Returns a length of time in JSON as an interval: '1 minute', '1h 30m', '1500ms', '1 day 02:00:00', 'PT90S'. Returns NULL
+-- for any other text. The cast alone would raise an error that does not name the element, so the patterns accept only texts
+-- that every version of PostgreSQL can cast: units in one order without repetition; no number that overflows; a fraction only
+-- in the last number; a space before the next number, except in forms like "1h30m". Units are lower case, because a limits
+-- file reads "1M" as a month, and the cast reads it as a minute. There are no backslashes, because
+-- standard_conforming_strings may be off.
 CREATE OR REPLACE FUNCTION public.rate_limit_length(length text) RETURNS interval LANGUAGE sql STABLE
 AS $function$
   SELECT CASE

@@ -1,8 +1,8 @@
 -- rate_limit_level(rate_limits[], rate_limits)
--- SHA-256: fc2f03911fda4b230cbffdbd415ce28f73f9510ad82c7d9e00e165f2dd710027
+-- SHA-256: 74a297111aeceac9b2f5f45cb8ace926c35a6b2d3d217014a6a909dfb2bfb25f
 
--- Writes a bucket as `bucket.shards` rows that hold the same each; without `ts` it is deleted. The caller has locked its rows,
--- which are `shares`.
+-- Writes a bucket as `bucket.shards` rows with equal balances; without `ts`, deletes the bucket. The caller has locked its
+-- rows, which are `shares`.
 CREATE OR REPLACE FUNCTION public.rate_limit_level(shares public.rate_limits[], bucket public.rate_limits) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -36,11 +36,11 @@ BEGIN
     VALUES (
       bucket.name, bucket.key, nth_shard, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts)
     ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-    IF NOT FOUND THEN -- It was left behind by a bucket that had more rows.
+    IF NOT FOUND THEN -- The row was left over from a bucket with more rows.
       RAISE EXCEPTION 'could not serialize access to a bucket'
         USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_level IS 'Writes a bucket as rows that hold the same each.';
+COMMENT ON FUNCTION public.rate_limit_level IS 'Writes a bucket as rows with equal balances.';

@@ -1,13 +1,13 @@
 -- rate_limit_lock_due(text, integer, bigint, text[])
--- SHA-256: 398e8917eb27f76b888e25ec1f9f2e06f946a006d6d00038d4b457dd3e39eb9e
+-- SHA-256: 56827055b728bc969860f3ba965ab47bedfb1359af8653637a1988de5289954f
 
--- Finds the first jobs of a queue that are due, and locks their groups, and the groups whose lines are ready; then it locks
--- the due jobs. Locks that other transactions hold are skipped.
+-- Finds the first due jobs of a queue, and locks their groups and the groups with a line that is ready. Then it locks
+-- the due jobs. It skips rows that other transactions have locked.
 --
---   most     the most due jobs; as many groups with lines; and as many jobs that have paid ahead
+--   most     the most due jobs; also the most groups with lines, and the most jobs that have paid ahead
 --   horizon  jobs with a run_at up to this time are due
 --   results  groups: the locked groups. due_ids: the locked due jobs, which are scheduled. front_ids: jobs that have paid
---            ahead and whose moment has come, not locked. lowest_priority: if not all due jobs were read, the priority of
+--            ahead and whose time has come, not locked. lowest_priority: if not all due jobs were read, the priority of
 --            the last one that was
 CREATE OR REPLACE FUNCTION public.rate_limit_lock_due(
   queue_name text, most integer, horizon bigint, limit_names text[], OUT groups public.rate_limit_groups[], OUT due_ids bigint[],
@@ -17,11 +17,11 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   reach bigint := most; -- the most due jobs to read
-  level bigint; -- the loop reads one priority after the other, from the highest on
+  level bigint; -- the loop reads one priority after the other, from the highest down
   level_ids bigint[];
   level_keys text[];
   due_keys text[];
-  other_keys text[]; -- of the jobs that have paid ahead, and of lines that are ready
+  other_keys text[]; -- the groups of jobs that have paid ahead, and of lines that are ready
   keys text[];
 BEGIN
   SELECT array_agg(f.id), array_agg(f.key) INTO front_ids, other_keys
@@ -37,7 +37,7 @@ BEGIN
     SELECT g.key
     FROM public.rate_limit_groups AS g
     WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
-      -- Lines without a job of known limits are left out. A line without any job is not: the claim removes it.
+      -- Leaves out lines that have only jobs with unknown limits. A line without any job is included: the claim removes it.
       AND (
         EXISTS (
           SELECT
@@ -55,8 +55,8 @@ BEGIN
     LIMIT most
   );
 
-  -- The due jobs are first read without a lock: an exclusive lock before the lock of the group would let other claims start
-  -- later jobs of the group first, and a lock that claims share would make a multixact of each row.
+  -- Read the due jobs without a lock first. An exclusive lock on them before the lock on the group would let other claims start
+  -- later jobs of the group first, and a shared lock would create a multixact for each row.
   LOOP
     due_ids := '{}';
     due_keys := '{}';
@@ -110,8 +110,8 @@ BEGIN
       FOR NO KEY UPDATE SKIP LOCKED
     );
     EXIT WHEN lowest_priority IS NULL;
-    -- A cancellation may stay open for long: the jobs that it has locked must not hide others. Jobs of groups that other
-    -- claims have locked count as found: claims are short, and there may be any number of such jobs.
+    -- A cancellation's transaction may stay open for long, and the jobs that it has locked must not hide other jobs. Jobs of
+    -- groups that other claims have locked count as found: claims are short, and there may be any number of such jobs.
     EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (keys));
     reach := 2 * reach;
   END LOOP;

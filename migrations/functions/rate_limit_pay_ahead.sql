@@ -1,12 +1,12 @@
 -- rate_limit_pay_ahead(bigint[], integer[], bigint[], bigint[], text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 1c411774652ae4bd46e32d2cb0dcbdc80b82635d7870add62020fab8d18da452
+-- SHA-256: 3211de3d521965bfb07c7af6c96e1eab86dcab02af15e10c0834dd33777fcfdd
 
--- Lets jobs that cannot start yet take the tokens of one of their items ahead. A bucket that owes nothing allows that: it
--- then goes down to the count of the job below 0. If the group was not stopped by the same job before, the job only asks.
+-- Lets jobs that cannot start yet take the tokens of one of their items ahead. A bucket without a debt allows that, and then
+-- owes up to the job's count. Unless the same job stopped its group before, the job only asks and takes nothing.
 --
---   items      the item of each job: a place in its limit_names, limit_keys and counts
+--   items      the item of each job: an index into its limit_names, limit_keys and counts
 --   ats        the time as of which each job pays
---   ready_ats  when each job could start, by its limits
+--   ready_ats  when the limits let each job start
 --   results    untils: when each job starts, if it has paid, or asks again. payers: the jobs that have paid
 CREATE OR REPLACE FUNCTION public.rate_limit_pay_ahead(
   job_ids bigint[], items integer[], ats bigint[], ready_ats bigint[], limit_names text[], limit_kinds text[],
@@ -42,8 +42,8 @@ BEGIN
     SELECT
       p.nth, p.id, p.item, p.op = 'limit' AND p.is_admitted AS has_paid,
       CASE
-        -- The wait ends when the bucket owes nothing any more. The jobs ask right after that, within a millisecond, and those
-        -- that have waited longer before the others.
+        -- The wait ends when the bucket has no debt. The jobs ask again right after that, within a millisecond, the ones that
+        -- have waited longest first.
         WHEN NOT p.is_admitted THEN p.paid_at + 1 + (1e9 / (1e6 + greatest(p.paid_at - j.run_at, 0)))::bigint
         WHEN p.op = 'check' THEN p.ready_at
         ELSE p.paid_at
@@ -65,4 +65,4 @@ BEGIN
   FROM payments AS p;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_pay_ahead IS 'Takes tokens of jobs that cannot start yet ahead of their starts.';
+COMMENT ON FUNCTION public.rate_limit_pay_ahead IS 'Takes the tokens of jobs that cannot start yet ahead of their starts.';

@@ -1,7 +1,8 @@
 -- rate_limit_phase(text, text)
 -- SHA-256: d67459e0a023d0d299f0b3c15ca16db1d221c5b25f61e6ed179be36b30aff079
 
--- Where the grid of a fixed window without a start begins: somewhere, but the same for a bucket in every process.
+-- Returns the phase of the windows of a fixed window without a start: derived from the bucket, so every process gets the same
+-- one.
 CREATE OR REPLACE FUNCTION public.rate_limit_phase(bucket_name text, bucket_key text) RETURNS bigint LANGUAGE sql STABLE
 AS $function$
   SELECT ('x' || pg_catalog.substr(pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(

@@ -1,9 +1,9 @@
 -- rate_limit_plan_claim(text, text, bigint, bigint, boolean, boolean, text[])
--- SHA-256: 22deadf1b3b1175b3ef7db9189526df2b4694c470596c014714a03617a1e095d
+-- SHA-256: ccb107f755e2946dec7defa9ea80029fe834d6eef34cc0460c6e53250b24b161
 
--- Ends a claim: notes until when the worker sleeps, and returns when there may be something to do.
+-- Ends a claim: records until when the worker sleeps, and returns when there may be something to do.
 --
---   is_full     the claim has started as many jobs as the worker asked for: the worker is awake
+--   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of rate_limit_claim
 CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
@@ -14,7 +14,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   was_asleep boolean;
-  level bigint := 2147483648; -- the loop reads one priority after the other, from the highest on
+  level bigint := 2147483648; -- the loop reads one priority after the other, from the highest down
   next_at bigint;
   other_at bigint;
 BEGIN
@@ -61,4 +61,4 @@ BEGIN
   next_in := greatest(next_at - clock, 0);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_plan_claim IS 'Returns when a worker is to claim again, and notes that it sleeps.';
+COMMENT ON FUNCTION public.rate_limit_plan_claim IS 'Returns when a worker is to claim again, and records that it sleeps.';

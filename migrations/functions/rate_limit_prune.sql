@@ -1,15 +1,16 @@
 -- rate_limit_prune(integer, text, text, integer)
--- SHA-256: c169ca459c0158aedeb2fb203b9dfb66240c05e6f554c5dc6d7384936a4a8629
+-- SHA-256: f57ec45de2b07794bece00e5bdfdd54fc690d30a76f2d5c5cf104977e6119c64
 
--- Removes rows that equal no row, those whose idle_at has passed: of the next `step` rows in the order of the primary
--- key, after the row named, or from the beginning. Returns how many are gone, and the last row that was looked at, for
--- the next step to go on from; NULL when there are no more.
+-- Deletes idle rows. A row is idle once its idle_at has passed: its bucket is full, so the row means the same as no row. One
+-- call examines the next `step` rows in the order of the primary key, starting after the given row or from the beginning. It
+-- returns how many rows it deleted, and the last row that it examined, from which the next step continues; NULL when there
+-- are no more rows.
 --
--- The rows of a sharded bucket go together, with that of shard 0, or not at all: one that is idle may hold, in the time
--- since it was written, what has flowed in for the others.
+-- The rows of a sharded bucket are deleted together with that of shard 0, or not at all. An idle row may still be needed: the
+-- time since it was written accounts for tokens that have arrived for the other rows.
 --
--- No row is waited for: whoever has one locked is using it. A caller who wants a row that is being removed waits for the
--- end of the transaction, so each step is to have one of its own. READ COMMITTED is enough, and does not fail.
+-- This waits for no lock: a locked row is in use. A call that needs a row being deleted waits for the end of this transaction,
+-- so run each step in its own transaction. READ COMMITTED is enough, and does not fail.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune(
   step integer DEFAULT 1000, after_name text DEFAULT NULL, after_key text DEFAULT NULL, after_shard integer DEFAULT NULL,
   OUT pruned bigint, OUT last_name text, OUT last_key text, OUT last_shard integer
@@ -42,7 +43,7 @@ BEGIN
     last_shard := candidate.shard;
     CONTINUE WHEN candidate.idle_at > clock;
     last_of_bucket := candidate.shard;
-    IF candidate.shard > 0 THEN -- Unless it is left over, it goes with that of shard 0.
+    IF candidate.shard > 0 THEN -- Unless it is left over, it is deleted together with shard 0.
       CONTINUE WHEN EXISTS (
         SELECT
         FROM public.rate_limits AS r
@@ -62,7 +63,7 @@ BEGIN
         WHERE t.idle_at > clock
       );
     END IF;
-    -- Again, on the locked rows: they may have been used since they were looked at.
+    -- Check again after locking: the rows may have been used since they were read.
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       PERFORM
       FROM public.rate_limits AS r

@@ -1,7 +1,7 @@
 -- rate_limit_prune_answers(integer)
 -- SHA-256: c24c53779151a454e32e527f05458a75ec045ba28741da88b89f68d4c985fe9f
 
--- Removes answers that have expired: at most so many, waiting for nobody. Returns how many are gone.
+-- Deletes up to `step` answers that have expired, without waiting for locks. Returns how many it deleted.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off

@@ -1,9 +1,10 @@
 -- rate_limit_queue_gauges(text)
 -- SHA-256: 0a866d5aaf3b7d934756938987f08de693c53c5c548f127c03feed87b7d3fcc8
 
--- Counts the jobs of a queue that are scheduled, available, running or dead, and measures how late the queue is: the time, in
--- microseconds, since the first waiting job was due, or 0. The indexes that it reads contain these states only, so jobs that
--- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late from the end of that wait on.
+-- Counts the jobs of a queue that are scheduled, available, running or dead, and measures how late the queue is: the
+-- microseconds since the first waiting job was due, or 0. The indexes that it reads contain only these states, so jobs that
+-- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late only after the end of that
+-- wait.
 CREATE OR REPLACE FUNCTION public.rate_limit_queue_gauges(
   queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -35,4 +36,5 @@ BEGIN
   WHERE j.queue = queue_name AND j.state = 'dead';
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_queue_gauges IS 'The number of jobs by state, and how long the oldest due job is overdue.';
+COMMENT ON FUNCTION public.rate_limit_queue_gauges IS
+  'Returns the number of jobs by state, and how long the oldest due job is overdue.';

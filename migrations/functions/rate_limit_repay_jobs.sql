@@ -1,11 +1,11 @@
 -- rate_limit_repay_jobs(bigint[], rate_limit_groups[], bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
 -- SHA-256: 5cf9f8ace507f2bff1262740d795e926fb02dbb55d874d43db581543c6f7feab
 
--- Gives jobs at hand back what they have paid ahead, if their moment has come, so that they ask again, and returns their ids.
--- If something was taken from the bucket since the moment, nothing is given back: it was taken from those tokens.
+-- Returns the payments of jobs at hand that have paid ahead, once their time has come, so that they ask again. Returns the
+-- ids of these jobs. If something was taken from the bucket since that time, no tokens are returned: they were already used.
 --
--- It first locks all buckets of the jobs at hand: the claim takes from them in several statements, which must not lock
--- buckets in another order than other claims do.
+-- First it locks all buckets of the jobs at hand. The claim takes from them in several statements, which would otherwise lock
+-- buckets in a different order than other claims.
 CREATE OR REPLACE FUNCTION public.rate_limit_repay_jobs(
   job_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
@@ -50,4 +50,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_repay_jobs IS
-  'Gives back what jobs have paid ahead of their starts, once their moment has come.';
+  'Returns what jobs have paid ahead of their starts, once their time has come.';

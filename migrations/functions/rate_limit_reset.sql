@@ -1,7 +1,7 @@
 -- rate_limit_reset(text, text)
--- SHA-256: d43d35cc005748857c3dec71bcfcbb5a1a94a0e6e3d59b4f7d069870689cbf1f
+-- SHA-256: fefd5942e489d20452e6b3c3cbc6b4bb030e48ad663ddd7a0fcfd813b1593b1a
 
--- Forgets one key of a limit: its bucket is full again. Returns the number of rows that are gone.
+-- Deletes the rows of one key of a limit, so that its bucket is full again. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
 SET enable_sort = on SET jit = off
@@ -14,8 +14,8 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: rate_limit_reset(name, key) takes no NULL'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to forget every key of a limit.';
   END IF;
-  -- One by one, by the whole primary key and in the order in which decisions take rows. How many there are says the row of
-  -- shard 0, once it is locked: nobody divides the bucket anew who does not hold it.
+  -- One by one, by the whole primary key and in the order in which decisions lock rows. The row of shard 0 stores the number of
+  -- rows. Only a transaction that has locked it can change that number.
   DELETE FROM public.rate_limits AS r
   WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = 0
   RETURNING r.shards INTO shards;

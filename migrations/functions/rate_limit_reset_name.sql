@@ -1,8 +1,8 @@
 -- rate_limit_reset(text)
--- SHA-256: da4c08c4d15c61e94daf3e3d9c488949c03dc0ff28bd31f7c1a0075bd5d63337
+-- SHA-256: fe2cfe91efe275cbadc4c6dcf42f426eabce2210480b7dc838e0b1c30097a23b
 
--- Forgets every key of a limit. Returns the number of rows that are gone. It has to look for them: on YugabyteDB at READ
--- COMMITTED, since a SERIALIZABLE scan would lock the table.
+-- Deletes the rows of all keys of a limit. Returns the number of deleted rows. It scans for them: on YugabyteDB at READ
+-- COMMITTED, because a SERIALIZABLE scan would lock the table.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
@@ -25,7 +25,7 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS gone = ROW_COUNT;
-  -- While this waited for the row of shard 0, the bucket may have got more of them.
+  -- While this waited for the row of shard 0, another transaction may have added shards.
   WITH doomed AS (
     SELECT r.name, r.key, r.shard
     FROM public.rate_limits AS r

@@ -1,8 +1,8 @@
 -- rate_limit_retake(text, text, integer, text, double precision, bigint, double precision, bigint, integer, double precision, double precision, bigint)
 -- SHA-256: 1ca986d541b6dc07dd98c329f0d75790be8140b9ff95e1f56d9fe0945856205b
 
--- Undoes what one UPDATE has taken from a row, and takes `amount` as of `at`, or else as of the time at which that was taken. The row
--- is locked. Returns what is left.
+-- Undoes an UPDATE that took `taken` tokens from a row, and takes `amount` instead, as of `at`, or of the time of that UPDATE
+-- if `at` is NULL. The caller has locked the row. Returns the balance that is left.
 CREATE OR REPLACE FUNCTION public.rate_limit_retake(
   bucket_name text, bucket_key text, nth_shard integer, kind text, rate double precision, period bigint,
   capacity double precision, phase bigint, resolution integer, taken double precision, amount double precision, at bigint
@@ -21,4 +21,4 @@ BEGIN
   RETURN again.remaining;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_retake IS 'Takes anew what was taken from a row that is locked.';
+COMMENT ON FUNCTION public.rate_limit_retake IS 'Replaces the tokens that were just taken from a locked row.';

@@ -1,9 +1,9 @@
 -- rate_limit_ring(text, bigint)
 -- SHA-256: 59302478cff6d76a6bd2adccaf4865f555cb2d38d9cac71c93448e97e32b40bb
 
--- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other, so it is sent only
--- where a worker sleeps. YugabyteDB has none: its workers look again after a while. (PL/pgSQL, because a function in SQL would be
--- planned anew for each call.)
+-- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other, so it is sent
+-- only if a worker sleeps. YugabyteDB has no NOTIFY: its workers poll. (This is PL/pgSQL, because a function in SQL would be
+-- planned again for each call.)
 CREATE OR REPLACE FUNCTION public.rate_limit_ring(queue_name text, due_at bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
@@ -18,4 +18,4 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep longer than until this time.';
+COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep beyond this time.';

@@ -1,10 +1,11 @@
 -- rate_limit_rows(text, text)
 -- SHA-256: 369b457157731d3b7263d4f2ff8d40eda6fab0b864144d80e3a6827779f88c36
 
--- The rows of a bucket, and whether a transaction is writing to a row. The planner puts its body into the query.
+-- Returns the rows of a bucket, and whether a transaction is writing to a row. Inlined.
 --
--- Where a row has an xmax, a transaction is writing to it, or has since the snapshot (or has rolled back): a caller that has the
--- choice takes another row. A row that was locked before it was written keeps the xmax of its writer. YugabyteDB has no such columns.
+-- A row with an xmax is in use: a transaction is writing to it, or has written to it since the snapshot (or has rolled back). A
+-- caller that has the choice takes another row. If a row was locked before it was written, its xmax stays that of the writer.
+-- YugabyteDB has no such columns.
 DO $rows$
 BEGIN
   EXECUTE pg_catalog.format(
@@ -22,4 +23,4 @@ BEGIN
   );
 END
 $rows$;
-COMMENT ON FUNCTION public.rate_limit_rows IS 'The rows of a bucket, and whether a transaction is writing to a row.';
+COMMENT ON FUNCTION public.rate_limit_rows IS 'Returns the rows of a bucket, and whether a transaction is writing to a row.';

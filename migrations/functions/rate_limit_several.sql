@@ -1,16 +1,16 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: 1ab56c9cd085a43a2f504a7d0656e9fca97623e8c999f30da5b28653e675bbfb
+-- SHA-256: c4c8565f28b337bcd06a1eee513dd24db2023384516d991e8d4405b1067e1e4f
 
--- One call on several buckets, for rate_limit_all and rate_limit_check_all: an array of limits, then the arrays of
--- rate_limit_decide. Elements with the same name and key are one item there, with the sum of their counts.
+-- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
+-- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts.
 CREATE OR REPLACE FUNCTION public.rate_limit_several(
   op text, calls jsonb, reserve boolean, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
-  places integer[]; -- of each element, the number of its bucket
-  -- One element a bucket, in the order in which rows are locked.
+  places integer[]; -- the number of the bucket of each element
+  -- One element for each bucket, in the order in which rows are locked.
   names text[];
   keys text[];
   kinds text[];
@@ -90,7 +90,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give it once, or with the same options each time.';
   END IF;
 
-  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(
     kinds,
     rates,

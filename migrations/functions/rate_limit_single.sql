@@ -1,7 +1,8 @@
 -- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
--- SHA-256: 369af2fb90568c354493fede6c58e6d11fc62bee846f5b1e6190474a83b7058d
+-- SHA-256: 75649bf2f4b698f05b1107f438dc23b0421fd31481dc18b812e2b51c945b42a4
 
--- One call on one bucket, for the functions below: options as SQL types, then the arrays of rate_limit_decide.
+-- Decides one call on one bucket, for rate_limit, rate_limit_check and rate_limit_enforce: converts options of SQL types to the
+-- arrays of rate_limit_decide.
 CREATE OR REPLACE FUNCTION public.rate_limit_single(
   op text, name text, key text, kind text, rate double precision, period interval, capacity double precision,
   count double precision, reserve boolean, max_reserved double precision, start interval, resolution integer, shards integer,
@@ -28,7 +29,7 @@ BEGIN
     value := taken[3];
     RETURN;
   END IF;
-  -- NULL stands for what is usual, and is quicker. An assignment, because the server logs the text of a failing SELECT.
+  -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(
     ARRAY[kind],
     ARRAY[rate],
@@ -55,4 +56,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_single IS
-  'Decides one call on one bucket with options as SQL types; called by rate_limit and the functions beside it.';
+  'Decides one call on one bucket with options as SQL types; called by rate_limit and its variants.';

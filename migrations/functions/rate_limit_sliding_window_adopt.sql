@@ -1,8 +1,8 @@
 -- rate_limit_sliding_window_adopt(rate_limits, double precision, bigint, bigint, integer)
 -- SHA-256: f675646e788a3a94c56115ffeeda6ce51258bb825288c95e75e8ccc7ef289b67
 
--- Returns `bucket` with its counts moved to this grid, if they have another: all to the newest sub-interval, so that none leaves
--- too early. Tokens that are missing from a row of another kind count as used.
+-- Returns `bucket` with its counts moved to this grid, if it has another one. All counts move to the newest sub-interval, so
+-- that none leaves too early. In a row of another kind, the missing tokens count as used.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_adopt(
   bucket public.rate_limits, rate double precision, period bigint, phase bigint, resolution integer
 ) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE

@@ -1,7 +1,7 @@
 -- rate_limit_sliding_window_credit(rate_limits, double precision)
 -- SHA-256: 52969df79f63c774388865a662314671567e6e27982c3ea2c11c9c29a4d3bab8
 
--- Returns `bucket` with `count` tokens given back: from the newest counts, and not below 0.
+-- Returns `bucket` with `count` tokens returned: subtracted from the newest counts first, and not below 0.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_credit(bucket public.rate_limits, count double precision) RETURNS public.rate_limits
 LANGUAGE plpgsql IMMUTABLE
 AS $function$
@@ -19,4 +19,4 @@ BEGIN
   RETURN bucket;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_sliding_window_credit IS 'Returns a row of a sliding window with tokens given back.';
+COMMENT ON FUNCTION public.rate_limit_sliding_window_credit IS 'Returns a row of a sliding window with tokens returned to it.';

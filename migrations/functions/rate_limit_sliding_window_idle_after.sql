@@ -1,7 +1,7 @@
 -- rate_limit_sliding_window_idle_after(double precision, bigint, double precision[], bigint, double precision, bigint, bigint, integer, double precision)
 -- SHA-256: ee023502577fe2b628a01e0de6c89b534a029ba319ab3d701079d3f75d3985cd
 
--- Returns the same for a row of which `amount` was taken at `now`. With n = 1 that is easily said.
+-- Returns the same after `amount` was taken from a row at `now`. The case n = 1 needs no counts.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_idle_after(
   value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision, period bigint,
   phase bigint, resolution integer, amount double precision

@@ -1,7 +1,7 @@
 -- rate_limit_sliding_window_left(double precision[], double precision, double precision)
 -- SHA-256: 9a1591f28613f4cab52f86c6d9f95cea16e60a51a497bb0388c6b2414511dedf
 
--- Returns what is left of `rate` with these counts, of which the last is that of the oldest sub-interval.
+-- Returns what these counts leave of `rate`. The last count is that of the oldest sub-interval.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_left(
   counts double precision[], rate double precision, passed double precision
 ) RETURNS double precision LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE

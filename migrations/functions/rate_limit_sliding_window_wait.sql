@@ -1,7 +1,7 @@
 -- rate_limit_sliding_window_wait(double precision, double precision, double precision[], double precision, double precision, bigint, double precision)
--- SHA-256: e92aa3bae33b09f60d4a95005ad1e3f55b3dc906744f77c284ded16959142767
+-- SHA-256: 899043c2f6e384a4b6aae38d7f59587ca03665b7097b43a45289d09b0402b7ba
 
--- Returns the microseconds from `now` until `missing` more is left, if nothing else is counted.
+-- Returns the microseconds from `now` until `missing` more tokens are left, if no other call takes any.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_wait(
   missing double precision, tolerance double precision, counts double precision[], left_now double precision,
   rate double precision, period bigint, passed double precision
@@ -10,7 +10,7 @@ AS $function$
 DECLARE
   resolution CONSTANT integer := cardinality(counts) - 1;
   may_be_used CONSTANT double precision := rate - left_now - missing;
-  whole double precision := 0; -- what counts whole in the sub-interval looked at
+  whole double precision := 0; -- the sum of the counts that are fully in the window
   leaving double precision;
 BEGIN
   FOR nth IN 1 .. resolution LOOP
@@ -35,4 +35,5 @@ BEGIN
   RETURN NULL;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS 'Returns the time until so much is left of a sliding window.';
+COMMENT ON FUNCTION public.rate_limit_sliding_window_wait IS
+  'Returns the time until so many more tokens are left in a sliding window.';

@@ -1,13 +1,13 @@
 -- rate_limit_start_jobs(text, integer, bigint, bigint, rate_limit_groups[], bigint[], bigint[], integer, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: aba9e3371c46924ddb1d8ab7df87496a18d50b0b8d50a23a42fda017241c3360
+-- SHA-256: dd017cba4dffc66c1c1f13aeb93e4716f3d318190fc6ea0fb178ba2a6eb717ea
 
 -- Starts jobs of groups that a claim has locked, as far as the limits allow it: the due jobs, the jobs that have paid ahead,
--- and the jobs in the lines of the groups. It locks these jobs, and takes their tokens; the caller writes their state.
+-- and the jobs in the lines of the groups. It locks these jobs and takes their tokens; the caller writes their state.
 --
---   groups           nothing of a group starts before its not_before
+--   groups           no job of a group starts before its not_before
 --   lowest_priority  jobs in lines with a lower priority are left alone; NULL: none are
 --   results          started_ids start at started_ats, or as soon as possible after that. stopped_ids: the first jobs that
---                    cannot start, one of each group that stops; stopped_ats: when their groups are to be looked at again
+--                    cannot start, one of each group that stops; stopped_ats: when to claim from their groups again
 CREATE OR REPLACE FUNCTION public.rate_limit_start_jobs(
   queue_name text, most integer, clock bigint, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[],
   front_ids bigint[], lowest_priority integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
@@ -19,7 +19,7 @@ AS $function$
 DECLARE
   keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
   job_ids bigint[]; -- the jobs at hand, in the order in which they are to start
-  is_contended boolean; -- a job has paid ahead, or was refused before
+  is_contended boolean; -- whether a job has paid ahead, or was denied before
   repaid_ids bigint[] := '{}';
   paid_ids bigint[] := '{}';
   stopped_keys text[];
@@ -35,7 +35,7 @@ BEGIN
   started_ats := '{}';
   stopped_ids := '{}';
   stopped_ats := '{}';
-  -- The lines are read by a new statement: it sees what the claims before this one have left of them.
+  -- A new statement reads the lines, so that it sees what earlier claims have left.
   SELECT coalesce(array_agg(l.id), '{}'), bool_or(l.is_contended) INTO job_ids, is_contended
   FROM (
     SELECT j.id, j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
@@ -60,7 +60,7 @@ BEGIN
   ) AS l;
 
   IF is_contended THEN
-    -- A group may look again before the moment of its job that has paid ahead. It stops.
+    -- A group may be claimed before the time of its job that has paid ahead. Then it stops.
     SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.paid_until), '{}'), coalesce(array_agg(s.key), '{}')
     INTO stopped_ids, stopped_ats, stopped_keys
     FROM (
@@ -116,7 +116,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  IF repaid_ids <> '{}' THEN -- Those that neither start nor have paid again have not paid any more.
+  IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.
     UPDATE public.rate_limit_jobs AS j
     SET paid_until = NULL, paid_item = NULL
     WHERE j.id = ANY (repaid_ids) AND j.id <> ALL (started_ids || paid_ids);

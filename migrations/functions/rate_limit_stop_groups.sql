@@ -1,13 +1,13 @@
 -- rate_limit_stop_groups(text, bigint, rate_limit_groups[], bigint[], bigint[], bigint[], bigint[])
 -- SHA-256: b403086694ef3e3e36a1895f0f12a57c50e3ea284d26a56e75ff0d68ba9694c5
 
--- Puts the due jobs that a claim cannot start into the lines of their groups, where they are not looked at before their groups
+-- Puts the due jobs that a claim cannot start into the lines of their groups, where they are not read before their groups
 -- are. Returns whether there were any.
 --
---   groups       the groups that the claim has locked, as they were; nothing of those with a not_before after `horizon` could
---                start
+--   groups       the groups that the claim has locked, as they were; no job could start in a group with a not_before after
+--                `horizon`
 --   due_ids      the due jobs that the claim has locked
---   stopped_ids  the jobs that the limits refused, one of each group that stops; stopped_ats: when the group looks again
+--   stopped_ids  the jobs that the limits denied, one of each group that stops; stopped_ats: when to claim from the group again
 CREATE OR REPLACE FUNCTION public.rate_limit_stop_groups(
   queue_name text, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[], started_ids bigint[],
   stopped_ids bigint[], stopped_ats bigint[]

@@ -1,21 +1,21 @@
 -- rate_limit_take_ample(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[], integer[], double precision[], integer[])
--- SHA-256: 6d07cd96dba47cbc3619d123af4c7ca353c2577ea71f26738d4918552b684b14
+-- SHA-256: 5c29a8e9efaacee7608163662a08aaf596ddaef289a6fd4dd5921edd25eff0ee
 
--- Takes the sums that a batch needs from all buckets that cover them. If every bucket does, the order of the calls does not matter,
--- and all of them are allowed. Returns the balance of each bucket after that, in the order given; NULL for a bucket that did not
--- cover its sum. Calls on such a bucket are undone, and so are later calls on the other buckets of those calls: the client has
--- rate_limit_decide decide them, in a transaction after this one.
+-- Takes the tokens that a batch needs from each bucket that covers the batch's sum. If every bucket does, the order of the
+-- calls does not matter, and all calls are allowed. Returns the balance of each bucket afterwards, in the order given; NULL
+-- for a bucket that did not cover its sum. Calls on such a bucket are undone, and so are later calls on the other buckets of
+-- those calls. The client then lets rate_limit_decide decide them, in a later transaction.
 --
---   limit_*         as of rate_limit_decide, without shards
---   bucket_*        names and keys, sorted by their bytes, each bucket once; the limit of each, counted from 1, NULL: all the first;
---                   and what is asked of each
---   item_*          the bucket of each item, and what is asked of it in all; NULL: no call has several items
+--   limit_*         as for rate_limit_decide, without shards
+--   bucket_*        names and keys, sorted by their bytes, each bucket once; the index of each bucket's limit, counted from 1
+--                   (NULL: all use the first); and the tokens needed from each
+--   item_*          the bucket of each item, and the tokens it needs in total; NULL: no call has several items
 --   call_sizes      the number of items of each call
 --
--- Only for a transaction of its own: rows are locked in the order given, but those that do not cover what is asked are not, so
--- nothing may be locked after this. One UPDATE reads and writes a row, so that under SERIALIZABLE no read stays behind that could be
--- a conflict. A row that another transaction has changed meanwhile is, under READ COMMITTED, judged anew by this UPDATE, and under
--- SERIALIZABLE an error (40001).
+-- Run it only in its own transaction: it locks rows in the order given, but leaves rows that do not cover their sum unlocked,
+-- so nothing may be locked after this. One UPDATE reads and writes each row, so that under SERIALIZABLE no read remains that
+-- could cause a conflict. If another transaction has changed a row meanwhile, READ COMMITTED evaluates this UPDATE again on
+-- the new row, and SERIALIZABLE raises an error (40001).
 CREATE OR REPLACE FUNCTION public.rate_limit_take_ample(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
@@ -31,14 +31,14 @@ DECLARE
   is_late boolean;
   taken integer[];
   balances double precision[];
-  backs double precision[]; -- what the calls give back that are undone
-  open_buckets integer[]; -- which they ask
+  backs double precision[]; -- the tokens that undone calls return to each bucket
+  open_buckets integer[]; -- the buckets of undone calls
   last_item integer := 0;
   asked record;
   new_row record;
 BEGIN
-  -- ANY, because `=` on the first column of the key would let the planner read a whole small table in its order, and keep to that
-  -- when the table has grown.
+  -- ANY, because with `=` on the first column of the key the planner might scan a small table in index order, and keep that
+  -- plan when the table has grown.
   WITH u AS (
     UPDATE public.rate_limits AS r
     SET
@@ -62,7 +62,7 @@ BEGIN
   )
   SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
 
-  -- New rows come before existing ones in the order of locks, so only where no row is locked yet.
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
   IF taken IS NULL THEN
     taken := '{}';
     FOR asked IN
@@ -89,8 +89,8 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- Another transaction may have locked a row, and left it as it was. A decision as of a moment before the wait would count the
-  -- tokens that have flowed in since twice, so it is made again.
+  -- If the UPDATE was slow, another transaction may have locked a row without changing it. A decision as of a time before that
+  -- wait would count the refill since then twice, so it is made again.
   is_late := public.rate_limit_clock() - now > 2000 + 50 * buckets;
   IF cardinality(taken) < buckets THEN
     backs := array_fill(0::double precision, ARRAY[buckets]);
@@ -129,4 +129,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_take_ample IS
-  'Takes what a batch of calls asks, from each bucket that covers it; called by the client.';
+  'Takes the tokens of a batch of calls from each bucket that covers its sum; called by the client.';

@@ -1,9 +1,9 @@
 -- rate_limit_take_few(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], integer[], double precision[])
--- SHA-256: 0f7a711826a07672e10d48c4a9233dea7b529a461af90035e0ddcc87b37db8a4
+-- SHA-256: 2f67fd522ebf2be505299305f9359dffa6ad74daeb5563cfe636efc8ebbc6667
 
--- Takes what calls of `limit` ask of few buckets, each of them asked once, if every bucket covers it: like rate_limit_decide_each, but
--- with no more than that takes. Returns the balances for the items, or NULL if rate_limit_decide_each has to decide. The buckets are
--- listed in the global order.
+-- Takes the tokens of `limit` calls on a few buckets, each used by one item, if every bucket covers its count. It is a faster
+-- path than rate_limit_decide_each. Returns the balances for the items, or NULL if rate_limit_decide_each has to decide. The
+-- buckets are listed in the global order.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_few(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], item_buckets integer[],
@@ -13,7 +13,7 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   buckets CONSTANT integer := cardinality(bucket_names);
-  items integer[]; -- that of each bucket
+  items integer[]; -- the item of each bucket
   l integer;
   phase bigint;
   capacity double precision;
@@ -29,7 +29,7 @@ BEGIN
     items[coalesce(item_buckets[item], item)] := item;
   END LOOP;
   IF cardinality(items) <> buckets OR array_position(items, NULL) IS NOT NULL THEN
-    RETURN NULL; -- Some bucket is asked by two.
+    RETURN NULL; -- Two items use the same bucket.
   END IF;
   now := public.rate_limit_clock();
   FOR b IN 1 .. buckets LOOP
@@ -57,7 +57,7 @@ BEGIN
   END LOOP;
 
   IF public.rate_limit_clock() - now > 1000 THEN
-    RETURN NULL; -- A session's first decision takes long.
+    RETURN NULL; -- The first decision of a session is slow.
   END IF;
   FOR b IN 1 .. buckets LOOP
     IF NOT public.rate_limit_write(before[b], after[b], true) THEN
@@ -68,8 +68,8 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- Another transaction had locked a row, and left it as it was. A decision as of a moment before the wait would count the tokens
-  -- that have flowed in since twice, so it is made again. All rows are locked now.
+  -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before that
+  -- wait would count the refill since then twice, so it is made again. All rows are locked now.
   waited := public.rate_limit_clock() - now;
   FOR b IN 1 .. CASE WHEN waited > 2000 THEN buckets ELSE 0 END LOOP
     l := coalesce(item_limits[items[b]], 1);
@@ -82,4 +82,5 @@ BEGIN
   RETURN balances;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_take_few IS 'Takes what calls ask of few buckets, if every bucket covers it.';
+COMMENT ON FUNCTION public.rate_limit_take_few IS
+  'Takes the tokens of calls from a few buckets, if every bucket covers its count.';

@@ -1,8 +1,8 @@
 -- rate_limit_take_from(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer, double precision)
--- SHA-256: 374d726b814a60ccc2a112e194a90d4566fc40cabbd5a4f8332ba30107c56dec
+-- SHA-256: d14c4d781eecab6c073ae7305f5edb3de9fe880b0523365e3f627b53117d7f06
 
--- Takes `amount` tokens at `now` from a row of this kind and grid, whatever it holds. Returns the row after, and what is left.
--- Not an expression, so that only that of the kind is set up.
+-- Takes `amount` tokens at `now` from a row of this kind and grid, even if it has fewer. Returns the new row and the balance.
+-- It is not one expression, so that only the expressions of one kind are set up.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_from(
   kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
   phase bigint, resolution integer, amount double precision, OUT after public.rate_limits, OUT remaining double precision
@@ -17,7 +17,7 @@ BEGIN
     remaining := after.value;
   ELSIF kind = 'fixed_window' THEN
     after.value := public.rate_limit_fixed_window_value(bucket.value, bucket.ts, now, rate, period, capacity, phase) - amount;
-    -- A longer period may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+    -- The window may have started before `ts` if the period was made longer: see rate_limit_ts_after.
     after.ts := greatest(bucket.ts, public.rate_limit_window_start(now, phase, period));
     after.idle_at := public.rate_limit_fixed_window_idle_at(after.value, now, rate, period, capacity, phase);
     remaining := after.value;

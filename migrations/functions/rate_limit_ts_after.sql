@@ -1,7 +1,8 @@
 -- rate_limit_ts_after(text, bigint, bigint, bigint, bigint)
 -- SHA-256: d26df3d833d2d9e1e9a67eb3e491e5c9d9df2e2ec68c2397c3d1f476695a6285
 
--- A longer period of a fixed window may have opened before `ts`: then `ts` stays, or a shorter one later would grant windows twice.
+-- A fixed window may have started before `ts` if its period was made longer. Then `ts` stays, or a shorter period later would
+-- grant windows twice.
 CREATE OR REPLACE FUNCTION public.rate_limit_ts_after(kind text, ts bigint, now bigint, period bigint, phase bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$

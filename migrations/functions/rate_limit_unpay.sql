@@ -1,8 +1,8 @@
 -- rate_limit_unpay(rate_limit_jobs, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 57506e5f2f2b174c44565965d8a41c315ca839110ab4f49b5abb662c6ec5b9a5
+-- SHA-256: d5ebe734d31f857a5cf17cc5410996c09b4dc03bdb82faa39fc915be0e24f879
 
--- Takes back what a job has paid ahead, and lets those look again who wait for its moment. Once the moment has gone by, or
--- something was taken since, there is nothing to take back: others may have used it.
+-- Takes back the tokens that a job has paid ahead, and lets the groups that wait for its time ask again. Once that time has
+-- passed, or something was taken since, nothing is taken back: other jobs may have used the tokens.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay(
   job public.rate_limit_jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[]
@@ -15,7 +15,7 @@ DECLARE
   taken_at bigint;
 BEGIN
   IF job.paid_until > public.rate_limit_clock() THEN
-    -- Groups before buckets, as in claims.
+    -- Lock groups before buckets, as claims do.
     WITH waiting AS (
       SELECT g.queue, g.key
       FROM public.rate_limit_groups AS g
@@ -42,4 +42,4 @@ BEGIN
   WHERE j.id = job.id;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_unpay IS 'Gives back the tokens that a job paid ahead of its start.';
+COMMENT ON FUNCTION public.rate_limit_unpay IS 'Returns the tokens that a job paid ahead of its start.';

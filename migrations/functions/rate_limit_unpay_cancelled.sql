@@ -1,8 +1,8 @@
 -- rate_limit_unpay_cancelled(text, text[], text[], double precision[], bigint[], double precision[], bigint[])
 -- SHA-256: 848ba744b41f57dc96ff5f5478e1f8760194fe12b7e492582d10c4d2bb620b27
 
--- Takes back the payments of jobs that were cancelled after they had paid ahead, and returns whether there were any. A
--- cancellation does not do so itself: its transaction may stay open for long, and other claims must not wait for that.
+-- Takes back the payments of jobs that were cancelled after they had paid ahead, and returns whether there were any. The
+-- cancellation itself does not do this: its transaction may stay open for long, and claims must not wait for it.
 CREATE OR REPLACE FUNCTION public.rate_limit_unpay_cancelled(
   queue_name text, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[]
@@ -29,4 +29,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_unpay_cancelled IS
-  'Gives back the tokens that cancelled jobs paid ahead of their starts.';
+  'Returns the tokens that cancelled jobs paid ahead of their starts.';

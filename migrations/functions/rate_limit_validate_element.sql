@@ -1,8 +1,8 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 312b11eb322d52b9c6f8563f459230d1bd96d443c78df1f74f752c4ca3a51a52
+-- SHA-256: 56fbfdb526849873f1469674b97510c69ab3ffce9955877be4c5127d5440f049
 
--- One element of the array that rate_limit_all decides: the names and types of its fields, then the rules of rate_limit.
--- The messages show no key.
+-- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
+-- then the rules of rate_limit. The messages show no key.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate_element(element jsonb, nth integer) RETURNS void LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -32,7 +32,7 @@ BEGIN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is of type %, not %', nth, field, given, expected
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Write numbers without quotes, all else with quotes.';
     ELSIF given = 'number' THEN
-      -- A jsonb number may be of any size, and the casts would raise other errors.
+      -- A jsonb number may have any size; the casts below would raise a less helpful error.
       number := (element ->> field)::numeric;
       IF number <> 0 AND NOT (abs(number) BETWEEN 1e-300 AND 1e300) THEN
         RAISE EXCEPTION '%: element %: the field "%" is out of range',
@@ -58,7 +58,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it like ''1 minute'', ''1h 30m'' or ''1 day 02:00:00''.';
     END IF;
   END LOOP;
-  -- The last length is `start`.
+  -- `length` is now that of `start`.
   PERFORM public.rate_limit_validate_item(
     nth,
     element ->> 'name',
@@ -72,7 +72,7 @@ BEGIN
     (element ->> 'resolution')::numeric::integer,
     coalesce(element ->> 'shards', '1')::numeric::integer
   );
-  -- Here, because counts of one bucket are added up before they are decided on.
+  -- Checked here, because the counts of one bucket are added up before the decision.
   count := coalesce(element ->> 'count', '1')::double precision;
   IF NOT (count = 0 OR count BETWEEN 1e-100 AND 1e100) THEN
     RAISE EXCEPTION 'invalid_count: element %: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',

@@ -1,8 +1,8 @@
 -- rate_limit_validate_item(integer, text, text, text, double precision, interval, double precision, double precision, interval, integer, integer)
--- SHA-256: 4c4692c01f30c75a7d6c1178c60282317b1dee0e783f70eada26e8f23dbabe56
+-- SHA-256: 3448cd60751163bc3cbab46b693a26fa8db0757e2d07ada7f00b1a2a864296d6
 
--- The rules for one bucket and its limit, with options as SQL types: for rate_limit and for each element of rate_limit_all.
--- `element` is the number of the element, for the message; NULL where there is only one.
+-- Checks one bucket and its limit, with options of SQL types: for rate_limit and for each element of rate_limit_all.
+-- `element` is the number of the element, for the message; NULL if there is only one.
 CREATE OR REPLACE FUNCTION public.rate_limit_validate_item(
   element integer, name text, key text, kind text, rate double precision, period interval, capacity double precision,
   max_reserved double precision, start interval, resolution integer, shards integer
@@ -22,7 +22,7 @@ BEGIN
     RAISE EXCEPTION 'invalid_key: %a key has at most 1024 bytes, not %', which, coalesce(octet_length(key)::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
   END IF;
-  -- So that they fit into microseconds; the finer bounds stand in rate_limit_invalid. NULL is not true.
+  -- So that the lengths fit into microseconds; rate_limit_invalid checks the exact bounds. NULL is not true.
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: %the period is not between 1 microsecond and 36525 days, or start is out of reach', which
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';

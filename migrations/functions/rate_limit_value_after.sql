@@ -1,8 +1,9 @@
 -- rate_limit_value_after(text, double precision, bigint, double precision[], bigint, double precision, bigint, double precision, bigint, integer, double precision)
 -- SHA-256: 871c1197a0160e366dd527d16d37c82020e4045023d0a4205e5af66332097adc
 
--- The columns of a row of this kind and grid after `amount` tokens were taken from it at `now`, whatever it holds, as expressions
--- for a statement on many rows; rate_limit_take_from says the same of one row.
+-- The functions rate_limit_.._after return one column each of a row of this kind and grid, after `amount` tokens were taken
+-- from it at `now`, even if it has fewer. They are expressions for a statement on many rows; rate_limit_take_from does the same
+-- for one row.
 CREATE OR REPLACE FUNCTION public.rate_limit_value_after(
   kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
   period bigint, capacity double precision, phase bigint, resolution integer, amount double precision

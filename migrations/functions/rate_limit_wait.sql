@@ -1,7 +1,7 @@
 -- rate_limit_wait(text, rate_limits, double precision, double precision, double precision, bigint, double precision, bigint, bigint, integer)
 -- SHA-256: 4780f8198c984b6db27241f629faf4cedd1bdfd38890de0318ee0c6fadf06eb5
 
--- Returns the microseconds from `now` until the balance of a row as of `now` has grown by `missing`.
+-- Returns the microseconds from `now` until the balance of a row, brought up to `now`, has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_wait(
   kind text, bucket public.rate_limits, missing double precision, tolerance double precision, left_now double precision,
   now bigint, rate double precision, period bigint, phase bigint, resolution integer
@@ -19,4 +19,4 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens are there.';
+COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens have arrived.';

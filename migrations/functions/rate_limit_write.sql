@@ -1,8 +1,8 @@
 -- rate_limit_write(rate_limits, rate_limits, boolean)
 -- SHA-256: 570d7c28ea07445b41db772c43a36a75f749dfbb9a264ac42b08b4e888315546
 
--- Writes a row as `after`, or deletes it if that has no `ts`. `compares`: only if it is still as it was `before`; returns whether
--- it was written.
+-- Writes a row as `after`, or deletes it if `after` has no `ts`. With `compares`, it writes only if the row is still equal to
+-- `before`. Returns whether it wrote.
 CREATE OR REPLACE FUNCTION public.rate_limit_write(
   before public.rate_limits, after public.rate_limits, compares boolean
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -25,4 +25,4 @@ BEGIN
   RETURN FOUND;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_write IS 'Writes a row, if it is still as it was.';
+COMMENT ON FUNCTION public.rate_limit_write IS 'Writes or deletes a row, optionally only if it is unchanged.';

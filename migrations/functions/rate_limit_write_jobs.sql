@@ -1,8 +1,8 @@
 -- rate_limit_write_jobs(text, text[], text[], integer[], double precision[], integer[], integer[], text[], text[], integer[], text[], bigint[], integer[], text[], bigint[], bigint)
 -- SHA-256: f1e259ab078a8f47c63fed96e063407cd05ce92403405e6b0844b763eea74b7a
 
--- Writes the jobs of an enqueue that are scheduled, with the times at which their tokens are available (job_slots). Returns the
--- ids, one element a job: NULL for a job that was not to be written, or whose unique id another transaction has written since.
+-- Writes the scheduled jobs of an enqueue, with the times at which their tokens are available (job_slots). Returns one id for
+-- each job: NULL for a job that was not to be written, or if another transaction has written a job with its unique id since.
 CREATE OR REPLACE FUNCTION public.rate_limit_write_jobs(
   queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[],
   job_sizes integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[],
