@@ -70,7 +70,7 @@ async fn take(pool: &PgPool, limiter: &Limiter, user: &str, estimate: u32, call:
         return Ok(Start::ComeBackIn(retry_after));
     }
     tx.commit().await?;
-    Ok(Start::Go(Started { id, wait: decision.retry_after() }))
+    Ok(Start::Go(Started { id, wait: decision.wait() }))
 }
 
 /// Corrects the estimate to the tokens that were used. A call is settled once: if it has ended already, this returns

@@ -6,7 +6,8 @@ use pg_limiter::{Decision, InvalidCall};
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.
 pub(super) fn decision(decision: &Decision) -> String {
     let ok = !decision.is_denied();
-    let wait = decision.retry_after().map_or_else(|| "null".to_owned(), |wait| milliseconds(wait.as_micros()));
+    let wait = decision.retry_after().or(decision.wait());
+    let wait = wait.map_or_else(|| "null".to_owned(), |wait| milliseconds(wait.as_micros()));
     let value = plain(decision.remaining());
     let mut text = format!("{{\"ok\": {ok}, \"retry_after_ms\": {wait}, \"value\": {value}");
     if !ok {

@@ -54,7 +54,7 @@ pub struct LimitState {
 /// match decision.outcome() {
 ///     Outcome::Allowed => println!("go, {} left", decision.remaining()),
 ///     Outcome::Reserved { wait } => println!("go in {wait:?}"),
-///     Outcome::Denied { retry_after } => println!("come back in {retry_after:?}"),
+///     Outcome::Denied { retry_after } => println!("denied, retry in {retry_after:?}"),
 ///     _ => println!("no"), // An outcome that this code does not know is no permit.
 /// }
 /// # }
@@ -82,13 +82,19 @@ impl Decision {
         matches!(self.outcome, Outcome::Denied { .. })
     }
 
-    /// Returns the time to wait: until reserved tokens are available, or until a denied call would be allowed. `None` if the
-    /// call is allowed now.
+    /// Returns the time until the same call would be allowed, if this call was denied; otherwise `None`.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
-            Outcome::Allowed => None,
-            Outcome::Reserved { wait } => Some(wait),
             Outcome::Denied { retry_after } => Some(retry_after),
+            Outcome::Allowed | Outcome::Reserved { .. } => None,
+        }
+    }
+
+    /// Returns the time to wait before going ahead, if tokens were reserved; otherwise `None`.
+    pub const fn wait(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::Reserved { wait } => Some(wait),
+            Outcome::Allowed | Outcome::Denied { .. } => None,
         }
     }
 

@@ -30,14 +30,16 @@ use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// use pg_limiter::{Limit, Limiter, Limits};
+/// use pg_limiter::{Limit, Limiter, Limits, Outcome};
 ///
 /// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let limits = Limits::new().define("send_message", Limit::token_bucket(10, Duration::from_secs(60)))?;
 /// let limiter = Limiter::new(pool, limits);
 /// let decision = limiter.limit(("send_message", "u1")).await?;
-/// if let Some(wait) = decision.retry_after() {
-///     println!("come back in {wait:?}");
+/// match decision.outcome() {
+///     Outcome::Allowed => println!("send it"),
+///     Outcome::Denied { retry_after } => println!("retry in {retry_after:?}"),
+///     _ => {} // Only reservations have other outcomes.
 /// }
 /// # Ok(()) }
 /// ```

@@ -216,7 +216,7 @@ impl<'l> Waiter<'l> {
         for (place, state) in call.places.iter().zip(&mut decision.limits) {
             state.refused |= late.items[*place].check_possible(call.reserve).is_err();
         }
-        let wait = decision.retry_after().unwrap_or_default();
+        let wait = decision.retry_after().or(decision.wait()).unwrap_or_default();
         Ok(denied(decision, wait))
     }
 

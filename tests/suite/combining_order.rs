@@ -59,7 +59,7 @@ impl From<Decision> for Told {
         let states = decision.limits();
         Self {
             outcome: Some(outcome),
-            wait: decision.retry_after(),
+            wait: decision.retry_after().or(decision.wait()),
             balances: states.iter().map(|state| state.remaining).collect(),
             refused: states.iter().map(|state| state.refused).collect(),
         }

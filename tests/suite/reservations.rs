@@ -104,7 +104,7 @@ async fn concurrent_reservations_equal_consecutive_ones() {
             let after = capacity - 1.5 * f64::from(round);
             assert_eq!(decision.is_denied(), after < -bound, "{name}, round {round}: {decision:?}");
             if !decision.is_denied() {
-                let wait = decision.retry_after().unwrap_or_default();
+                let wait = decision.wait().unwrap_or_default();
                 assert!(
                     wait.abs_diff(CENTURY.mul_f64((-after).max(0.0))) < Duration::from_secs(600),
                     "{name}: {wait:?}"

@@ -18,7 +18,7 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let mut waiting = Vec::new();
     for job in 1..=JOBS {
         let decision = limiter.limit(Item::global("jobs").reserve()).await?;
-        let wait = decision.retry_after().unwrap_or_default();
+        let wait = decision.wait().unwrap_or_default();
         screen.line(format!(
             "  job {job:<10} {}  wait {}, {:.1} tokens left",
             screen.verdict(&decision),

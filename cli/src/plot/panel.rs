@@ -60,7 +60,7 @@ impl Panel {
 impl Became {
     /// `refused`: whether this limit denied the call.
     pub(crate) fn of(decision: &Decision, refused: bool) -> Self {
-        match (decision.is_denied(), refused, decision.retry_after()) {
+        match (decision.is_denied(), refused, decision.wait()) {
             (true, true, _) => Self::Denied,
             (true, false, _) => Self::DeniedElsewhere,
             (false, _, Some(_)) => Self::Reserved,

@@ -54,7 +54,7 @@ impl Tally {
             Op::Reset => self.resets += 1,
             _ => {
                 self.requests += 1;
-                match (decision.is_denied(), decision.retry_after()) {
+                match (decision.is_denied(), decision.wait()) {
                     (true, _) => self.denied += 1,
                     (false, wait) => {
                         self.admitted += 1;

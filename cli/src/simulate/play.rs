@@ -68,7 +68,7 @@ impl Play<'_> {
                 bar.inc(1);
                 let became = Became::of(&decision, decision.is_denied());
                 panel.add(timed.at, self.count, became, decision.remaining());
-                let wait = decision.retry_after();
+                let wait = decision.retry_after().or(decision.wait());
                 if became != Became::Denied {
                     outcome.admit(timed.at, self.times[nth], self.count, wait);
                 } else if self.retry {
