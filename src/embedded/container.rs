@@ -127,8 +127,8 @@ impl Remover {
 
     pub(super) fn dismiss(mut self) {
         if let Some(mut remover) = self.0.take() {
-            let told = remover.stdin.take().is_some_and(|mut input| input.write_all(b"removed\n").is_ok());
-            if told {
+            let notified = remover.stdin.take().is_some_and(|mut input| input.write_all(b"removed\n").is_ok());
+            if notified {
                 let _ = remover.wait();
             }
         }

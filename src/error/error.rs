@@ -5,7 +5,7 @@ use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, refuses_setti
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// The database's message and SQLSTATE, without the source line of the server that the driver appends.
-pub(crate) fn told(error: &sqlx::Error) -> String {
+pub(crate) fn database_message(error: &sqlx::Error) -> String {
     match error.as_database_error() {
         Some(database) => format!("{} (SQLSTATE {})", database.message(), database.code().unwrap_or_default()),
         None => match error {
@@ -17,24 +17,26 @@ pub(crate) fn told(error: &sqlx::Error) -> String {
 
 /// The message of [`Error::Unavailable`]: what failed and what to do, by SQLSTATE.
 fn unavailable(source: &sqlx::Error) -> String {
-    let told = told(source);
+    let message = database_message(source);
     match sqlstate(source).as_str() {
         "25006" => format!(
-            "the transaction is read-only: {told}; connect to the primary, begin the transaction as READ WRITE, or set \
+            "the transaction is read-only: {message}; connect to the primary, begin the transaction as READ WRITE, or set \
              default_transaction_read_only to off"
         ),
         "0A000" => {
-            format!("the server cannot run the transaction: {told}; if it is a standby, connect to the primary")
+            format!("the server cannot run the transaction: {message}; if it is a standby, connect to the primary")
         }
         "57014" => format!(
-            "the database cancelled the statement: {told}; raise statement_timeout, and check that no transaction keeps the \
+            "the database cancelled the statement: {message}; raise statement_timeout, and check that no transaction keeps the \
              row locked"
         ),
         "53300" => {
-            format!("the server has no free connection: {told}; raise its max_connections, or open fewer connections")
+            format!(
+                "the server has no free connection: {message}; raise its max_connections, or open fewer connections"
+            )
         }
         _ => format!(
-            "the database is unavailable: {told}; check that it is running, that the pool is large enough, and that no \
+            "the database is unavailable: {message}; check that it is running, that the pool is large enough, and that no \
              transaction keeps the row locked"
         ),
     }
@@ -80,7 +82,7 @@ pub enum Error {
     /// Every attempt failed with a conflict or a lost connection. Nothing was decided.
     #[error(
         "no decision after {attempts} attempts in {elapsed:?}: {}; raise the retry policy's max_attempts or deadline, or spread the load",
-        told(.last)
+        database_message(.last)
     )]
     RetriesExhausted {
         /// The number of attempts.
@@ -95,7 +97,7 @@ pub enum Error {
     /// call with an [idempotency key](crate::Call::idempotency_key) can be repeated safely.
     #[error(
         "the outcome of a commit is unknown: {}; count the tokens as spent, or repeat the call if it has an idempotency key",
-        told(.last)
+        database_message(.last)
     )]
     OutcomeUnknown {
         /// The driver's error. It is not the `source` of this error: a unit of work is retried if it finds a lost connection
@@ -135,14 +137,14 @@ pub enum Error {
         known: i32,
     },
     /// The caller's transaction failed with a conflict. Roll it back and retry the whole transaction.
-    #[error("the transaction failed with a conflict: {}; roll it back and retry it from the start", told(.source))]
+    #[error("the transaction failed with a conflict: {}; roll it back and retry it from the start", database_message(.source))]
     Conflict {
         /// The driver's error.
         source: sqlx::Error,
     },
     /// The database reported any other error: for example, a privilege is missing, or its settings make transactions read-only.
     /// Within a transaction, roll it back.
-    #[error("the database call failed: {}", told(.source))]
+    #[error("the database call failed: {}", database_message(.source))]
     Database {
         /// The driver's error.
         source: sqlx::Error,
@@ -151,7 +153,7 @@ pub enum Error {
     /// connections without tracking prepared statements. Nothing was decided.
     #[error(
         "the connection has not kept its prepared statements: {}; behind a pooler in transaction mode, set named_statements to false, or let the pooler track prepared statements",
-        told(.source)
+        database_message(.source)
     )]
     Pooler {
         /// The driver's error.
@@ -225,7 +227,7 @@ impl Error {
     /// Formats an error as the database reports it, with its SQLSTATE, and without the line of the server's source code that
     /// sqlx appends.
     pub fn database_message(error: &sqlx::Error) -> String {
-        told(error)
+        database_message(error)
     }
 
     /// Whether a pooler between this process and the server refuses the settings that a connection requests at startup. The

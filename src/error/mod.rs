@@ -1,19 +1,19 @@
 //! The errors of this crate. Each message names the cause and what to do.
 
 mod classify;
+mod clone_error;
 mod engine;
 mod error;
 mod invalid;
-mod share;
 
 pub use engine::Engine;
 pub use error::Error;
 pub use invalid::{InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 
-pub(crate) use error::told;
+pub(crate) use error::database_message;
 
 pub(crate) use classify::{
     Cause, MigrationCause, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify, classify_migration,
     is_in_failed_transaction, is_read_only, read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
 };
-pub(crate) use share::{share, without_keys};
+pub(crate) use clone_error::{clone_error, without_keys};

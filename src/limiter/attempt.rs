@@ -9,7 +9,7 @@ use tracing::debug;
 use crate::call::Resolved;
 use crate::error::{Cause, Engine, Error, Phase, classify, without_keys};
 use crate::limiter::combine::Combiner;
-use crate::limiter::held::Held;
+use crate::limiter::pooled::PooledConnection;
 use crate::limiter::{Isolation, Limiter};
 use crate::observability;
 use crate::retry::Attempts;
@@ -303,7 +303,8 @@ pub(crate) async fn over_pool<S: Statement>(
     bounds: Bounds,
     statement: &S,
 ) -> Result<S::Output, Failure> {
-    let mut connection = Held::acquire(&combiner.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?;
+    let mut connection =
+        PooledConnection::acquire(&combiner.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?;
     let result = transact(combiner, &mut connection, bounds, statement).await;
     match &result {
         Err(failure) if failure.breaks_the_connection(combiner.known_engine()) => drop(connection),
@@ -342,12 +343,12 @@ async fn alone<S: Statement>(
     match before(deadline, statement.run(connection, combiner.rate_limits.statements())).await {
         Ok(value) => Ok(Some(value)),
         Err(error) => match error.as_database_error() {
-            Some(told) if told.code().as_deref() == Some(WRONG_LEVEL) => {
+            Some(database) if database.code().as_deref() == Some(WRONG_LEVEL) => {
                 statement.not_alone();
                 Ok(None)
             }
-            told => {
-                let phase = if told.is_some() { Phase::Statement } else { Phase::Commit };
+            database => {
+                let phase = if database.is_some() { Phase::Statement } else { Phase::Commit };
                 Err(Failure { phase, error })
             }
         },

@@ -11,8 +11,8 @@ use crate::limiter::LimiterConfig;
 use crate::limiter::attempt::{DecideOnce, ResetAllKeys};
 use crate::limiter::combine::Combiner;
 use crate::limiter::denials::Denials;
-use crate::limiter::lines::Lines;
-use crate::observability::Seen;
+use crate::limiter::waiters::Waiters;
+use crate::observability::CallSpan;
 use crate::sql::{Answer, Names, RateLimits, Schema, Within};
 
 /// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
@@ -62,7 +62,7 @@ pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,
     denials: Option<Arc<Denials>>,
     /// The callers of `until_ready` that wait and cannot reserve.
-    pub(super) lines: Arc<Lines>,
+    pub(super) waiters: Arc<Waiters>,
 }
 
 impl Limiter {
@@ -84,7 +84,7 @@ impl Limiter {
         let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         let combiner = Arc::new_cyclic(|this| Combiner::new(this.clone(), pool, rate_limits, &config));
-        Self { combiner, denials, lines: Arc::default() }
+        Self { combiner, denials, waiters: Arc::default() }
     }
 
     /// Returns the limits that are defined by name.
@@ -157,8 +157,8 @@ impl Limiter {
     /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
-        let seen = Seen::own("limit", &call);
-        seen.watch(self.decide(call)).await
+        let span = CallSpan::own("limit", &call);
+        span.watch(self.decide(call)).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
@@ -174,13 +174,13 @@ impl Limiter {
     /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
-        let seen = Seen::own("check", &call);
+        let span = CallSpan::own("check", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve(Op::Check, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.decision(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Returns the current balances. The counts of the items are ignored.
@@ -196,13 +196,13 @@ impl Limiter {
     /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::own("peek", &call);
+        let span = CallSpan::own("peek", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve_peek(call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Resets these keys: their buckets are full again.
@@ -218,12 +218,12 @@ impl Limiter {
     /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
-        let seen = Seen::own("reset", &call);
+        let span = CallSpan::own("reset", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve(Op::Reset, call)?;
             self.ask_and_forget(call).await.map(|_| ())
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted. The rows stay locked while
@@ -239,7 +239,7 @@ impl Limiter {
     /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
     /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
-        let seen = Seen::whole("reset_all_keys", false, name);
+        let span = CallSpan::whole("reset_all_keys", false, name);
         let running = async {
             crate::limit::check_name(name)?;
             let result = self.own_transaction(ResetAllKeys(name)).await;
@@ -248,7 +248,7 @@ impl Limiter {
             }
             result
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
@@ -299,13 +299,13 @@ impl Limiter {
     /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::own("credit", &call);
+        let span = CallSpan::own("credit", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve(Op::Credit, call)?;
             let (call, answer) = self.ask_and_forget(call).await?;
             Ok(answer.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
@@ -322,13 +322,13 @@ impl Limiter {
     /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::own("charge", &call);
+        let span = CallSpan::own("charge", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve(Op::Charge, call)?;
             let (call, answer) = self.ask(call).await?;
             Ok(answer.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
@@ -369,7 +369,7 @@ impl Limiter {
     ) -> Result<Balances, Error> {
         let (op, item) = estimate.into().correction(used.into());
         let call = Call::from(item);
-        let seen = Seen::own("settle", &call);
+        let span = CallSpan::own("settle", &call);
         let running = async {
             let call = self.combiner.rate_limits.resolve(op, call)?;
             let (call, answer) = match op {
@@ -378,6 +378,6 @@ impl Limiter {
             };
             Ok(answer.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 }

@@ -6,13 +6,13 @@ mod combine;
 mod config;
 mod denial_memory;
 mod denials;
-mod held;
 mod limiter;
-mod lines;
+mod pooled;
 mod prune;
 mod session;
 mod until_ready;
 mod wait;
+mod waiters;
 mod work;
 
 pub use config::{Connections, Durability, Isolation, LimiterConfig};
@@ -22,5 +22,5 @@ pub use wait::WaitConfig;
 
 pub(crate) use attempt::{Bounds, Failure, LookForHeld, Statement, over_pool};
 pub(crate) use combine::{Batched, Combiner, Lanes, Place, Refused, Waiting, drive};
-pub(crate) use held::Held;
+pub(crate) use pooled::PooledConnection;
 pub(crate) use session::open as open_session;

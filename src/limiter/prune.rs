@@ -3,7 +3,7 @@ use sqlx::PgConnection;
 use crate::error::Error;
 use crate::limiter::attempt::Statement;
 use crate::limiter::{Isolation, Limiter};
-use crate::observability::{self, Seen};
+use crate::observability::{self, CallSpan};
 use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
 
 /// The number of rows examined in one transaction: some milliseconds of work.
@@ -59,8 +59,8 @@ impl Limiter {
     /// Runs in short transactions of its own, at READ COMMITTED. There is no form for the caller's transaction, which
     /// would keep the rows locked.
     pub async fn prune(&self) -> Result<u64, Error> {
-        let seen = Seen::whole("prune", false, "");
-        seen.watch(self.prune_all()).await
+        let span = CallSpan::whole("prune", false, "");
+        span.watch(self.prune_all()).await
     }
 
     async fn prune_all(&self) -> Result<u64, Error> {

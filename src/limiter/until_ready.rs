@@ -6,8 +6,8 @@ use crate::call::{Call, Decision, Op, Outcome, Resolved, ResolvedItem};
 use crate::error::{Error, InvalidCall};
 use crate::limit::Kind;
 use crate::limiter::{Limiter, WaitConfig};
-use crate::observability::Seen;
-use crate::retry::{longest, part_of, share};
+use crate::observability::CallSpan;
+use crate::retry::{clamped_fraction, longest, part_of};
 
 impl Limiter {
     /// Waits until the call is allowed, and takes its tokens. The call is denied if that would take longer than
@@ -72,16 +72,16 @@ impl Limiter {
         wait: impl Into<WaitConfig> + Send,
     ) -> Result<Decision, Error> {
         let (call, wait) = (call.into(), wait.into());
-        let seen = Seen::own("until_ready", &call);
-        seen.watch(self.wait_for(call, wait, &seen)).await
+        let span = CallSpan::own("until_ready", &call);
+        span.watch(self.wait_for(call, wait, &span)).await
     }
 
-    async fn wait_for(&self, call: Call, config: WaitConfig, seen: &Seen) -> Result<Decision, Error> {
+    async fn wait_for(&self, call: Call, config: WaitConfig, span: &CallSpan) -> Result<Decision, Error> {
         let max_wait = longest(config.max_wait);
         let deadline = Instant::now() + max_wait;
         let waiter = Waiter::new(self, call, config)?;
         waiter.check_possible(max_wait)?;
-        let mut place = if waiter.may_meet_a_line() { self.lines.join_if_any(&waiter.call) } else { None };
+        let mut place = if waiter.may_meet_a_line() { self.waiters.join_if_any(&waiter.call) } else { None };
         let mut is_last = false;
         // Starts at the same value for every new waiter, so that the database sees one limit and not many.
         let mut left = max_wait;
@@ -92,18 +92,18 @@ impl Limiter {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            seen.attempts(attempts);
+            span.attempts(attempts);
             if waiter.check_possible(left).is_err() {
                 return waiter.ask_when(left).await; // Fewer tokens arrive in the time left than when it began to wait.
             }
             let again = match waiter.ask(left).await? {
-                Asked::Ready { decision, wait } => {
+                Attempted::Ready { decision, wait } => {
                     drop(place); // A call that has reserved must not hold up the line.
                     sleep(wait + waiter.jitter_of_reserved(wait, until(deadline))).await;
                     return Ok(decision);
                 }
-                Asked::Denied(decision) => return Ok(decision),
-                Asked::Again(again) => again,
+                Attempted::Denied(decision) => return Ok(decision),
+                Attempted::Again(again) => again,
             };
             let Some(room) = until(deadline).checked_sub(again.after.saturating_add(again.reserved)) else {
                 return Ok(again.denied());
@@ -111,7 +111,7 @@ impl Limiter {
             if is_last {
                 return Ok(again.denied());
             }
-            let place = place.get_or_insert_with(|| self.lines.join(&waiter.call));
+            let place = place.get_or_insert_with(|| self.waiters.join(&waiter.call));
             if place.is_first() {
                 let pause = again.after + waiter.jitter(again.after, room);
                 place.sleeps_until(Instant::now() + pause);
@@ -132,7 +132,7 @@ struct Waiter<'l> {
 }
 
 /// The result of one attempt.
-enum Asked {
+enum Attempted {
     /// The tokens are taken, and available after this time.
     Ready { decision: Decision, wait: Duration },
     /// The tokens are not available in time.
@@ -145,18 +145,18 @@ enum Asked {
 struct Again {
     decision: Decision,
     /// When the denial arrived.
-    told: Instant,
-    /// The time from `told` until a retry can succeed.
+    denied_at: Instant,
+    /// The time from `denied_at` until a retry can succeed.
     after: Duration,
     /// The shortest wait for the reservation after such a retry.
     reserved: Duration,
-    /// The time from `told` until the tokens are available.
+    /// The time from `denied_at` until the tokens are available.
     ready: Duration,
 }
 
 impl Again {
     fn denied(self) -> Decision {
-        denied(self.decision, self.ready.saturating_sub(self.told.elapsed()))
+        denied(self.decision, self.ready.saturating_sub(self.denied_at.elapsed()))
     }
 }
 
@@ -220,13 +220,13 @@ impl<'l> Waiter<'l> {
         Ok(denied(decision, wait))
     }
 
-    async fn ask(&self, left: Duration) -> Result<Asked, Error> {
+    async fn ask(&self, left: Duration) -> Result<Attempted, Error> {
         let (call, answer) = self.limiter.combiner.ask(self.within(left)).await?;
         let decision = answer.decision(&call);
         let after = match decision.outcome {
-            Outcome::Allowed => return Ok(Asked::Ready { decision, wait: Duration::ZERO }),
+            Outcome::Allowed => return Ok(Attempted::Ready { decision, wait: Duration::ZERO }),
             Outcome::Reserved { wait } => {
-                return Ok(Asked::Ready { decision: Decision { outcome: Outcome::Allowed, ..decision }, wait });
+                return Ok(Attempted::Ready { decision: Decision { outcome: Outcome::Allowed, ..decision }, wait });
             }
             Outcome::Denied { retry_after } => retry_after,
         };
@@ -245,9 +245,15 @@ impl<'l> Waiter<'l> {
         }
         let ready = after.saturating_add(longest);
         if !in_time {
-            return Ok(Asked::Denied(denied(decision, ready)));
+            return Ok(Attempted::Denied(denied(decision, ready)));
         }
-        Ok(Asked::Again(Again { decision, told: Instant::now(), after, reserved: reserved.unwrap_or_default(), ready }))
+        Ok(Attempted::Again(Again {
+            decision,
+            denied_at: Instant::now(),
+            after,
+            reserved: reserved.unwrap_or_default(),
+            ready,
+        }))
     }
 
     /// Returns a random delay for the retry of the first waiter in a line.
@@ -263,7 +269,7 @@ impl<'l> Waiter<'l> {
 
     fn spread<'a>(&self, items: impl Iterator<Item = &'a ResolvedItem>, wait: Duration, room: Duration) -> Duration {
         let arrivals = items.map(|item| item.limit.time_to_arrive(item.count).1);
-        let span = arrivals.max().unwrap_or_default().min(wait).mul_f64(share(self.config.jitter));
+        let span = arrivals.max().unwrap_or_default().min(wait).mul_f64(clamped_fraction(self.config.jitter));
         part_of(span.min(room))
     }
 }

@@ -6,8 +6,8 @@ use tracing::Instrument;
 use crate::error::{Error, Phase, is_in_failed_transaction, read_only_in_chain, transient_in_chain};
 use crate::limiter::Limiter;
 use crate::limiter::attempt::{Failure, before};
-use crate::limiter::held::Held;
-use crate::observability::Seen;
+use crate::limiter::pooled::PooledConnection;
+use crate::observability::CallSpan;
 use crate::retry::Attempts;
 use crate::sql::is_read_only_by_default;
 
@@ -72,11 +72,11 @@ impl Limiter {
     where
         E: std::error::Error + From<Error> + 'static,
     {
-        let seen = Seen::work();
+        let span = CallSpan::work();
         let mut attempts = Attempts::new(&self.combiner.retry);
-        let result = self.work_until_done(&mut attempts, &mut work).instrument(seen.span()).await;
-        seen.attempts(attempts.made());
-        seen.ended(if result.is_ok() { "done" } else { "error" });
+        let result = self.work_until_done(&mut attempts, &mut work).instrument(span.span()).await;
+        span.attempts(attempts.made());
+        span.ended(if result.is_ok() { "done" } else { "error" });
         result
     }
 
@@ -116,8 +116,8 @@ impl Limiter {
     where
         E: std::error::Error + 'static,
     {
-        let held = Held::acquire(&self.combiner.pool, attempts.deadline()).await;
-        let mut connection = held.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
+        let connected = PooledConnection::acquire(&self.combiner.pool, attempts.deadline()).await;
+        let mut connection = connected.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
         let engine = before(attempts.deadline(), self.combiner.engine(&mut connection)).await;
         engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
         let result = run(&mut connection, attempts.deadline(), self.combiner.retry.deadline, work).await;

@@ -1,4 +1,4 @@
-use crate::error::told;
+use crate::error::database_message;
 use crate::migrate::script::WAYS_OUT;
 
 /// The reason why a migration failed. Its transaction is rolled back, and all locks are released.
@@ -19,7 +19,7 @@ pub enum MigrateError {
         known: i32,
     },
     /// Another process is migrating, and did not finish in time.
-    #[error("another process is migrating the schema \"{schema}\": {}; retry when it is done", told(.source))]
+    #[error("another process is migrating the schema \"{schema}\": {}; retry when it is done", database_message(.source))]
     Busy {
         /// The schema.
         schema: String,
@@ -29,7 +29,7 @@ pub enum MigrateError {
     /// A privilege is missing: CREATE on the schema, or on the database if the schema does not exist yet.
     #[error(
         "cannot migrate the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema does not exist",
-        told(.source)
+        database_message(.source)
     )]
     Privilege {
         /// The schema.
@@ -59,7 +59,7 @@ pub enum MigrateError {
     /// Transactions are read-only, because the server is a standby or because of its settings.
     #[error(
         "cannot migrate the schema \"{schema}\": {}; connect to the primary, with default_transaction_read_only = off",
-        told(.source)
+        database_message(.source)
     )]
     ReadOnly {
         /// The schema.
@@ -68,7 +68,7 @@ pub enum MigrateError {
         source: sqlx::Error,
     },
     /// The database reported any other error.
-    #[error("cannot migrate the schema \"{schema}\": {}", told(.source))]
+    #[error("cannot migrate the schema \"{schema}\": {}", database_message(.source))]
     Database {
         /// The schema.
         schema: String,

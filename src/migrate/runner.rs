@@ -121,7 +121,7 @@ impl Migrator {
             deadline: Duration::from_secs(60),
             ..RetryPolicy::default()
         };
-        let engine = self.detect(pool).await.map_err(|failure| self.told(failure))?;
+        let engine = self.detect(pool).await.map_err(|failure| self.error(failure))?;
         if engine == Engine::Yugabyte {
             policy.deadline = Duration::from_secs(900); // Each change of the schema takes about a second there.
         }
@@ -142,11 +142,11 @@ impl Migrator {
                     continue;
                 }
                 MigrationCause::Clash => {}
-                _ => return Err(self.told(failure)),
+                _ => return Err(self.error(failure)),
             }
             match attempts.next_delay() {
                 Some(delay) => tokio::time::sleep(delay).await,
-                None => return Err(self.told(failure)),
+                None => return Err(self.error(failure)),
             }
         }
     }
@@ -164,7 +164,7 @@ impl Migrator {
     /// # Cancel safety
     /// Roll the transaction back: a statement may still run on the server.
     pub async fn run_on(&self, connection: &mut PgConnection) -> Result<MigrateReport, MigrateError> {
-        self.nested(connection).await.map_err(|failure| self.told(failure))
+        self.nested(connection).await.map_err(|failure| self.error(failure))
     }
 
     /// Returns the differences between the database and this release, empty if there are none. Objects of a newer release do not
@@ -180,7 +180,7 @@ impl Migrator {
     /// It uses its own transaction, and rolls it back. Use [`check_on`](Self::check_on) in the caller's.
     pub async fn check(&self, pool: &PgPool) -> Result<Vec<Drift>, MigrateError> {
         let begun = pool.begin_with(BEGIN).await;
-        let mut tx = begun.map_err(|error| self.told(error.into()))?;
+        let mut tx = begun.map_err(|error| self.error(error.into()))?;
         let found = self.check_on(&mut tx).await;
         let _ = tx.rollback().await; // The transaction wrote nothing.
         found
@@ -197,7 +197,7 @@ impl Migrator {
     /// # In a transaction
     /// It sees the transaction's own changes, and locks no rows.
     pub async fn check_on(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, MigrateError> {
-        self.compare(connection).await.map_err(|error| self.told(error.into()))
+        self.compare(connection).await.map_err(|error| self.error(error.into()))
     }
 
     async fn compare(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, sqlx::Error> {
@@ -363,7 +363,7 @@ impl Migrator {
         claims
     }
 
-    fn told(&self, failure: Failure) -> MigrateError {
+    fn error(&self, failure: Failure) -> MigrateError {
         let schema = self.schema.to_string();
         let cause = failure.cause();
         // The error of a statement that cannot change a table may contain one of its rows.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use tracing::warn;
 
-use crate::queue::own::Site;
 use crate::queue::time;
+use crate::queue::transactions::QueueContext;
 use crate::sql::queue::extend;
 
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl Leases {
     }
 
     /// Extends all leases, three times in the duration of a lease.
-    pub(super) async fn keep(&self, site: &Site, lease: Duration) {
+    pub(super) async fn keep(&self, context: &QueueContext, lease: Duration) {
         loop {
             tokio::time::sleep(lease / 3).await;
             let asked = Instant::now();
@@ -93,7 +93,7 @@ impl Leases {
                 continue;
             }
             let arguments = (ids, starts, time::capped(lease));
-            let kept = site.own(arguments.clone(), |conn, sql, (ids, starts, lease)| {
+            let kept = context.own(arguments.clone(), |conn, sql, (ids, starts, lease)| {
                 Box::pin(extend(conn, sql, ids, starts, *lease))
             });
             // No longer than until the next extension, so that a lease that expires is noticed.

@@ -49,25 +49,25 @@
 //! completion, and only if the worker still has the job. Any other effect of a handler happens at least once: if a worker
 //! dies, or cannot reach the database for longer than its lease, another worker runs the job again.
 
-mod bell;
 mod config;
 mod counts;
-mod crew;
 mod enqueue;
+mod enqueue_batcher;
 mod enqueued;
-mod gathered;
 #[cfg(feature = "metrics")]
 mod gauges;
 mod handler;
 mod info;
 mod job;
+mod job_run;
 mod leases;
-mod mean;
-mod own;
+mod moving_average;
+mod notifications;
 mod queue;
 mod queues;
-mod run;
+mod running_jobs;
 mod time;
+mod transactions;
 mod upkeep;
 mod within;
 mod worker;

@@ -6,11 +6,11 @@ use sqlx::PgConnection;
 use crate::call::Item;
 use crate::error::{Error, InvalidJob};
 use crate::limiter::Limiter;
-use crate::observability::{self, Seen};
+use crate::observability::{self, CallSpan};
 use crate::queue::enqueue::Enqueueing;
-use crate::queue::gathered::Gathered;
+use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
-use crate::queue::own::Site;
+use crate::queue::transactions::QueueContext;
 use crate::queue::within::{Settled, missing, no_such_item, settled};
 use crate::queue::{
     Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, QueueWithin, Worker, WorkerConfig,
@@ -43,10 +43,10 @@ const PRUNED_AT_ONCE: i32 = 1000;
 /// Dropping the future of a call is safe: the call takes effect as a whole or not at all.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    pub(super) site: Site,
+    pub(super) context: QueueContext,
     pub(super) name: Arc<str>,
     pub(super) config: QueueConfig,
-    gathered: Arc<Gathered>,
+    batcher: Arc<EnqueueBatcher>,
 }
 
 impl Queue {
@@ -66,9 +66,9 @@ impl Queue {
         if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
             return Err(InvalidJob::Queue { bytes: name.len() });
         }
-        let (site, name): (_, Arc<str>) = (Site::new(limiter), name.into());
-        let gathered = Arc::new(Gathered::new(site.clone(), Arc::clone(&name)));
-        Ok(Self { site, name, config, gathered })
+        let (context, name): (_, Arc<str>) = (QueueContext::new(limiter), name.into());
+        let batcher = Arc::new(EnqueueBatcher::new(context.clone(), Arc::clone(&name)));
+        Ok(Self { context, name, config, batcher })
     }
 
     /// The queue's name.
@@ -78,7 +78,7 @@ impl Queue {
 
     /// The limiter that defines the limits of the queue's jobs.
     pub const fn limiter(&self) -> &Limiter {
-        &self.site.limiter
+        &self.context.limiter
     }
 
     /// Runs calls on this connection, in the caller's transaction: see [`QueueWithin`].
@@ -107,12 +107,12 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn enqueue(&self, job: Job) -> Result<Enqueued, Error> {
-        let seen = Seen::enqueue(false, &self.name, 1);
+        let span = CallSpan::enqueue(false, &self.name, 1);
         let running = async {
-            let (job, answer) = self.gathered.enqueue(self.check(job)?).await?;
+            let (job, answer) = self.batcher.enqueue(self.check(job)?).await?;
             self.answered(&answer, &job)
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Enqueues several jobs in one transaction, in this order. Each job is scheduled or denied independently of the others.
@@ -130,13 +130,13 @@ impl Queue {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let seen = Seen::enqueue(false, &self.name, jobs.len());
+        let span = CallSpan::enqueue(false, &self.name, jobs.len());
         let running = async {
             let jobs = self.check_all(jobs)?;
             let answers = self.send(&jobs, false).await?;
             answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect()
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
@@ -176,9 +176,9 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn cancel(&self, id: i64) -> Result<JobState, Error> {
-        let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
+        let arguments = (&*self.name, id, KnownLimits::all(self.context.limits()));
         let run =
-            self.site.own(arguments, |conn, sql, (name, id, limits)| Box::pin(cancel(conn, sql, name, *id, limits)));
+            self.context.own(arguments, |conn, sql, (name, id, limits)| Box::pin(cancel(conn, sql, name, *id, limits)));
         found(run.await?, id, &self.name)
     }
 
@@ -203,11 +203,11 @@ impl Queue {
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Settled { limit, keys, count } = self.settled_item(used.into())?;
-        let limits = KnownLimits::of(self.site.limits(), [&*limit]);
+        let limits = KnownLimits::of(self.context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
             let arguments = (&*self.name, id, (&*limit, &**key, count), limits.clone());
-            let run = self.site.own(arguments, |conn, sql, (name, id, used, limits)| {
+            let run = self.context.own(arguments, |conn, sql, (name, id, used, limits)| {
                 Box::pin(settle(conn, sql, name, *id, *used, limits))
             });
             said = run.await?;
@@ -233,9 +233,10 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn requeue(&self, id: i64) -> Result<Option<SystemTime>, Error> {
-        let arguments = (&*self.name, id, KnownLimits::all(self.site.limits()));
-        let run =
-            self.site.own(arguments, |conn, sql, (name, id, limits)| Box::pin(requeue(conn, sql, name, *id, limits)));
+        let arguments = (&*self.name, id, KnownLimits::all(self.context.limits()));
+        let run = self
+            .context
+            .own(arguments, |conn, sql, (name, id, limits)| Box::pin(requeue(conn, sql, name, *id, limits)));
         Ok(run.await?.map(time::from_micros))
     }
 
@@ -253,7 +254,7 @@ impl Queue {
     /// Runs in a transaction of its own.
     pub async fn discard(&self, ids: &[i64]) -> Result<u64, Error> {
         let arguments = (&*self.name, ids);
-        let run = self.site.own(arguments, |conn, sql, (name, ids)| Box::pin(discard(conn, sql, name, ids)));
+        let run = self.context.own(arguments, |conn, sql, (name, ids)| Box::pin(discard(conn, sql, name, ids)));
         Ok(run.await?.len() as u64)
     }
 
@@ -269,7 +270,7 @@ impl Queue {
     /// Runs in a transaction of its own.
     pub async fn job(&self, id: i64) -> Result<Option<JobInfo>, Error> {
         let filter = JobFilter { queue: Some(&self.name), id: Some(id), ..JobFilter::default() };
-        let run = self.site.own(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
+        let run = self.context.own(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
         Ok(run.await?.pop().map(Into::into))
     }
 
@@ -288,7 +289,7 @@ impl Queue {
         let state = state.map(JobState::as_str);
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
         let run = self
-            .site
+            .context
             .own((filter, most), |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, i64::from(*most))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
@@ -305,7 +306,7 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn counts(&self) -> Result<Vec<GroupCounts>, Error> {
-        let run = self.site.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
+        let run = self.context.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
@@ -324,7 +325,7 @@ impl Queue {
         let arguments = (&*self.name, time::capped(ended_for));
         let mut pruned = 0;
         loop {
-            let run = self.site.own(arguments, |conn, sql, (name, ended_for)| {
+            let run = self.context.own(arguments, |conn, sql, (name, ended_for)| {
                 Box::pin(prune(conn, sql, name, *ended_for, PRUNED_AT_ONCE))
             });
             let step = run.await?;
@@ -347,11 +348,11 @@ impl Queue {
     /// # In a transaction
     /// Runs in several short transactions of its own, of up to 1,000 jobs each.
     pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
-        prune_dead_of(&self.site, Some(&self.name), dead_for).await
+        prune_dead_of(&self.context, Some(&self.name), dead_for).await
     }
 
     pub(super) fn check(&self, job: Job) -> Result<ReadyJob, Error> {
-        job.check(self.site.limiter.rate_limits(), &self.config)
+        job.check(self.context.limiter.rate_limits(), &self.config)
     }
 
     pub(super) fn check_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<ReadyJob>, Error> {
@@ -369,16 +370,20 @@ impl Queue {
 
     async fn send(&self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
         let enqueueing = Enqueueing::new(&self.name, &jobs.iter().collect::<Vec<_>>(), only_estimate);
-        self.site.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await
+        self.context.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await
     }
 }
 
 /// Deletes jobs that have been dead for at least `dead_for`, of one queue or of all queues.
-pub(super) async fn prune_dead_of(site: &Site, queue: Option<&str>, dead_for: Duration) -> Result<u64, Error> {
+pub(super) async fn prune_dead_of(
+    context: &QueueContext,
+    queue: Option<&str>,
+    dead_for: Duration,
+) -> Result<u64, Error> {
     let arguments = (queue, time::capped(dead_for));
     let mut pruned = 0;
     loop {
-        let run = site.own(arguments, |conn, sql, (queue, dead_for)| {
+        let run = context.own(arguments, |conn, sql, (queue, dead_for)| {
             Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
         });
         let step = run.await?;

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use crate::Limiter;
 use crate::error::Error;
-use crate::queue::own::Site;
 use crate::queue::queue::prune_dead_of;
+use crate::queue::transactions::QueueContext;
 use crate::queue::{GroupCounts, JobInfo, JobState};
 use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
 
 /// All queues of a schema, to look at: groups, jobs, dead jobs. A [`Queue`](crate::queue::Queue) shows one of them.
 #[derive(Clone, Debug)]
-pub struct Queues(Site);
+pub struct Queues(QueueContext);
 
 /// Which jobs to list. `None` matches every job.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct JobFilter {
 impl Queues {
     /// The queues of this limiter's schema.
     pub fn new(limiter: &Limiter) -> Self {
-        Self(Site::new(limiter))
+        Self(QueueContext::new(limiter))
     }
 
     /// The groups of a queue, or of all queues, with their jobs counted. Reads all jobs, and needs the privilege to SELECT from

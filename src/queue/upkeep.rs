@@ -16,15 +16,15 @@ const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Puts jobs of workers that have died back into the queue.
 pub(super) async fn take_over(queue: Queue, limits: KnownLimits) {
-    let site = &queue.site;
-    let jobs = match site.own(queue.name(), |conn, sql, name| Box::pin(lapsed(conn, sql, name, MOST))).await {
+    let context = &queue.context;
+    let jobs = match context.own(queue.name(), |conn, sql, name| Box::pin(lapsed(conn, sql, name, MOST))).await {
         Ok(jobs) => jobs,
         Err(error) => return cannot(&queue, &error).await,
     };
     // One transaction each: two jobs would lock the rows of two limits in no fixed order, and another transaction may hold
     // one of the locks for long.
     for (id, starts) in jobs {
-        let run = site.own(([id], [starts], limits.clone()), |conn, sql, (ids, starts, limits)| {
+        let run = context.own(([id], [starts], limits.clone()), |conn, sql, (ids, starts, limits)| {
             let error = "its worker did not extend the lease before it expired";
             Box::pin(again(conn, sql, (ids, starts), (Again::Lapsed, 0, error), limits))
         });

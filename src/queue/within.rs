@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use crate::call::{Item, Op};
 use crate::error::{Error, InvalidJob};
-use crate::observability::Seen;
+use crate::observability::CallSpan;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::queue::found;
@@ -46,13 +46,13 @@ impl QueueWithin<'_> {
     /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn enqueue(self, job: Job) -> Result<Enqueued, Error> {
         let queue = self.queue;
-        let seen = Seen::enqueue(true, &queue.name, 1);
+        let span = CallSpan::enqueue(true, &queue.name, 1);
         let running = async {
             let job = queue.check(job)?;
             let answer = self.send(std::slice::from_ref(&job), false).await?.pop();
             queue.answered(&answer.ok_or_else(missing)?, &job)
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Enqueues several jobs, in this order. Each job is scheduled or denied independently of the others.
@@ -70,13 +70,13 @@ impl QueueWithin<'_> {
         if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        let seen = Seen::enqueue(true, &queue.name, jobs.len());
+        let span = CallSpan::enqueue(true, &queue.name, jobs.len());
         let running = async {
             let jobs = queue.check_all(jobs)?;
             let answers = self.send(&jobs, false).await?;
             answers.iter().zip(&jobs).map(|(answer, job)| queue.answered(answer, job)).collect()
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
@@ -108,10 +108,10 @@ impl QueueWithin<'_> {
     /// # In a transaction
     /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn cancel(self, id: i64) -> Result<JobState, Error> {
-        let Queue { site, name, .. } = self.queue;
-        let limits = KnownLimits::all(site.limits());
-        let state = cancel(self.connection, &site.statements, name, id, &limits).await;
-        found(state.map_err(|error| site.told(error))?, id, name)
+        let Queue { context, name, .. } = self.queue;
+        let limits = KnownLimits::all(context.limits());
+        let state = cancel(self.connection, &context.statements, name, id, &limits).await;
+        found(state.map_err(|error| context.error(error))?, id, name)
     }
 
     /// Replaces the count that a job reserved with the count that it really used: see [`Queue::settle`]. In a handler, settle
@@ -126,13 +126,13 @@ impl QueueWithin<'_> {
     /// # In a transaction
     /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn settle(self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
-        let Queue { site, name, .. } = self.queue;
+        let Queue { context, name, .. } = self.queue;
         let Settled { limit, keys, count } = self.queue.settled_item(used.into())?;
-        let limits = KnownLimits::of(site.limits(), [&*limit]);
+        let limits = KnownLimits::of(context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
-            let run = settle(self.connection, &site.statements, name, id, (&limit, key, count), &limits).await;
-            said = run.map_err(|error| site.told(error))?;
+            let run = settle(self.connection, &context.statements, name, id, (&limit, key, count), &limits).await;
+            said = run.map_err(|error| context.error(error))?;
             if !no_such_item(said.as_deref()) {
                 break;
             }
@@ -141,13 +141,13 @@ impl QueueWithin<'_> {
     }
 
     async fn send(self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
-        let Queue { site, name, .. } = self.queue;
-        let looked = check_release(self.connection, site.limiter.rate_limits().statements()).await;
-        looked.map_err(|error| site.told(error))?;
+        let Queue { context, name, .. } = self.queue;
+        let looked = check_release(self.connection, context.limiter.rate_limits().statements()).await;
+        looked.map_err(|error| context.error(error))?;
         let answers = Enqueueing::new(name, &jobs.iter().collect::<Vec<_>>(), only_estimate)
-            .run(self.connection, &site.statements)
+            .run(self.connection, &context.statements)
             .await;
-        answers.map_err(|error| site.told(error))
+        answers.map_err(|error| context.error(error))
     }
 }
 
@@ -187,7 +187,7 @@ impl Queue {
             return Err(InvalidJob::InlineLimit { limit }.into());
         }
         let given = used.key.0.clone();
-        let call = self.site.limiter.rate_limits().resolve(Op::Charge, used.into())?;
+        let call = self.context.limiter.rate_limits().resolve(Op::Charge, used.into())?;
         let item = &call.items[0];
         let mut keys = vec![item.key.clone()];
         if item.key != given {

@@ -6,9 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::error::{Error, InvalidJob};
-use crate::queue::bell::Bell;
-use crate::queue::crew::Crew;
-use crate::queue::run::Ended;
+use crate::queue::job_run::Ended;
+use crate::queue::notifications::Notifications;
+use crate::queue::running_jobs::RunningJobs;
 use crate::queue::{Handler, Queue, WorkerConfig};
 
 /// A worker, which runs the jobs of a queue. Created by [`Queue::worker`].
@@ -97,39 +97,44 @@ impl<H: Handler> Worker<H> {
     /// The worker claims jobs in transactions of its own. Each job runs in one more transaction, which its handler gets, and
     /// which commits together with the job's completion.
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<WorkerReport, Error> {
-        let mut crew = Crew::new(&self);
+        let mut jobs = RunningJobs::new(&self);
         let limiter = self.queue.limiter();
         // Behind a pooler, other clients would share the session that listens.
-        let bell = Bell::new(limiter.pool(), self.queue.name(), self.config.listen && limiter.names().are_given());
+        let notifications =
+            Notifications::new(limiter.pool(), self.queue.name(), self.config.listen && limiter.names().are_given());
         let mut stop = pin!(stop);
         let failure = loop {
-            if let Err(error) = crew.move_on().await {
+            if let Err(error) = jobs.move_on().await {
                 break Some(error);
             }
-            if wait(&mut crew, &bell, stop.as_mut()).await {
+            if wait(&mut jobs, &notifications, stop.as_mut()).await {
                 break None;
             }
         };
-        drop(bell);
-        let report = crew.wind_up().await;
+        drop(notifications);
+        let report = jobs.wind_up().await;
         failure.map_or(Ok(report), Err)
     }
 }
 
 /// Waits until a job ends, a notification arrives, or it is time to look for jobs. Returns `true` if the worker is to stop.
-async fn wait<H: Handler>(crew: &mut Crew<'_, H>, bell: &Bell, mut stop: Pin<&mut impl Future<Output = ()>>) -> bool {
-    let look_at = crew.next_move();
-    let mut rung = pin!(bell.rung());
+async fn wait<H: Handler>(
+    jobs: &mut RunningJobs<'_, H>,
+    notifications: &Notifications,
+    mut stop: Pin<&mut impl Future<Output = ()>>,
+) -> bool {
+    let look_at = jobs.next_move();
+    let mut received = pin!(notifications.received());
     let mut time = pin!(tokio::time::sleep_until(look_at.into()));
     poll_fn(|cx| {
         if stop.as_mut().poll(cx).is_ready() {
             return Poll::Ready(true);
         }
-        if crew.poll_ended(cx).is_ready() {
+        if jobs.poll_ended(cx).is_ready() {
             return Poll::Ready(false);
         }
-        if rung.as_mut().poll(cx).is_ready() {
-            crew.look_now();
+        if received.as_mut().poll(cx).is_ready() {
+            jobs.look_now();
             return Poll::Ready(false);
         }
         time.as_mut().poll(cx).map(|()| false)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
-use crate::retry::{RetryPolicy, share};
+use crate::retry::{RetryPolicy, clamped_fraction};
 
 /// Clamps a duration to 365 days: a longer one cannot be added to every clock.
 pub(crate) fn longest(deadline: Duration) -> Duration {
@@ -35,7 +35,7 @@ impl Attempts {
             .with_initial_interval(policy.initial.min(policy.max))
             .with_max_interval(policy.max)
             .with_multiplier(multiplier)
-            .with_randomization_factor(share(policy.jitter))
+            .with_randomization_factor(clamped_fraction(policy.jitter))
             .with_max_elapsed_time(None) // Checked in `next_delay`: a pause must not outlast the deadline.
             .build();
         Self { made: 1, most: policy.max_attempts.max(1), began, deadline, pauses }

@@ -11,7 +11,7 @@ pub(crate) fn part_of(span: Duration) -> Duration {
 }
 
 /// Clamps a setting to the range from 0 to 1; NaN becomes 0.
-pub(crate) const fn share(given: f64) -> f64 {
+pub(crate) const fn clamped_fraction(given: f64) -> f64 {
     if given.is_nan() { 0.0 } else { given.clamp(0.0, 1.0) }
 }
 
@@ -34,6 +34,6 @@ mod tests {
 
     #[test]
     fn nonsense_is_taken_for_the_nearest_sense() {
-        assert_eq!([f64::NAN, -1.0, 0.25, 7.0, f64::INFINITY].map(share), [0.0, 0.0, 0.25, 1.0, 1.0]);
+        assert_eq!([f64::NAN, -1.0, 0.25, 7.0, f64::INFINITY].map(clamped_fraction), [0.0, 0.0, 0.25, 1.0, 1.0]);
     }
 }

@@ -7,4 +7,4 @@ mod policy;
 pub use policy::RetryPolicy;
 
 pub(crate) use backoff::{Attempts, longest};
-pub(crate) use jitter::{part_of, share};
+pub(crate) use jitter::{clamped_fraction, part_of};

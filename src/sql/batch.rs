@@ -18,9 +18,9 @@ const LIMITS_LOOKED_AT: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     limits: Vec<Limit>,
-    buckets: HashMap<Bucket, Asked>,
+    buckets: HashMap<Bucket, BucketUse>,
     /// The bucket of the last call, if that call had one item: successive callers often make the same call.
-    last: Option<(Arc<str>, Arc<str>, Asked)>,
+    last: Option<(Arc<str>, Arc<str>, BucketUse)>,
     /// The position of each added call in the arrays.
     pub(super) places: Vec<Place>,
     pub(super) arrays: Arrays,
@@ -49,7 +49,7 @@ pub(crate) type Bucket = (Arc<str>, Arc<str>);
 
 /// A bucket and the last call on it.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct BucketUse {
     index: i32,
     asked_by: usize,
     /// The item of that call.
@@ -159,7 +159,7 @@ impl Batch {
             Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
             _ => *self.buckets.get(&(item.name.clone(), item.key.clone()))?,
         };
-        let Asked { asked_by: call, item: nth, .. } = bucket;
+        let BucketUse { asked_by: call, item: nth, .. } = bucket;
         let arrays = &mut self.arrays;
         let plain = arrays.call_ops[call] == Op::Limit
             && !arrays.call_reserves[call]
@@ -194,7 +194,7 @@ impl Batch {
         index(self.limits.len())
     }
 
-    fn bucket(&mut self, item: &ResolvedItem, limit: i32, asked_by: usize, nth: usize) -> Asked {
+    fn bucket(&mut self, item: &ResolvedItem, limit: i32, asked_by: usize, nth: usize) -> BucketUse {
         let arrays = &mut self.arrays;
         let entry = self.buckets.entry((item.name.clone(), item.key.clone()));
         let bucket = entry.or_insert_with(|| {
@@ -202,7 +202,7 @@ impl Batch {
             arrays.bucket_keys.push(item.key.clone());
             arrays.bucket_limits.push(limit);
             arrays.bucket_amounts.push(0.0);
-            Asked { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
+            BucketUse { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
         });
         bucket.asked_by = asked_by;
         bucket.item = nth;

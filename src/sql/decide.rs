@@ -285,7 +285,7 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
 
 fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     match batch.lone_limit() {
-        Some(_) => told(&Said::of_one(row)?, batch),
+        Some(_) => answers_of(&Results::of_one(row)?, batch),
         None if batch.takes_ample => of_ample(row.try_get(0)?, batch),
         None => of_several(row, 0, batch),
     }
@@ -337,24 +337,24 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
 
 /// Reads the answers from four columns, starting at this one.
 pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    told(&Said::of_several(row, first)?, batch)
+    answers_of(&Results::of_several(row, first)?, batch)
 }
 
-fn told(said: &Said, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
-    let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| said.of(place, times)).collect();
+    let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| results.of(place, times)).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide returned fewer answers than calls".into()))
 }
 
 /// The results of the function. `None` is the usual case: all calls allowed, no wait, none denied.
-struct Said {
+struct Results {
     admitted: Option<Vec<i32>>,
     waits: Option<Vec<Option<i64>>>,
     refused: Option<Vec<bool>>,
     balances: Vec<f64>,
 }
 
-impl Said {
+impl Results {
     fn of_several(row: &PgRow, first: usize) -> Result<Self, sqlx::Error> {
         Ok(Self {
             admitted: row.try_get(first)?,

@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, Row};
 
-use crate::error::{ReadOnlyByDefault, is_read_only, told};
+use crate::error::{ReadOnlyByDefault, database_message, is_read_only};
 
 /// Whether transactions are read-only by a setting, and not because the server is a standby. Returns `false` if the
 /// server does not answer.
@@ -18,7 +18,7 @@ pub(crate) async fn is_read_only_by_default(connection: &mut PgConnection) -> bo
 /// roll it back.
 pub(crate) async fn explain(connection: &mut PgConnection, error: sqlx::Error) -> sqlx::Error {
     if is_read_only(&error) && is_read_only_by_default(connection).await {
-        return ReadOnlyByDefault { told: told(&error) }.into();
+        return ReadOnlyByDefault { message: database_message(&error) }.into();
     }
     error
 }

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use crate::call::{Balances, Call, CallAt, Decision, Item, KeySecret, Op, Resolved};
 use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
-use crate::observability::Seen;
+use crate::observability::CallSpan;
 use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
 
 /// A set of limits and the schema that stores their balances: all that calls on your own connection need.
@@ -197,12 +197,12 @@ impl Within<'_> {
     /// stay locked until then.
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
-        let seen = Seen::callers("limit", &call);
+        let span = CallSpan::callers("limit", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Limit, call)?;
             Ok(self.run(&call).await?.decision(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
@@ -217,12 +217,12 @@ impl Within<'_> {
     /// Sees what this transaction has taken, and locks no rows.
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
-        let seen = Seen::callers("check", &call);
+        let span = CallSpan::callers("check", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Check, call)?;
             Ok(self.run(&call).await?.decision(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Returns the current balances. The counts of the items are ignored.
@@ -237,12 +237,12 @@ impl Within<'_> {
     /// Sees what this transaction has taken, and locks no rows.
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::callers("peek", &call);
+        let span = CallSpan::callers("peek", &call);
         let running = async {
             let call = self.rate_limits.resolve_peek(call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Resets these keys: their buckets are full again.
@@ -258,12 +258,12 @@ impl Within<'_> {
     /// stay locked until then.
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
-        let seen = Seen::callers("reset", &call);
+        let span = CallSpan::callers("reset", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Reset, call)?;
             self.run(&call).await.map(|_| ())
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted.
@@ -278,14 +278,14 @@ impl Within<'_> {
     /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
     /// stay locked until then.
     pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
-        let seen = Seen::whole("reset_all_keys", true, name);
+        let span = CallSpan::whole("reset_all_keys", true, name);
         let running = async {
             crate::limit::check_name(name)?;
-            let told = |error| Error::of_statement(error, self.rate_limits.schema().name());
-            check_release(self.connection, self.rate_limits.statements()).await.map_err(told)?;
-            reset_all_keys(self.connection, self.rate_limits.statements(), name).await.map_err(told)
+            let classified = |error| Error::of_statement(error, self.rate_limits.schema().name());
+            check_release(self.connection, self.rate_limits.statements()).await.map_err(classified)?;
+            reset_all_keys(self.connection, self.rate_limits.statements(), name).await.map_err(classified)
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
@@ -302,12 +302,12 @@ impl Within<'_> {
     /// stay locked until then.
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::callers("credit", &call);
+        let span = CallSpan::callers("credit", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Credit, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
@@ -324,12 +324,12 @@ impl Within<'_> {
     /// stay locked until then.
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
-        let seen = Seen::callers("charge", &call);
+        let span = CallSpan::callers("charge", &call);
         let running = async {
             let call = self.rate_limits.resolve(Op::Charge, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
@@ -373,24 +373,24 @@ impl Within<'_> {
     ) -> Result<Balances, Error> {
         let (op, item) = estimate.into().correction(used.into());
         let call = Call::from(item);
-        let seen = Seen::callers("settle", &call);
+        let span = CallSpan::callers("settle", &call);
         let running = async {
             let call = self.rate_limits.resolve(op, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
-        seen.watch(running).await
+        span.watch(running).await
     }
 
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.rate_limits.statements();
-        let told = |error| Error::of_statement(error, self.rate_limits.schema().name());
-        check_release(self.connection, statements).await.map_err(told)?;
+        let classified = |error| Error::of_statement(error, self.rate_limits.schema().name());
+        check_release(self.connection, statements).await.map_err(classified)?;
         if let Some(key) = &call.idempotency_key {
             let once = decide_once(self.connection, statements, call, key, self.rate_limits.keep_answers).await;
-            return once.map_err(told)?.answer();
+            return once.map_err(classified)?.answer();
         }
         let answers = decide(self.connection, statements, &Batch::of(call)).await;
-        answers.and_then(|mut answers| answers.pop().ok_or(sqlx::Error::RowNotFound)).map_err(told)
+        answers.and_then(|mut answers| answers.pop().ok_or(sqlx::Error::RowNotFound)).map_err(classified)
     }
 }
 

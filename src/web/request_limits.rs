@@ -61,7 +61,7 @@ use crate::web::note;
 pub struct RequestLimits {
     rules: Arc<Rules>,
     items: Vec<Item>,
-    told: Arc<Mutex<Told>>,
+    state: Arc<Mutex<ResponseState>>,
 }
 
 /// The permit of a request without limits.
@@ -69,16 +69,16 @@ const UNLIMITED: Permit = Permit { wait: None, remaining: f64::INFINITY };
 
 /// The last decision, for the fields of the response.
 #[derive(Default)]
-struct Told {
+struct ResponseState {
     /// Whether the handler has charged or waived its limits.
-    asked: bool,
+    charged: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
 }
 
 impl RequestLimits {
     pub(super) fn new(rules: Arc<Rules>, items: Vec<Item>) -> Self {
-        Self { rules, items, told: Arc::default() }
+        Self { rules, items, state: Arc::default() }
     }
 
     /// The limits, keys and costs of this request. Empty if the request is skipped, or if no limit applies.
@@ -100,11 +100,11 @@ impl RequestLimits {
     /// States that this request is intentionally charged nothing. Without this, a handler that succeeds without charging its
     /// limits is reported as a bug, with an event of level ERROR.
     pub fn waive(&self) {
-        self.lock().asked = true;
+        self.lock().charged = true;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ResponseState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the tokens in the caller's transaction. The layer adds the decision to the fields of the response. Call this late
@@ -128,7 +128,7 @@ impl RequestLimits {
         if self.items.is_empty() {
             return Ok(UNLIMITED);
         }
-        self.lock().asked = true;
+        self.lock().charged = true;
         let call = Call::from(self.items.clone());
         let decision = self.rules.limiter.within(connection).limit(call).await?;
         self.permit(decision)
@@ -175,7 +175,7 @@ impl RequestLimits {
         if self.items.is_empty() {
             return Ok(UNLIMITED);
         }
-        self.lock().asked = true;
+        self.lock().charged = true;
         match self.rules.limiter.limit(self.items.clone()).await {
             Ok(decision) => self.permit(decision),
             Err(error) if self.rules.lets_through(&error) => Ok(UNLIMITED),
@@ -189,21 +189,21 @@ impl RequestLimits {
         if self.rules.shadow {
             return Ok(Permit { wait: None, remaining: decision.remaining() });
         }
-        *self.lock() = Told { asked: true, standings, retry_after: decision.retry_after() };
+        *self.lock() = ResponseState { charged: true, standings, retry_after: decision.retry_after() };
         decision.enforce()
     }
 
     /// Adds the decision to the fields of the response.
-    pub(super) fn tell<B>(&self, response: &mut Response<B>) {
-        let told = self.lock();
-        if !told.asked && !self.items.is_empty() && response.status().is_success() {
+    pub(super) fn add_fields<B>(&self, response: &mut Response<B>) {
+        let state = self.lock();
+        if !state.charged && !self.items.is_empty() && response.status().is_success() {
             note::not_asked(&self.items);
         }
         // For handlers that create their own 429 without it.
-        if let Some(retry_after) = told.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
+        if let Some(retry_after) = state.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
             set_retry_after(response.headers_mut(), retry_after);
         }
-        self.rules.tell(response.headers_mut(), &told.standings);
+        self.rules.add_fields(response.headers_mut(), &state.standings);
     }
 }
 

@@ -2,8 +2,8 @@ use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 use super::table::{Row, TABLE, of_driver};
-use crate::error::share::routine;
-use crate::error::{Engine, Error, told};
+use crate::error::clone_error::routine;
+use crate::error::{Engine, Error, database_message};
 
 /// The phase in which a failure occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,12 +121,12 @@ impl From<SettingsIgnored> for sqlx::Error {
 /// The settings of the server, database or role make transactions read-only. A retry or another connection does not help.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "{told}: default_transaction_read_only is on for this server, database or role; turn it off for the limiter's role \
+    "{message}: default_transaction_read_only is on for this server, database or role; turn it off for the limiter's role \
      (ALTER ROLE app_role SET default_transaction_read_only = off), or make no calls that take tokens"
 )]
 pub(crate) struct ReadOnlyByDefault {
     /// The database's message.
-    pub(crate) told: String,
+    pub(crate) message: String,
 }
 
 impl From<ReadOnlyByDefault> for sqlx::Error {
@@ -200,7 +200,7 @@ pub(crate) fn transient_in_chain(error: &(dyn std::error::Error + 'static), engi
             return error.is_retryable().then(|| error.to_string());
         }
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
-            return passes(classify(error, Phase::Statement, engine)).then(|| told(error));
+            return passes(classify(error, Phase::Statement, engine)).then(|| database_message(error));
         }
         // A transparent wrapper exposes only the source of the error that it wraps.
         if let Some(error) = error.downcast_ref::<Box<dyn DatabaseError>>() {

@@ -24,10 +24,10 @@ const TURN_IF_OTHERS_WAIT: Duration = Duration::from_millis(250);
 const LINGERS: Duration = Duration::from_secs(1);
 
 /// The locked buckets that a call waits for, sorted.
-pub(super) type Held = Vec<Bucket>;
+pub(super) type HeldBuckets = Vec<Bucket>;
 
 pub(crate) struct Beside<C, A> {
-    queues: Mutex<HashMap<Held, Queue<C, A>>>,
+    queues: Mutex<HashMap<HeldBuckets, Queue<C, A>>>,
     /// The number of queues; usually 0.
     count: AtomicUsize,
     places: Semaphore,
@@ -50,11 +50,11 @@ impl<C, A> Default for Beside<C, A> {
 }
 
 impl<C, A> Beside<C, A> {
-    fn queues(&self) -> MutexGuard<'_, HashMap<Held, Queue<C, A>>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<HeldBuckets, Queue<C, A>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
-    fn counted(&self, queues: &HashMap<Held, Queue<C, A>>) {
+    fn counted(&self, queues: &HashMap<HeldBuckets, Queue<C, A>>) {
         self.count.store(queues.len(), Ordering::Release);
     }
 
@@ -64,7 +64,7 @@ impl<C, A> Beside<C, A> {
         &self,
         calls: Vec<Waiting<C, A>>,
         buckets: impl Fn(&C) -> Vec<Bucket>,
-    ) -> (Vec<Waiting<C, A>>, Vec<Held>) {
+    ) -> (Vec<Waiting<C, A>>, Vec<HeldBuckets>) {
         if self.count.load(Ordering::Acquire) == 0 {
             return (calls, Vec::new());
         }
@@ -84,11 +84,12 @@ impl<C, A> Beside<C, A> {
         calls: Vec<Waiting<C, A>>,
         held: &HashSet<Bucket>,
         buckets: impl Fn(&C) -> Vec<Bucket>,
-    ) -> (Vec<Waiting<C, A>>, Vec<Held>) {
+    ) -> (Vec<Waiting<C, A>>, Vec<HeldBuckets>) {
         let (mut others, mut undriven) = (Vec::new(), Vec::new());
         let mut queues = self.queues();
         for waiting in calls {
-            let mut waits_for: Held = buckets(&waiting.call).into_iter().filter(|it| held.contains(it)).collect();
+            let mut waits_for: HeldBuckets =
+                buckets(&waiting.call).into_iter().filter(|it| held.contains(it)).collect();
             if waits_for.is_empty() {
                 others.push(waiting);
                 continue;
@@ -111,7 +112,7 @@ impl<C, A> Beside<C, A> {
     }
 
     /// Takes the calls that have waited longest. Returns `None` if there are none: the driver then stops.
-    pub(super) fn take(&self, held: &Held, most: usize) -> Option<Vec<Waiting<C, A>>> {
+    pub(super) fn take(&self, held: &HeldBuckets, most: usize) -> Option<Vec<Waiting<C, A>>> {
         let mut queues = self.queues();
         let queue = queues.get_mut(held)?;
         queue.calls.retain(|waiting| !waiting.reply.is_closed());
@@ -126,21 +127,21 @@ impl<C, A> Beside<C, A> {
     }
 
     /// Puts calls back at the front of their queue.
-    pub(super) fn put_back(&self, held: &Held, calls: Vec<Waiting<C, A>>) {
+    pub(super) fn put_back(&self, held: &HeldBuckets, calls: Vec<Waiting<C, A>>) {
         if let Some(queue) = self.queues().get_mut(held) {
             calls.into_iter().rev().for_each(|waiting| queue.calls.push_front(waiting));
         }
     }
 
     /// Keeps the queue for a while: the rows were locked for long, so the next calls on them come here at once.
-    pub(super) fn linger(&self, held: &Held) {
+    pub(super) fn linger(&self, held: &HeldBuckets) {
         if let Some(queue) = self.queues().get_mut(held) {
             queue.until = Instant::now() + LINGERS;
         }
     }
 
     /// Removes the queue, because the rows are free. Returns its calls, which go back to their lanes.
-    pub(super) fn end(&self, held: &Held) -> Vec<Waiting<C, A>> {
+    pub(super) fn end(&self, held: &HeldBuckets) -> Vec<Waiting<C, A>> {
         let mut queues = self.queues();
         let queue = queues.remove(held);
         self.counted(&queues);
@@ -150,7 +151,7 @@ impl<C, A> Beside<C, A> {
     }
 
     /// Called when the driver has ended unexpectedly: fails the queue's calls, so that none waits forever.
-    pub(super) fn abandon(&self, held: &Held) {
+    pub(super) fn abandon(&self, held: &HeldBuckets) {
         let gone = || Error::Unavailable { source: sqlx::Error::WorkerCrashed };
         self.end(held).into_iter().for_each(|waiting| waiting.refuse(gone()));
     }

@@ -11,9 +11,9 @@ use tokio::sync::{RwLock, oneshot};
 use crate::call::{Op, Resolved, ResolvedItem};
 use crate::error::{Cause, Engine, Error, Phase};
 use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool};
+use crate::limiter::combine::connection::{LaneConnection, LaneConnections, attempt, look_for_held};
 use crate::limiter::combine::driver::{Batched, LOCK_TIMEOUT, Lanes, Place, drive};
 use crate::limiter::combine::lane::{Refused, Waiting};
-use crate::limiter::combine::link::{Link, Links, attempt, look_for_held};
 use crate::limiter::combine::short::ShortBuckets;
 use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
 use crate::observability;
@@ -40,14 +40,14 @@ pub(crate) struct Combiner {
     pub(in crate::limiter) batches: AtomicU64,
     /// Whether calls use the pool: by configuration, or because sessions do not keep their settings.
     over_pool: AtomicBool,
-    lanes: Lanes<Resolved, Answer, Links>,
+    lanes: Lanes<Resolved, Answer, LaneConnections>,
     /// For how many more batches the lanes decide one at a time.
     crowded: AtomicU32,
     /// A lane that decides alone takes the write lock; the others take the read lock.
     quiet: RwLock<()>,
     short: ShortBuckets,
     /// Connections for calls that wait for locks, kept while any of them is needed.
-    spare_links: Mutex<Vec<Link>>,
+    spare_links: Mutex<Vec<LaneConnection>>,
     pub(super) max_batch: usize,
     max_waiting: usize,
     hasher: RandomState,
@@ -168,7 +168,7 @@ impl Combiner {
             return over_pool(self, bounds, statement).await;
         }
         let spare = self.spare_links().pop();
-        let mut link = Link::ready(spare, self, &[], bounds.deadline).await?;
+        let mut link = LaneConnection::ready(spare, self, &[], bounds.deadline).await?;
         let result = link.transact(self, bounds, statement).await;
         if !matches!(&result, Err(failure) if failure.breaks_the_connection(self.known_engine())) {
             self.spare_links().push(link);
@@ -176,7 +176,7 @@ impl Combiner {
         result
     }
 
-    fn spare_links(&self) -> MutexGuard<'_, Vec<Link>> {
+    fn spare_links(&self) -> MutexGuard<'_, Vec<LaneConnection>> {
         self.spare_links.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
@@ -232,7 +232,7 @@ impl Combiner {
 impl Batched for Combiner {
     type Call = Resolved;
     type Answer = Answer;
-    type Links = Links;
+    type Connections = LaneConnections;
 
     const OP: &'static str = "decide";
 
@@ -240,7 +240,7 @@ impl Batched for Combiner {
         self
     }
 
-    fn lanes(&self) -> &Lanes<Resolved, Answer, Links> {
+    fn lanes(&self) -> &Lanes<Resolved, Answer, LaneConnections> {
         &self.lanes
     }
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
-use crate::error::{Cause, Error, share};
+use crate::error::{Cause, Error, clone_error};
 use crate::limiter::attempt::{Failure, exhausted};
 use crate::limiter::combine::Combiner;
-use crate::limiter::combine::beside::{Beside, Held};
+use crate::limiter::combine::beside::{Beside, HeldBuckets};
 use crate::limiter::combine::in_flight::InFlight;
 use crate::limiter::combine::lane::{Lane, Waiting};
 use crate::observability;
@@ -27,14 +27,14 @@ pub(crate) trait Batched: Send + Sync + 'static {
     type Call: Send + Sync + 'static;
     type Answer: Send + 'static;
     /// The state that a lane needs for a batch.
-    type Links: Default + Send + 'static;
+    type Connections: Default + Send + 'static;
 
     /// The operation's name in metrics and traces.
     const OP: &'static str;
 
     fn combiner(&self) -> &Combiner;
 
-    fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Links>;
+    fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Connections>;
 
     /// The most calls in a batch.
     fn most(&self) -> usize;
@@ -130,7 +130,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
     }
 }
 
-type Asked<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;
+type WaitingCall<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;
 
 /// Answers the waiting calls even if the runtime ends, so that none waits forever.
 struct Driving<W: Batched> {
@@ -177,10 +177,10 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
                 }
                 continue;
             }
-            settle_all(&work, Place::Lane { nth, alone: false }, now).await;
+            decide_all(&work, Place::Lane { nth, alone: false }, now).await;
             drop(claim);
         } else {
-            settle_all(&work, Place::Lane { nth, alone: false }, left).await;
+            decide_all(&work, Place::Lane { nth, alone: false }, left).await;
         }
         if lane.rest() {
             break;
@@ -193,12 +193,12 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
 }
 
 /// Decides all of the calls. Beside a lane, returns those that did not get their locks in their turn.
-async fn settle_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
+async fn decide_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<WaitingCall<W>>) -> Vec<WaitingCall<W>> {
     let mut left = Vec::new();
     while !calls.is_empty() {
         let now;
         [now, calls] = work.apart(calls);
-        left.extend(settle(work, place, now).await);
+        left.extend(decide_calls(work, place, now).await);
     }
     left
 }
@@ -206,7 +206,7 @@ async fn settle_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<Aske
 /// As `Driving`, for a queue beside the lanes.
 struct DrivingBeside<W: Batched> {
     work: Arc<W>,
-    held: Held,
+    held: HeldBuckets,
     done: bool,
 }
 
@@ -218,7 +218,7 @@ impl<W: Batched> Drop for DrivingBeside<W> {
     }
 }
 
-fn start_beside<W: Batched>(work: &Arc<W>, undriven: Vec<Held>) {
+fn start_beside<W: Batched>(work: &Arc<W>, undriven: Vec<HeldBuckets>) {
     for held in undriven {
         tokio::spawn(run_beside(DrivingBeside { work: Arc::clone(work), held, done: false }));
     }
@@ -233,13 +233,13 @@ fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Outpu
         while let Some(calls) = beside.take(&held, work.most()) {
             let Some(deadline) = earliest(&calls) else { continue };
             let Some(place) = beside.place(deadline).await else {
-                let (late, left) = calls.into_iter().partition(|waiting: &Asked<W>| waiting.deadline <= deadline);
+                let (late, left) = calls.into_iter().partition(|waiting: &WaitingCall<W>| waiting.deadline <= deadline);
                 refuse_late(late);
                 beside.put_back(&held, left);
                 continue;
             };
             let began = Instant::now();
-            let left = settle_all(&work, Place::Beside { lock_timeout: beside.turn() }, calls).await;
+            let left = decide_all(&work, Place::Beside { lock_timeout: beside.turn() }, calls).await;
             drop(place);
             let was_free = left.is_empty() && began.elapsed() < LOCK_TIMEOUT;
             beside.put_back(&held, left);
@@ -256,9 +256,9 @@ fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Outpu
     })
 }
 
-fn back_to_lanes<W: Batched>(work: &Arc<W>, calls: Vec<Asked<W>>) {
+fn back_to_lanes<W: Batched>(work: &Arc<W>, calls: Vec<WaitingCall<W>>) {
     let lanes = &work.lanes().lanes;
-    let mut by_lane: Vec<Vec<Asked<W>>> = lanes.iter().map(|_| Vec::new()).collect();
+    let mut by_lane: Vec<Vec<WaitingCall<W>>> = lanes.iter().map(|_| Vec::new()).collect();
     calls.into_iter().for_each(|waiting| by_lane[work.lane(&waiting.call)].push(waiting));
     for (nth, calls) in by_lane.into_iter().enumerate() {
         if lanes[nth].put_back(calls) {
@@ -275,7 +275,11 @@ fn refuse_late<C, A>(late: Vec<Waiting<C, A>>) {
 
 /// Answers the calls. Calls on locked rows move to a queue beside the lane. Beside the lane, returns the calls that did
 /// not get their locks in their turn.
-async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Asked<W>>) -> Vec<Asked<W>> {
+async fn decide_calls<W: Batched>(
+    work: &Arc<W>,
+    mut place: Place,
+    mut calls: Vec<WaitingCall<W>>,
+) -> Vec<WaitingCall<W>> {
     let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
     let mut attempts = Attempts::until(&combiner.retry, deadline);
@@ -340,7 +344,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
                 }
                 let until = if attempts.are_used_up() { None } else { Some(attempts.deadline()) };
                 // Some calls may still have time left.
-                let is_late = |waiting: &Asked<W>| until.is_none_or(|until| waiting.deadline <= until);
+                let is_late = |waiting: &WaitingCall<W>| until.is_none_or(|until| waiting.deadline <= until);
                 let (late, left): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_late);
                 refuse(late, |error| exhausted(&attempts, error, cause), error);
                 let Some(deadline) = earliest(&left) else { return left };
@@ -350,7 +354,7 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
             cause if calls.len() > 1 && W::blames_one(cause) => {
                 let mut left = Vec::new();
                 for waiting in calls {
-                    left.extend(Box::pin(settle(work, place, vec![waiting])).await);
+                    left.extend(Box::pin(decide_calls(work, place, vec![waiting])).await);
                 }
                 return left;
             }
@@ -367,10 +371,10 @@ async fn settle<W: Batched>(work: &Arc<W>, mut place: Place, mut calls: Vec<Aske
 async fn leave_lane<W: Batched>(
     work: &Arc<W>,
     nth: usize,
-    calls: Vec<Asked<W>>,
+    calls: Vec<WaitingCall<W>>,
     has_looked: bool,
     deadline: Instant,
-) -> Vec<Asked<W>> {
+) -> Vec<WaitingCall<W>> {
     let asked: HashSet<Bucket> = calls.iter().flat_map(|waiting| W::buckets(&waiting.call)).collect();
     let held = if asked.len() == 1 {
         asked
@@ -400,6 +404,6 @@ fn earliest<C, A>(calls: &[Waiting<C, A>]) -> Option<Instant> {
 /// Fails the calls. The last one gets the error itself, the others get an equal one.
 fn refuse<C, A>(mut calls: Vec<Waiting<C, A>>, why: impl Fn(sqlx::Error) -> Error, error: sqlx::Error) {
     let Some(last) = calls.pop() else { return };
-    calls.into_iter().for_each(|waiting| waiting.refuse(why(share(&error))));
+    calls.into_iter().for_each(|waiting| waiting.refuse(why(clone_error(&error))));
     last.refuse(why(error));
 }

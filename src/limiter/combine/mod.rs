@@ -7,10 +7,10 @@
 
 mod beside;
 mod combiner;
+mod connection;
 mod driver;
 mod in_flight;
 mod lane;
-mod link;
 mod short;
 
 pub(crate) use combiner::Combiner;

@@ -1,7 +1,7 @@
 //! The address of a client.
 
 mod client;
-mod hops;
+mod forwarded;
 mod peer;
 mod proxies;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, header};
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::web::address::hops;
+use crate::web::address::forwarded;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -75,9 +75,10 @@ impl TrustedProxies {
 
     /// The client's address, for a request from this peer.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let read = if self.header == header::FORWARDED { hops::forwarded } else { hops::address };
+        let read =
+            if self.header == header::FORWARDED { forwarded::forwarded_address } else { forwarded::plain_address };
         let mut client = peer.to_canonical();
-        for hop in hops::from_the_nearest(headers, &self.header) {
+        for hop in forwarded::from_the_nearest(headers, &self.header) {
             if !self.trusts(client) {
                 break;
             }

@@ -75,8 +75,8 @@ fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option
 /// The older fields describe one limit: the limit that denied the request, or the limit with the fewest tokens left. The
 /// limits of other layers are compared, too.
 fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
-    let told = whole_number(headers, &X_RATELIMIT_REMAINING);
-    if !standing.refused && told.is_some_and(|told| told <= standing.remaining) {
+    let present = whole_number(headers, &X_RATELIMIT_REMAINING);
+    if !standing.refused && present.is_some_and(|present| present <= standing.remaining) {
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, standing.quota.into());

@@ -189,12 +189,12 @@ mod tests {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
         let state = |remaining, refused| LimitState { limit: "a".into(), remaining, refused };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
-        let told = standings(&[limit, limit], &allowed);
-        assert_eq!(told.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
+        let shown = standings(&[limit, limit], &allowed);
+        assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
         let outcome = Outcome::Denied { retry_after: MINUTE };
         let denied = Decision { outcome, limits: vec![state(5.0, true), state(3.0, false)] };
-        let told = standings(&[limit, limit], &denied);
-        assert_eq!((told.len(), told[0].remaining, told[0].reset), (1, 5, Some(60)));
+        let shown = standings(&[limit, limit], &denied);
+        assert_eq!((shown.len(), shown[0].remaining, shown[0].reset), (1, 5, Some(60)));
     }
 
     #[test]

@@ -100,15 +100,15 @@ impl Rules {
     }
 
     fn verdict(&self, limits: &[Limit], decision: Decision) -> Verdict {
-        let told = self.note(limits, &decision);
+        let standings = self.note(limits, &decision);
         if self.shadow {
-            return Verdict::Pass(told);
+            return Verdict::Pass(standings);
         }
         match decision.enforce() {
-            Ok(_) => Verdict::Pass(told),
+            Ok(_) => Verdict::Pass(standings),
             Err(denied) => {
                 let mut response = error_response(&denied);
-                self.tell(response.headers_mut(), &told);
+                self.add_fields(response.headers_mut(), &standings);
                 Verdict::Refuse(response)
             }
         }
@@ -142,7 +142,7 @@ impl Rules {
         if self.shadow { Vec::new() } else { standings(limits, decision) }
     }
 
-    pub(in crate::web) fn tell(&self, headers: &mut HeaderMap, standings: &[Standing]) {
+    pub(in crate::web) fn add_fields(&self, headers: &mut HeaderMap, standings: &[Standing]) {
         self.fields.add(headers, standings);
     }
 }

@@ -72,13 +72,13 @@ where
             return Ok(no_key_response(&two_in_handler()).map(ResponseBody::refusal));
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
-        limits.tell(&mut response);
+        limits.add_fields(&mut response);
         return Ok(response.map(ResponseBody::inner));
     }
     match rules.decide(items).await {
         Verdict::Pass(standings) => {
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            rules.tell(response.headers_mut(), &standings);
+            rules.add_fields(response.headers_mut(), &standings);
             Ok(response.map(ResponseBody::inner))
         }
         Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 use tracing::{Instrument, Span, debug, warn};
 
-use crate::error::{Error, told};
-use crate::limiter::Held;
+use crate::error::{Error, database_message};
+use crate::limiter::PooledConnection;
 use crate::observability::{SeenJob, handler_begins};
 use crate::queue::leases::Leases;
-use crate::queue::own::Site;
+use crate::queue::transactions::QueueContext;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
 
@@ -65,30 +65,30 @@ impl Drop for AbortOnDrop {
 /// Runs a job and records in the database how it ended. Also returns whether a `Finish::Wait` now holds its group.
 pub(super) async fn run<H: Handler>(
     queue: Arc<str>,
-    site: Site,
+    context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
     job: ClaimedJob,
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
-    let mut seen = SeenJob::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
-    let (ended, holds_group) = run_in(&seen.span(), queue, site, config, handler, job, leases).await;
-    seen.ended(ended.as_str());
+    let mut span = SeenJob::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
+    let (ended, holds_group) = run_in(&span.span(), queue, context, config, handler, job, leases).await;
+    span.ended(ended.as_str());
     (ended, holds_group)
 }
 
 async fn run_in<H: Handler>(
     span: &Span,
     queue: Arc<str>,
-    site: Site,
+    context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
     job: ClaimedJob,
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
-    let limits = KnownLimits::of(site.limits(), job.limit_names.iter().map(String::as_str));
+    let limits = KnownLimits::of(context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
-    let attempt = attempt(queue, site.clone(), handler, job.clone(), limits.clone(), leases);
+    let attempt = attempt(queue, context.clone(), handler, job.clone(), limits.clone(), leases);
     let attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let stop = match attempt.await {
@@ -114,7 +114,7 @@ async fn run_in<H: Handler>(
     // The handler's own message is stored in the job's row, and is not logged: it may contain personal data.
     debug!(job = job.id, ?reason, "a job was not done");
     let holds_group = matches!(reason, Again::Held | Again::HeldTooOften);
-    let ended = match let_go(&site, &job, reason, delay, error, limits).await {
+    let ended = match let_go(&context, &job, reason, delay, error, limits).await {
         Ok(Some(state)) if state == "dead" => Ended::Dead,
         Ok(Some(_)) => ended,
         Ok(None) => Ended::Lost,
@@ -128,7 +128,7 @@ async fn run_in<H: Handler>(
 
 /// Ends the start, and returns the state of the job after it; `None` if the job was lost.
 async fn let_go(
-    site: &Site,
+    context: &QueueContext,
     job: &ClaimedJob,
     reason: Again,
     delay: Duration,
@@ -136,7 +136,7 @@ async fn let_go(
     limits: KnownLimits,
 ) -> Result<Option<String>, Error> {
     let arguments = ([job.id], [job.starts], reason, time::capped(delay), error, limits);
-    let states = site.own(arguments, |conn, sql, (ids, starts, reason, delay, error, limits)| {
+    let states = context.own(arguments, |conn, sql, (ids, starts, reason, delay, error, limits)| {
         Box::pin(again(conn, sql, (ids, starts), (*reason, *delay, error), limits))
     });
     Ok(states.await?.pop().flatten())
@@ -144,21 +144,22 @@ async fn let_go(
 
 async fn attempt<H: Handler>(
     queue: Arc<str>,
-    site: Site,
+    context: QueueContext,
     handler: Arc<H>,
     job: ClaimedJob,
     limits: KnownLimits,
     leases: Arc<Leases>,
 ) -> Result<(), Stop> {
-    let not_begun = |error: sqlx::Error| Stop::NotBegun(told(&error));
-    let failed = |error: sqlx::Error| Stop::Failed(told(&error));
-    let mut connection = Held::acquire(site.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
+    let not_begun = |error: sqlx::Error| Stop::NotBegun(database_message(&error));
+    let failed = |error: sqlx::Error| Stop::Failed(database_message(&error));
+    let mut connection =
+        PooledConnection::acquire(context.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
     // If this future is dropped before it ends, the connection is closed.
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(not_begun)?;
     handler_begins(&queue, job.lag(Instant::now()), &Span::current());
     let result = handler.run(&RunningJob::new(&job), &mut tx).await;
     let result = match result {
-        Ok(Finish::Done) => match done(&mut tx, &site.statements, job.id, job.starts, &limits).await {
+        Ok(Finish::Done) => match done(&mut tx, &context.statements, job.id, job.starts, &limits).await {
             Ok(true) => {
                 leases.ends(job.id, job.starts);
                 // If a statement of the handler had failed, `done` would have failed in the aborted transaction.

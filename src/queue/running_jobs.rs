@@ -9,9 +9,9 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tracing::warn;
 
 use crate::error::Error;
+use crate::queue::job_run::{Ended, run};
 use crate::queue::leases::Leases;
-use crate::queue::mean::Mean;
-use crate::queue::run::{Ended, run};
+use crate::queue::moving_average::MovingAverage;
 use crate::queue::upkeep::{prune, take_over};
 use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
@@ -36,7 +36,7 @@ const SLOW: Duration = Duration::from_secs(1);
 const LEAST_AHEAD: Duration = Duration::from_millis(5);
 const MOST_AHEAD: Duration = Duration::from_millis(50);
 
-pub(super) struct Crew<'w, H> {
+pub(super) struct RunningJobs<'w, H> {
     worker: &'w Worker<H>,
     limits: KnownLimits,
     leases: Arc<Leases>,
@@ -51,24 +51,24 @@ pub(super) struct Crew<'w, H> {
     look_at: Instant,
     pause: Duration,
     /// Moving averages of the durations of claims and of jobs.
-    to_claim: Mean,
-    to_run: Mean,
+    to_claim: MovingAverage,
+    to_run: MovingAverage,
     report: WorkerReport,
     helpers: Vec<JoinHandle<()>>,
 }
 
-impl<H> Drop for Crew<'_, H> {
+impl<H> Drop for RunningJobs<'_, H> {
     fn drop(&mut self) {
         self.helpers.iter().for_each(JoinHandle::abort);
     }
 }
 
-impl<'w, H: Handler> Crew<'w, H> {
+impl<'w, H: Handler> RunningJobs<'w, H> {
     pub(super) fn new(worker: &'w Worker<H>) -> Self {
         let leases = Arc::new(Leases::default());
         let Worker { queue, config, .. } = worker;
-        let (site, lease, kept) = (queue.site.clone(), config.lease, Arc::clone(&leases));
-        let keeper = tokio::spawn(async move { kept.keep(&site, lease).await });
+        let (context, lease, kept) = (queue.context.clone(), config.lease, Arc::clone(&leases));
+        let keeper = tokio::spawn(async move { kept.keep(&context, lease).await });
         let pruner = tokio::spawn(prune(queue.clone(), config.keep_ended));
         let helpers = vec![
             keeper,
@@ -86,8 +86,8 @@ impl<'w, H: Handler> Crew<'w, H> {
             taking_over: JoinSet::new(),
             look_at: Instant::now(),
             pause: SHORTEST_PAUSE,
-            to_claim: Mean::new(LEAST_AHEAD),
-            to_run: Mean::new(SLOW),
+            to_claim: MovingAverage::new(LEAST_AHEAD),
+            to_run: MovingAverage::new(SLOW),
             report: WorkerReport::default(),
             helpers,
         }
@@ -213,7 +213,7 @@ impl<'w, H: Handler> Crew<'w, H> {
             sleep: time::capped(config.poll),
             limits: &self.limits,
         };
-        queue.site.claim(request).await
+        queue.context.claim(request).await
     }
 
     fn ahead(&self) -> Duration {
@@ -261,8 +261,8 @@ impl<'w, H: Handler> Crew<'w, H> {
             return; // Another worker may have it by now.
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
-        let (name, site, kept) = (Arc::clone(&queue.name), queue.site.clone(), Arc::clone(&leases));
-        let running = run(name, site, config.clone(), Arc::clone(handler), job, kept);
+        let (name, context, kept) = (Arc::clone(&queue.name), queue.context.clone(), Arc::clone(&leases));
+        let running = run(name, context, config.clone(), Arc::clone(handler), job, kept);
         let handle = self.running.spawn(async move {
             let began = Instant::now();
             let (ended, holds_group) = running.await;
@@ -289,7 +289,7 @@ impl<'w, H: Handler> Crew<'w, H> {
     async fn again(&self, jobs: Vec<(i64, i32)>, reason: Again) {
         for (id, starts) in jobs {
             let arguments = ([id], [starts], reason, self.limits.clone());
-            let given_back = self.worker.queue.site.own(arguments, |conn, sql, (ids, starts, reason, limits)| {
+            let given_back = self.worker.queue.context.own(arguments, |conn, sql, (ids, starts, reason, limits)| {
                 Box::pin(again(conn, sql, (ids, starts), (*reason, 0, ""), limits))
             });
             if let Err(error) = given_back.await {

@@ -28,8 +28,8 @@ const WAITS: u32 = 3;
 
 /// The connection of a lane, and what it has learned about other processes that use the same rows.
 #[derive(Default)]
-pub(crate) struct Links {
-    link: Option<Link>,
+pub(crate) struct LaneConnections {
+    link: Option<LaneConnection>,
     /// Whether the server is known to support `flush`.
     flushes: bool,
     /// For how many more batches other processes are expected to want the same rows.
@@ -40,7 +40,7 @@ pub(crate) struct Links {
     waits: u32,
 }
 
-pub(super) struct Link {
+pub(super) struct LaneConnection {
     connection: PgConnection,
     used: Instant,
     /// The runtime that owns its socket.
@@ -49,7 +49,7 @@ pub(super) struct Link {
     _close_with_pool: oneshot::Sender<()>,
 }
 
-impl Link {
+impl LaneConnection {
     /// Returns the kept connection if it is usable, or opens a new one with these settings.
     pub(super) async fn ready(
         kept: Option<Self>,
@@ -121,8 +121,8 @@ impl Link {
         let answers = before(deadline, running).await.map_err(|error| {
             // An error that the server reports before the result ends the transaction. After any other error, the
             // outcome is unknown.
-            let told = error.as_database_error().is_some() && !alone.committing;
-            Failure { phase: if told { Phase::Statement } else { Phase::Commit }, error }
+            let answered = error.as_database_error().is_some() && !alone.committing;
+            Failure { phase: if answered { Phase::Statement } else { Phase::Commit }, error }
         })?;
         Ok((answers, alone.waited))
     }
@@ -133,10 +133,10 @@ impl Link {
     }
 }
 
-impl Links {
+impl LaneConnections {
     /// Takes the lane's connection, and opens or replaces it if necessary. It is not in `self` while in use: if the
     /// caller is dropped, the connection is closed.
-    async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<Link, Failure> {
+    async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<LaneConnection, Failure> {
         let isolation = match combiner.isolation {
             Isolation::Serializable => "serializable",
             Isolation::ReadCommitted => "read committed",
@@ -149,10 +149,10 @@ impl Links {
             ("lock_timeout", &*lock),
         ];
         settings.extend(combiner.durability.setting());
-        Link::ready(self.link.take(), combiner, &settings, deadline).await
+        LaneConnection::ready(self.link.take(), combiner, &settings, deadline).await
     }
 
-    fn put<T>(&mut self, combiner: &Combiner, mut link: Link, result: &Result<T, Failure>) {
+    fn put<T>(&mut self, combiner: &Combiner, mut link: LaneConnection, result: &Result<T, Failure>) {
         if !matches!(result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
             link.used = Instant::now();
             self.link = Some(link);
@@ -211,7 +211,7 @@ impl Links {
     /// prove nothing.
     async fn quickly(
         &mut self,
-        link: &mut Link,
+        link: &mut LaneConnection,
         combiner: &Combiner,
         batch: &Batch,
         deadline: Instant,
@@ -240,7 +240,7 @@ impl Links {
 /// lane of the process decides.
 pub(super) async fn attempt(
     combiner: &Combiner,
-    links: &mut Links,
+    links: &mut LaneConnections,
     batch: &Batch,
     alone: bool,
     deadline: Instant,
@@ -269,7 +269,7 @@ pub(super) async fn attempt(
 /// Runs the query over the lane's own connection or over the pool.
 pub(super) async fn look_for_held(
     combiner: &Combiner,
-    links: &mut Links,
+    links: &mut LaneConnections,
     looking: &LookForHeld<'_>,
     deadline: Instant,
 ) -> Result<Vec<Option<bool>>, Failure> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Cheap to clone. All clones share one value.
 #[derive(Clone, Debug)]
-pub(super) struct Mean(Arc<AtomicU64>);
+pub(super) struct MovingAverage(Arc<AtomicU64>);
 
-impl Mean {
+impl MovingAverage {
     pub(super) fn new(length: Duration) -> Self {
         Self(Arc::new(AtomicU64::new(micros(length))))
     }

@@ -15,13 +15,13 @@ pub(super) fn from_the_nearest<'h>(headers: &'h HeaderMap, name: &'h HeaderName)
 }
 
 /// Parses an address: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
-pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
+pub(super) fn plain_address(element: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(element).ok().and_then(node)
 }
 
 /// Parses the `for` of an element of `Forwarded`, as in `for="[2001:db8::1]:80";proto=https`. Returns `None` if it is
 /// obfuscated, unknown, or appears twice.
-pub(super) fn forwarded(element: &[u8]) -> Option<IpAddr> {
+pub(super) fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     for pair in std::str::from_utf8(element).ok()?.split(';').filter(|pair| !pair.trim().is_empty()) {
         let (name, value) = pair.split_once('=')?;

@@ -14,7 +14,7 @@ const OWN: &str = "own";
 const CALLERS: &str = "caller";
 
 /// A call, from its start to its answer.
-pub(crate) struct Seen {
+pub(crate) struct CallSpan {
     op: &'static str,
     transaction: &'static str,
     span: Span,
@@ -95,7 +95,7 @@ macro_rules! call_span {
     };
 }
 
-impl Seen {
+impl CallSpan {
     /// Starts a call in the limiter's own transaction.
     pub(crate) fn own(op: &'static str, call: &Call) -> Self {
         Self::new(op, OWN, call_span!(op, OWN, Names(call)))

@@ -14,15 +14,15 @@ use crate::error::{ReadOnlyByDefault, SchemaTooNew};
 /// show: for example the DETAIL of a rejected row, or the statement's parameters if the server is configured to add them.
 pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     match error {
-        sqlx::Error::Database(_) => share(&error),
+        sqlx::Error::Database(_) => clone_error(&error),
         other => other,
     }
 }
 
 /// Copies an error: same kind, same message and SQLSTATE.
-pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
+pub(crate) fn clone_error(error: &sqlx::Error) -> sqlx::Error {
     match error {
-        sqlx::Error::Database(database) => sqlx::Error::Database(Box::new(Told::new(&**database))),
+        sqlx::Error::Database(database) => sqlx::Error::Database(Box::new(ClonedError::new(&**database))),
         sqlx::Error::Io(error) => std::io::Error::new(error.kind(), error.to_string()).into(),
         sqlx::Error::PoolTimedOut => sqlx::Error::PoolTimedOut,
         sqlx::Error::PoolClosed => sqlx::Error::PoolClosed,
@@ -43,7 +43,7 @@ pub(crate) fn share(error: &sqlx::Error) -> sqlx::Error {
 
 /// The parts of a database error that are safe to show.
 #[derive(Clone, Debug)]
-struct Told {
+struct ClonedError {
     message: Arc<str>,
     code: Option<Arc<str>>,
     table: Option<Arc<str>>,
@@ -53,7 +53,7 @@ struct Told {
     unique: bool,
 }
 
-impl Told {
+impl ClonedError {
     fn new(error: &dyn DatabaseError) -> Self {
         Self {
             message: error.message().into(),
@@ -68,19 +68,19 @@ impl Told {
 
 /// The server's function that reported an error. Unlike the message, it is not translated.
 pub(super) fn routine(error: &dyn DatabaseError) -> Option<&str> {
-    let told = error.try_downcast_ref::<Told>().and_then(|told| told.routine.as_deref());
-    told.or_else(|| error.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine))
+    let cloned = error.try_downcast_ref::<ClonedError>().and_then(|cloned| cloned.routine.as_deref());
+    cloned.or_else(|| error.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::routine))
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for ClonedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl Error for Told {}
+impl Error for ClonedError {}
 
-impl DatabaseError for Told {
+impl DatabaseError for ClonedError {
     fn message(&self) -> &str {
         &self.message
     }

@@ -16,13 +16,13 @@ use crate::sql::queue::{Claim, Claimed, QueueStatements, claim, read};
 type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
 /// A statement with its arguments.
-struct Own<'a, A, T> {
+struct OwnTransaction<'a, A, T> {
     statements: &'a QueueStatements,
     arguments: A,
     run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
 }
 
-impl<A: Sync, T: Send> Statement for Own<'_, A, T> {
+impl<A: Sync, T: Send> Statement for OwnTransaction<'_, A, T> {
     type Output = T;
 
     /// This level is enough: each statement locks the rows that it decides on, and does not read a missing row twice.
@@ -39,7 +39,7 @@ impl<A: Sync, T: Send> Statement for Own<'_, A, T> {
 /// A claim of jobs. Where possible it is sent without BEGIN and COMMIT, so that it locks no row while its worker is paused or
 /// cut off.
 struct Claiming<'a> {
-    site: &'a Site,
+    context: &'a QueueContext,
     claim: Claim<'a>,
 }
 
@@ -52,37 +52,37 @@ impl Statement for Claiming<'_> {
 
     /// Without named statements, the driver prepares in a separate round trip, which a pooler may send to another session.
     fn is_alone(&self) -> bool {
-        self.site.claims_alone.load(Ordering::Relaxed) && self.site.limiter.names().are_given()
+        self.context.claims_alone.load(Ordering::Relaxed) && self.context.limiter.names().are_given()
     }
 
     fn not_alone(&self) {
-        self.site.claims_alone.store(false, Ordering::Relaxed);
+        self.context.claims_alone.store(false, Ordering::Relaxed);
     }
 
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Claimed, sqlx::Error> {
-        claim(connection, &self.site.statements, &self.claim).await
+        claim(connection, &self.context.statements, &self.claim).await
     }
 
     async fn after(&self, connection: &mut PgConnection, claimed: &mut Claimed) -> Result<(), sqlx::Error> {
-        if self.site.limiter.names().are_given() {
-            return read(connection, &self.site.statements, claimed).await;
+        if self.context.limiter.names().are_given() {
+            return read(connection, &self.context.statements, claimed).await;
         }
         let mut tx = connection.begin().await?;
-        read(&mut tx, &self.site.statements, claimed).await?;
+        read(&mut tx, &self.context.statements, claimed).await?;
         tx.commit().await
     }
 }
 
 /// The state that a queue and its workers share.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct QueueContext {
     pub(super) limiter: Limiter,
     pub(super) statements: Arc<QueueStatements>,
     /// Whether sessions default to READ COMMITTED; `true` until a claim shows otherwise.
     claims_alone: Arc<AtomicBool>,
 }
 
-impl Site {
+impl QueueContext {
     pub(super) fn new(limiter: &Limiter) -> Self {
         let statements = QueueStatements::new(limiter.schema().clone(), limiter.names());
         Self {
@@ -96,12 +96,12 @@ impl Site {
         self.limiter.limits()
     }
 
-    pub(super) fn told(&self, error: sqlx::Error) -> Error {
+    pub(super) fn error(&self, error: sqlx::Error) -> Error {
         Error::of_statement(error, self.statements.schema.name())
     }
 
     pub(super) async fn claim(&self, claim: Claim<'_>) -> Result<Claimed, Error> {
-        self.limiter.own_transaction(Claiming { site: self, claim }).await
+        self.limiter.own_transaction(Claiming { context: self, claim }).await
     }
 
     /// Runs a statement in a transaction of its own.
@@ -110,6 +110,6 @@ impl Site {
         arguments: A,
         run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
     ) -> Result<T, Error> {
-        self.limiter.own_transaction(Own { statements: &self.statements, arguments, run }).await
+        self.limiter.own_transaction(OwnTransaction { statements: &self.statements, arguments, run }).await
     }
 }

@@ -16,7 +16,7 @@ use crate::limiter::{
 use crate::observability;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
-use crate::queue::own::Site;
+use crate::queue::transactions::QueueContext;
 use crate::sql::queue::{EnqueueAnswer, QueueStatements};
 use crate::sql::{Bucket, Statements};
 
@@ -28,21 +28,21 @@ const MOST_WAITING: usize = 65_536;
 
 type Enqueuer = Waiting<ReadyJob, EnqueueAnswer>;
 
-pub(super) struct Gathered {
-    site: Site,
+pub(super) struct EnqueueBatcher {
+    context: QueueContext,
     queue: Arc<str>,
     lanes: Lanes<ReadyJob, EnqueueAnswer, ()>,
 }
 
-impl std::fmt::Debug for Gathered {
+impl std::fmt::Debug for EnqueueBatcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gathered").finish_non_exhaustive()
+        f.debug_struct("EnqueueBatcher").finish_non_exhaustive()
     }
 }
 
-impl Gathered {
-    pub(super) fn new(site: Site, queue: Arc<str>) -> Self {
-        Self { site, queue, lanes: Lanes::new(1) }
+impl EnqueueBatcher {
+    pub(super) fn new(context: QueueContext, queue: Arc<str>) -> Self {
+        Self { context, queue, lanes: Lanes::new(1) }
     }
 
     /// Enqueues a job in a batch with others, and waits for its answer.
@@ -85,15 +85,15 @@ impl Statement for Enqueues<'_> {
     }
 }
 
-impl Batched for Gathered {
+impl Batched for EnqueueBatcher {
     type Call = ReadyJob;
     type Answer = EnqueueAnswer;
-    type Links = ();
+    type Connections = ();
 
     const OP: &'static str = "enqueue";
 
     fn combiner(&self) -> &Combiner {
-        self.site.limiter.combiner()
+        self.context.limiter.combiner()
     }
 
     fn lanes(&self) -> &Lanes<ReadyJob, EnqueueAnswer, ()> {
@@ -139,7 +139,7 @@ impl Batched for Gathered {
     ) -> Result<Vec<Option<EnqueueAnswer>>, Failure> {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
-        let statement = Enqueues { statements: &self.site.statements, enqueueing };
+        let statement = Enqueues { statements: &self.context.statements, enqueueing };
         let combiner = self.combiner();
         let answers = match place {
             Place::Lane { .. } => {

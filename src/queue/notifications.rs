@@ -22,25 +22,25 @@ const PAUSE: Duration = Duration::from_secs(5);
 const OWN: (&str, &str) = ("lock_timeout", "86399999");
 
 /// Receives the notifications of one queue, until it is dropped.
-pub(super) struct Bell {
-    rung: Arc<Notify>,
+pub(super) struct Notifications {
+    received: Arc<Notify>,
     listening: Option<AbortHandle>,
 }
 
-impl Bell {
+impl Notifications {
     pub(super) fn new(pool: &PgPool, queue: &str, listen: bool) -> Self {
-        let rung = Arc::new(Notify::new());
+        let received = Arc::new(Notify::new());
         let listening =
-            listen.then(|| tokio::spawn(hear(pool.clone(), queue.to_owned(), Arc::clone(&rung))).abort_handle());
-        Self { rung, listening }
+            listen.then(|| tokio::spawn(hear(pool.clone(), queue.to_owned(), Arc::clone(&received))).abort_handle());
+        Self { received, listening }
     }
 
-    pub(super) async fn rung(&self) {
-        self.rung.notified().await;
+    pub(super) async fn received(&self) {
+        self.received.notified().await;
     }
 }
 
-impl Drop for Bell {
+impl Drop for Notifications {
     fn drop(&mut self) {
         if let Some(listening) = &self.listening {
             listening.abort();
@@ -49,12 +49,12 @@ impl Drop for Bell {
 }
 
 /// Listens until the pool is closed. If notifications are missed meanwhile, the worker's regular polls find the jobs.
-async fn hear(pool: PgPool, queue: String, rung: Arc<Notify>) {
+async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
     // Not a connection of the caller's pool: LISTEN keeps it for good.
     let options = (*pool.connect_options()).clone();
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
     while !pool.is_closed() {
-        if let Err(error) = listen(&own, &queue, &rung).await {
+        if let Err(error) = listen(&own, &queue, &received).await {
             debug!(%error, queue, "cannot listen for jobs; polling for them instead");
             if refuses_settings(&error) {
                 return;
@@ -64,17 +64,17 @@ async fn hear(pool: PgPool, queue: String, rung: Arc<Notify>) {
     }
 }
 
-async fn listen(pool: &PgPool, queue: &str, rung: &Notify) -> Result<(), sqlx::Error> {
+async fn listen(pool: &PgPool, queue: &str, received: &Notify) -> Result<(), sqlx::Error> {
     // It only shows that a session keeps its settings.
     let _ = open_session(&pool.connect_options(), &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
-    rung.notify_one();
+    received.notify_one();
     loop {
         match listener.try_recv().await? {
             Some(notification) if notification.payload() != queue => {}
             // A notification for this queue, or the connection was lost and notifications may have been missed.
-            _ => rung.notify_one(),
+            _ => received.notify_one(),
         }
     }
 }

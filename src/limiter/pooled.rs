@@ -10,11 +10,11 @@ use crate::limiter::attempt::before;
 
 /// Dropping it closes the connection, unless [`release`](Self::release) was called: a statement may still be running,
 /// and the next user of the connection would have to wait for it.
-pub(crate) struct Held {
+pub(crate) struct PooledConnection {
     connection: Option<PoolConnection<Postgres>>,
 }
 
-impl Held {
+impl PooledConnection {
     pub(crate) async fn acquire(pool: &PgPool, deadline: Instant) -> Result<Self, sqlx::Error> {
         before(deadline, pool.acquire()).await.map(|connection| Self { connection: Some(connection) })
     }
@@ -26,7 +26,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             drop(connection.detach());
@@ -34,7 +34,7 @@ impl Drop for Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -45,7 +45,7 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
         match &mut self.connection {
             Some(connection) => connection,

@@ -13,7 +13,7 @@ use crate::call::Resolved;
 type Buckets = Vec<(Arc<str>, Arc<str>)>;
 
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct Waiters {
     by_buckets: Mutex<HashMap<Buckets, Arc<Line>>>,
 }
 
@@ -26,13 +26,13 @@ struct Line {
 }
 
 /// Shows no key: keys may be personal data.
-impl std::fmt::Debug for Lines {
+impl std::fmt::Debug for Waiters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lines").finish_non_exhaustive()
+        f.debug_struct("Waiters").finish_non_exhaustive()
     }
 }
 
-impl Lines {
+impl Waiters {
     fn by_buckets(&self) -> MutexGuard<'_, HashMap<Buckets, Arc<Line>>> {
         self.by_buckets.lock().unwrap_or_else(PoisonError::into_inner) // Nothing in it is ever half-done.
     }
@@ -45,20 +45,20 @@ impl Lines {
         }
         let buckets = call.buckets();
         let line = Arc::clone(by_buckets.get(&buckets)?);
-        Some(Place { lines: Arc::clone(self), buckets, line, turn: None })
+        Some(Place { waiters: Arc::clone(self), buckets, line, turn: None })
     }
 
     /// Returns a place at the end of the line, and creates the line if needed.
     pub(super) fn join(self: &Arc<Self>, call: &Resolved) -> Place {
         let buckets = call.buckets();
         let line = Arc::clone(self.by_buckets().entry(buckets.clone()).or_default());
-        Place { lines: Arc::clone(self), buckets, line, turn: None }
+        Place { waiters: Arc::clone(self), buckets, line, turn: None }
     }
 }
 
 /// A place in a line. Dropping it leaves the line.
 pub(super) struct Place {
-    lines: Arc<Lines>,
+    waiters: Arc<Waiters>,
     buckets: Buckets,
     line: Arc<Line>,
     turn: Option<OwnedMutexGuard<()>>,
@@ -102,7 +102,7 @@ impl Drop for Place {
         if self.turn.is_some() {
             *self.not_before() = None;
         }
-        let mut by_buckets = self.lines.by_buckets();
+        let mut by_buckets = self.waiters.by_buckets();
         if let Entry::Occupied(entry) = by_buckets.entry(std::mem::take(&mut self.buckets))
             // Two references: the map's and this one. Places are only created while the map is locked.
             && Arc::strong_count(entry.get()) == 2
@@ -132,13 +132,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_one_is_followed_in_the_order_of_coming() {
-        let lines = Arc::new(Lines::default());
-        assert!(lines.join_if_any(&call("k")).is_none());
-        let mut first = lines.join(&call("k"));
-        assert!(first.is_first() && lines.join_if_any(&call("l")).is_none());
+        let waiters = Arc::new(Waiters::default());
+        assert!(waiters.join_if_any(&call("k")).is_none());
+        let mut first = waiters.join(&call("k"));
+        assert!(first.is_first() && waiters.join_if_any(&call("l")).is_none());
         let (told, order) = (Arc::new(Mutex::new(Vec::new())), [1, 2, 3]);
         let others = order.map(|nth| {
-            let (mut place, told) = (lines.join_if_any(&call("k")).expect("a line"), Arc::clone(&told));
+            let (mut place, told) = (waiters.join_if_any(&call("k")).expect("a line"), Arc::clone(&told));
             async move {
                 assert!(!place.is_first() && place.until_first(soon()).await);
                 told.lock().expect("a list").push(nth);
@@ -150,27 +150,27 @@ mod tests {
         drop(first);
         others.await.expect("a task");
         assert_eq!(*told.lock().expect("a list"), order);
-        assert!(lines.by_buckets().is_empty(), "nothing is left behind");
+        assert!(waiters.by_buckets().is_empty(), "nothing is left behind");
     }
 
     #[tokio::test]
     async fn nobody_stands_in_line_for_nothing() {
-        let lines = Arc::new(Lines::default());
-        let mut first = lines.join(&call("k"));
+        let waiters = Arc::new(Waiters::default());
+        let mut first = waiters.join(&call("k"));
         assert!(first.is_first());
         first.sleeps_until(soon() + Duration::from_secs(60));
-        let mut second = lines.join(&call("k"));
+        let mut second = waiters.join(&call("k"));
         assert!(!second.until_first(soon()).await, "at once");
         first.sleeps_until(Instant::now());
         assert!(!second.until_first(Instant::now() + Duration::from_millis(5)).await, "at the deadline");
         drop(first);
         assert!(second.until_first(soon()).await);
         // A waiter that leaves, first or not, does not hold up the others.
-        let (mut third, fourth) = (lines.join(&call("k")), lines.join(&call("k")));
+        let (mut third, fourth) = (waiters.join(&call("k")), waiters.join(&call("k")));
         drop(fourth);
         drop(second);
         assert!(third.until_first(soon()).await);
         drop(third);
-        assert!(lines.by_buckets().is_empty());
+        assert!(waiters.by_buckets().is_empty());
     }
 }
