@@ -1,16 +1,16 @@
 //! `bench` measures a server with real calls on its own rows. `bench --soak` tests it for a long time, with faults.
 
 mod args;
+mod bench;
 mod histogram;
 mod interrupt;
 mod load;
 mod measure;
 mod report;
-mod run;
 mod site;
 mod soak;
 mod text;
 mod work;
 
 pub(super) use args::{BENCH_EXIT_CODES, BenchArgs};
-pub(super) use run::run;
+pub(super) use bench::run;

@@ -1,12 +1,12 @@
 //! `demo` shows what the limits do, with real calls.
 
+mod demo;
 mod hammer;
 mod reservation;
-mod run;
 mod screen;
 mod sliding_window;
 mod stage;
 mod together;
 mod token_bucket;
 
-pub(super) use run::run;
+pub(super) use demo::run;

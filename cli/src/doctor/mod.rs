@@ -1,8 +1,8 @@
 //! The command `doctor`: examines a database and its limiter, and changes nothing.
 
 mod args;
-mod clock;
 mod connections;
+mod doctor;
 mod durability;
 mod encryption;
 mod engine;
@@ -14,8 +14,8 @@ mod jobs;
 mod pooler;
 mod report;
 mod rights;
-mod run;
 mod schema;
+mod server_clock;
 mod session;
 mod settings;
 mod table;
@@ -24,4 +24,4 @@ mod tserver;
 mod tserver_flags;
 
 pub(super) use args::{DOCTOR_EXIT_CODES, DoctorArgs};
-pub(super) use run::run;
+pub(super) use doctor::run;

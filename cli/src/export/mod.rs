@@ -1,10 +1,10 @@
 //! The command `export`: writes the rows of the buckets for other programs.
 
 mod args;
+mod export;
 mod pages;
 mod row;
-mod run;
 mod writer;
 
 pub(super) use args::ExportArgs;
-pub(super) use run::run;
+pub(super) use export::run;

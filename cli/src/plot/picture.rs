@@ -3,11 +3,11 @@
 use plotters::backend::DrawingBackend;
 
 use crate::plot::canvas::{Canvas, Failure, Side};
-use crate::plot::clock::{Clock, TimeAxis};
 use crate::plot::panel::Panel;
 use crate::plot::series::Bar;
 use crate::plot::strip::{Frame, draw_balance, draw_traffic};
 use crate::plot::style;
+use crate::plot::time_axis::{Clock, TimeAxis};
 use crate::text::{grouped, percent_of, shown, tokens};
 
 #[derive(Clone, Debug)]

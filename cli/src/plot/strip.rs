@@ -5,9 +5,9 @@ use plotters::backend::DrawingBackend;
 use crate::plot::amount::AmountAxis;
 use crate::plot::bins::Bins;
 use crate::plot::canvas::{Canvas, Failure, Side};
-use crate::plot::clock::TimeAxis;
 use crate::plot::panel::Panel;
 use crate::plot::series::{Bar, Series};
+use crate::plot::time_axis::TimeAxis;
 use crate::plot::{steps, style};
 use crate::text::tokens;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer};
 
-use crate::replay::clock::YEARS;
+use crate::replay::recorded_time::YEARS;
 use pg_limiter::Op;
 use pg_limiter::{Call, Item};
 

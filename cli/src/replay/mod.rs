@@ -2,12 +2,12 @@
 
 mod access_log;
 mod apply;
-mod clock;
 mod events;
 mod merge;
 mod pictured;
+mod recorded_time;
 mod recording;
-mod run;
+mod replay;
 mod sandbox;
 mod table;
 mod tally;
@@ -17,6 +17,6 @@ pub use events::Event;
 
 pub(super) use apply::{CHUNK, Timed, decide_all, moment, progress};
 #[cfg(test)]
-pub(super) use clock::YEARS;
-pub(super) use run::{ReplayArgs, run};
+pub(super) use recorded_time::YEARS;
+pub(super) use replay::{ReplayArgs, run};
 pub(super) use sandbox::Sandbox;

@@ -3,7 +3,7 @@
 use crate::json::{array, object as fields, string};
 use crate::length::period_micros;
 use crate::plot::{Bar, Panel};
-use crate::simulate::run::Simulated;
+use crate::simulate::simulate::Simulated;
 use crate::text::{milliseconds, plain};
 
 pub(super) fn object(Simulated { name, limit, outcome }: &Simulated, panel: &Panel) -> String {

@@ -4,9 +4,9 @@ mod args;
 mod json;
 mod outcome;
 mod play;
-mod run;
+mod simulate;
 mod table;
 mod traffic;
 
 pub(super) use args::SimulateArgs;
-pub(super) use run::run;
+pub(super) use simulate::run;

@@ -3,7 +3,7 @@
 use crate::columns::aligned;
 use crate::length::period_micros;
 use crate::limit_text::describe;
-use crate::simulate::run::Simulated;
+use crate::simulate::simulate::Simulated;
 use crate::text::{grouped, percent, tokens, wait};
 
 pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {

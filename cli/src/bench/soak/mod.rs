@@ -4,7 +4,7 @@
 mod bound;
 mod brief;
 mod call;
-mod clock;
+mod database_clock;
 mod faults;
 mod flat;
 mod model;
@@ -12,11 +12,11 @@ mod once;
 mod refill;
 mod report;
 mod round;
-mod run;
 mod site;
+mod soak;
 mod stats;
 mod text;
 mod units;
 mod watch;
 
-pub(super) use run::run;
+pub(super) use soak::run;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::bench::soak::bound::{Admitted, Recent, most, sure_window};
-use crate::bench::soak::clock;
+use crate::bench::soak::database_clock;
 use crate::bench::soak::site::Site;
 use crate::bench::soak::stats::Stats;
 use crate::bench::work::Dice;
@@ -28,7 +28,7 @@ struct Admissions {
 
 pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
     let Some(limit) = site.of(what).copied() else { return };
-    let began = match clock::now(site.audit_pool()).await {
+    let began = match database_clock::now(site.audit_pool()).await {
         Ok(began) => began,
         Err(error) => return stats.violated(format!("{what}: the clock could not be read: {error}")),
     };
@@ -54,7 +54,7 @@ pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static st
             (admissions.tokens, within)
         };
         // The clock is read after the count, so the time is at least as long as the count's.
-        match clock::now(site.audit_pool()).await {
+        match database_clock::now(site.audit_pool()).await {
             Ok(now) => {
                 let bound = most(&limit, now - began);
                 if tokens > bound + 1e-6 * bound.max(1.0) {

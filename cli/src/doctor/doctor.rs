@@ -15,7 +15,8 @@ use crate::doctor::settings::Settings;
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    clock, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, transactions, tserver_flags,
+    connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, transactions,
+    tserver_flags,
 };
 use crate::error::CliError;
 use crate::output;
@@ -74,7 +75,7 @@ async fn examine(
     report.add_made("encryption", encryption::check(session, options).await)?;
     report.add_made("isolation", isolation::check(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
-    report.add_made("clock", clock::check(session).await)?;
+    report.add_made("clock", server_clock::check(session).await)?;
     let settings = Settings::read(session).await;
     if let Some(settings) = report.made("settings", settings)? {
         report.add("durability", durability::durability(&settings, yugabyte));

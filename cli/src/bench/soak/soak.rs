@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::bench::args::BenchArgs;
+use crate::bench::bench::version;
 use crate::bench::interrupt::interrupt;
-use crate::bench::run::version;
 use crate::bench::soak::brief::{brief, prune};
 use crate::bench::soak::faults::{Signal, hold, signals};
 use crate::bench::soak::model::model;
