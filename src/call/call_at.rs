@@ -4,6 +4,7 @@ use crate::call::{Call, Op};
 
 /// A call with the time at which it is decided, for [`RateLimits::decide_at`](crate::RateLimits::decide_at).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CallAt {
     /// The time, in whole microseconds, from the year 1800 to 2199. Fractions of a microsecond are cut off.
     pub at: SystemTime,

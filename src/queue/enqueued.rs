@@ -28,6 +28,8 @@ pub enum EnqueueOutcome {
     /// The queue already has a job of this [unique id](crate::queue::Job::unique_id), which this ticket describes. No tokens
     /// were taken.
     Duplicate(Ticket),
+    /// The job's [`run_at`](crate::queue::Job::run_at) is in the past. Nothing was written or taken.
+    Past,
     /// A limit allows no further reservation: its `max_reserved` would be exceeded. Nothing was written or taken.
     Denied {
         /// The time until the same job would be scheduled, if there are no other reservations meanwhile.
@@ -45,7 +47,7 @@ pub struct Enqueued {
 }
 
 impl Enqueued {
-    pub(super) fn new(answer: &EnqueueAnswer, call: &Resolved) -> Result<Self, Error> {
+    pub(super) fn new(answer: &EnqueueAnswer, call: &Resolved) -> Self {
         let ticket = || Ticket {
             id: answer.id.unwrap_or_default(),
             run_at: time::from_micros(answer.run_at.unwrap_or_default()),
@@ -54,7 +56,7 @@ impl Enqueued {
         let outcome = match answer.outcome.as_str() {
             "scheduled" => EnqueueOutcome::Scheduled(ticket()),
             "duplicate" => EnqueueOutcome::Duplicate(ticket()),
-            "past" => return Err(InvalidJob::RunAtPast.into()),
+            "past" => EnqueueOutcome::Past,
             _ => EnqueueOutcome::Denied { retry_after: time::wait(answer.wait) },
         };
         let refused = call.items.iter().zip(&answer.refused).filter(|(_, refused)| **refused);
@@ -62,7 +64,7 @@ impl Enqueued {
         refused_by.sort_unstable();
         refused_by.dedup();
         let remaining = answer.balances.iter().copied().fold(f64::INFINITY, f64::min);
-        Ok(Self { outcome, refused_by, remaining })
+        Self { outcome, refused_by, remaining }
     }
 
     /// The outcome as one word, for metrics and traces.
@@ -70,11 +72,17 @@ impl Enqueued {
         match self.outcome {
             EnqueueOutcome::Scheduled(_) => "scheduled",
             EnqueueOutcome::Duplicate(_) => "duplicate",
+            EnqueueOutcome::Past => "past",
             EnqueueOutcome::Denied { .. } => "denied",
         }
     }
 
-    /// The outcome: scheduled, a duplicate, or denied.
+    /// An error if the time of the job is in the past: for an enqueue of one job, of which nothing is lost by an error.
+    pub(super) fn not_past(self) -> Result<Self, Error> {
+        if self.outcome == EnqueueOutcome::Past { Err(InvalidJob::RunAtPast.into()) } else { Ok(self) }
+    }
+
+    /// The outcome: scheduled, a duplicate, denied, or in the past.
     pub const fn outcome(&self) -> EnqueueOutcome {
         self.outcome
     }
@@ -93,9 +101,11 @@ impl Enqueued {
     ///
     /// # Errors
     /// [`Error::Denied`] if the job was denied, so that `?` leaves your transaction and rolls it back.
+    /// [`InvalidJob::RunAtPast`] if its time is in the past.
     pub fn enforce(self) -> Result<Ticket, Error> {
         match self.outcome {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Ok(ticket),
+            EnqueueOutcome::Past => Err(InvalidJob::RunAtPast.into()),
             EnqueueOutcome::Denied { retry_after } => {
                 Err(Error::Denied(Denied { retry_after, remaining: self.remaining, limits: self.refused_by }))
             }
@@ -136,6 +146,7 @@ impl Answered for Enqueued {
     fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Some(ticket.wait),
+            EnqueueOutcome::Past => None,
             EnqueueOutcome::Denied { retry_after } => Some(retry_after),
         }
     }

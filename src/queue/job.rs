@@ -119,7 +119,7 @@ impl Job {
 
     /// Does not run the job before this time (default: it runs as soon as its tokens are available). The tokens are reserved
     /// when the job is enqueued, not at this time. The database's clock applies. A time that has passed by more than 1 s is
-    /// an error when the job is enqueued: [`InvalidJob::RunAtPast`].
+    /// an error when the job is enqueued: [`InvalidJob::RunAtPast`], or the outcome `Past` of one among several jobs.
     pub const fn run_at(mut self, time: SystemTime) -> Self {
         self.run_at = Some(time);
         self

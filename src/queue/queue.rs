@@ -110,7 +110,7 @@ impl Queue {
         let span = CallSpan::enqueue(false, &self.name, 1);
         let running = async {
             let (job, answer) = self.batcher.enqueue(self.check(job)?).await?;
-            self.answered(&answer, &job)
+            self.answered(&answer, &job).not_past()
         };
         span.watch(running).await
     }
@@ -118,7 +118,9 @@ impl Queue {
     /// Enqueues several jobs in one transaction, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`Queue`]. After [`InvalidJob::RunAtPast`], the other jobs may have been enqueued.
+    /// See [`Queue`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::Past`].
+    ///
+    /// [`EnqueueOutcome::Past`]: crate::queue::EnqueueOutcome::Past
     ///
     /// # Cancel safety
     /// Safe. The jobs may still be enqueued after the future is dropped.
@@ -134,7 +136,7 @@ impl Queue {
         let running = async {
             let jobs = self.check_all(jobs)?;
             let answers = self.send(&jobs, false).await?;
-            answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect()
+            Ok(answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect::<Vec<_>>())
         };
         span.watch(running).await
     }
@@ -360,12 +362,12 @@ impl Queue {
     }
 
     /// Converts the database's answer about an enqueued job, and counts it in the metrics.
-    pub(super) fn answered(&self, answer: &EnqueueAnswer, job: &ReadyJob) -> Result<Enqueued, Error> {
-        let enqueued = Enqueued::new(answer, &job.call)?;
+    pub(super) fn answered(&self, answer: &EnqueueAnswer, job: &ReadyJob) -> Enqueued {
+        let enqueued = Enqueued::new(answer, &job.call);
         let refused = answer.refused.iter().copied().chain(std::iter::repeat(false));
         let limits = job.call.items.iter().map(|item| &item.name).zip(refused);
         observability::enqueued(&self.name, enqueued.word(), limits);
-        Ok(enqueued)
+        enqueued
     }
 
     async fn send(&self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {

@@ -11,8 +11,9 @@ use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
 #[derive(Clone, Debug)]
 pub struct Queues(QueueContext);
 
-/// Which jobs to list. `None` matches every job.
+/// Which jobs to list. By default all of them: `None` matches every job.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct JobFilter {
     /// The name of the queue.
     pub queue: Option<String>,

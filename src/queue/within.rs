@@ -50,7 +50,7 @@ impl QueueWithin<'_> {
         let running = async {
             let job = queue.check(job)?;
             let answer = self.send(std::slice::from_ref(&job), false).await?.pop();
-            queue.answered(&answer.ok_or_else(missing)?, &job)
+            queue.answered(&answer.ok_or_else(missing)?, &job).not_past()
         };
         span.watch(running).await
     }
@@ -58,7 +58,9 @@ impl QueueWithin<'_> {
     /// Enqueues several jobs, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`QueueWithin`]. After [`InvalidJob::RunAtPast`], the other jobs may have been enqueued in the transaction.
+    /// See [`QueueWithin`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::Past`].
+    ///
+    /// [`EnqueueOutcome::Past`]: crate::queue::EnqueueOutcome::Past
     ///
     /// # Cancel safety
     /// Not safe. The statement may still run on the server, so roll the transaction back.
@@ -74,7 +76,7 @@ impl QueueWithin<'_> {
         let running = async {
             let jobs = queue.check_all(jobs)?;
             let answers = self.send(&jobs, false).await?;
-            answers.iter().zip(&jobs).map(|(answer, job)| queue.answered(answer, job)).collect()
+            Ok(answers.iter().zip(&jobs).map(|(answer, job)| queue.answered(answer, job)).collect::<Vec<_>>())
         };
         span.watch(running).await
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use pg_limiter::queue::{Finish, Job, JobState, Queue, QueueConfig, Ticket, WorkerConfig, handler_fn};
+use pg_limiter::queue::{EnqueueOutcome, Finish, Job, JobState, Queue, QueueConfig, Ticket, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::AssertSqlSafe;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::{Error, InvalidCall, InvalidJob, Item, Limit, Limiter, Limits};
@@ -274,6 +274,28 @@ async fn invalid_jobs_are_rejected_before_they_take_anything() {
     assert!(matches!(Job::new(("l", "k"), &nobody), Err(InvalidJob::Payload { .. })));
     assert!(queue.jobs(None, 10).await.expect("jobs").is_empty());
     assert_eq!(balance(&queue, "l", "k").await, 1.0);
+}
+
+/// The tickets of the other jobs are not lost.
+#[tokio::test]
+async fn a_job_in_the_past_fails_no_other_job_of_its_enqueue() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(10, MINUTE)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let new = |key: &str| Job::new(("l", key), &1).expect("a job");
+    let jobs = || [new("a"), new("b").run_at(SystemTime::UNIX_EPOCH), new("c")];
+    let mut tx = database.app.begin().await.expect("begin");
+    let within = queue.within(&mut tx).enqueue_all(jobs()).await.expect("answers");
+    tx.commit().await.expect("commit");
+    for answers in [queue.enqueue_all(jobs()).await.expect("answers"), within] {
+        let (first, last) = (scheduled(&answers[0]), scheduled(&answers[2]));
+        assert_eq!(answers[1].outcome(), EnqueueOutcome::Past);
+        assert!(matches!(answers[1].clone().enforce(), Err(Error::InvalidJob(InvalidJob::RunAtPast))));
+        for id in [first.id, last.id] {
+            assert!(queue.job(id).await.expect("a lookup").is_some(), "{id}");
+        }
+    }
+    assert_eq!(balance(&queue, "l", "b").await, 10.0);
 }
 
 #[tokio::test]

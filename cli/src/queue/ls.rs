@@ -61,7 +61,10 @@ async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliE
 }
 
 async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
-    let filter = JobFilter { queue: args.queue.clone(), group: args.group.clone(), state: args.state, id: None };
+    let mut filter = JobFilter::default();
+    filter.queue.clone_from(&args.queue);
+    filter.group.clone_from(&args.group);
+    filter.state = args.state;
     let most = args.limit.unwrap_or(JOBS_LISTED);
     // One more than is listed, to see if there are more.
     let mut listed = queues.all.jobs(&filter, most.saturating_add(1)).await?;

@@ -36,12 +36,15 @@ impl Queues {
     }
 
     pub(super) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
-        Ok(self.all.jobs(&JobFilter { id: Some(id), ..JobFilter::default() }, 1).await?.pop())
+        let mut filter = JobFilter::default();
+        filter.id = Some(id);
+        Ok(self.all.jobs(&filter, 1).await?.pop())
     }
 
     /// Returns an error if the queue does not exist: a queue exists while it has jobs.
     pub(super) async fn must_have(&self, queue: &str) -> Result<(), CliError> {
-        let filter = JobFilter { queue: Some(queue.to_owned()), ..JobFilter::default() };
+        let mut filter = JobFilter::default();
+        filter.queue = Some(queue.to_owned());
         if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }
     }
 

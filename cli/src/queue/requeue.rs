@@ -42,7 +42,9 @@ pub(super) async fn run(args: RequeueArgs, database: Database) -> Result<ExitCod
 }
 
 async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliError> {
-    let filter = JobFilter { queue: Some(queue.to_owned()), state: Some(JobState::Dead), ..JobFilter::default() };
+    let mut filter = JobFilter::default();
+    filter.queue = Some(queue.to_owned());
+    filter.state = Some(JobState::Dead);
     let ids: Vec<i64> = queues.all.jobs(&filter, u32::MAX).await?.iter().map(|job| job.id).collect();
     if ids.is_empty() {
         queues.must_have(queue).await?;
