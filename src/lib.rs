@@ -58,11 +58,13 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
+mod combine;
 mod error;
 mod limit;
 mod limiter;
 mod retry;
 mod sql;
+mod transact;
 
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
@@ -81,9 +83,10 @@ pub use call::{
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
-pub use limiter::{Connections, DenialMemory, Durability, Isolation, Limiter, LimiterConfig, WaitConfig};
+pub use limiter::{DenialMemory, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, RateLimits, Schema, Within};
+pub use transact::{Connections, Durability, Isolation};
 
 /// The version of sqlx that this release works with. Its types appear in public signatures.
 pub use sqlx;

@@ -1,19 +1,19 @@
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use sqlx::{PgConnection, PgPool};
 
 use crate::call::{Balances, Call, Decision, Item, Op, Resolved};
+use crate::combine::Combiner;
 use crate::error::Error;
 use crate::limit::{Limits, Tokens};
 use crate::limiter::LimiterConfig;
-use crate::limiter::attempt::{DecideOnce, ResetAllKeys};
-use crate::limiter::combine::Combiner;
 use crate::limiter::denials::Denials;
 use crate::limiter::waiters::Waiters;
 use crate::observability::CallSpan;
 use crate::sql::{Answer, Names, RateLimits, Schema, Within};
+use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transactor};
 
 /// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
 ///
@@ -83,28 +83,49 @@ impl Limiter {
         }
         let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
-        let combiner = Arc::new_cyclic(|this| Combiner::new(this.clone(), pool, rate_limits, &config));
+        let transactor = Transactor {
+            pool,
+            rate_limits,
+            retry: config.retry,
+            isolation: config.isolation,
+            durability: config.durability,
+            engine: config.engine.map(OnceLock::from).unwrap_or_default(),
+            retries: AtomicU64::default(),
+        };
+        let goes_over_pool = config.connections == Connections::Pool || !config.named_statements;
+        let LimiterConfig { lanes, max_batch, max_waiting, .. } = config;
+        let combiner = Arc::new_cyclic(|this| {
+            Combiner::new(this.clone(), transactor, goes_over_pool, lanes, max_batch, max_waiting)
+        });
         Self { combiner, denials, waiters: Arc::default() }
     }
 
     /// Returns the limits that are defined by name.
     pub fn limits(&self) -> &Limits {
-        self.combiner.rate_limits.limits()
+        self.combiner.transactor.rate_limits.limits()
     }
 
     /// Returns the pool.
     pub fn pool(&self) -> &PgPool {
-        &self.combiner.pool
+        &self.combiner.transactor.pool
     }
 
     /// Whether statements are prepared under names on the server.
     pub(crate) fn names(&self) -> &Names {
-        &self.combiner.rate_limits.statements().names
+        &self.combiner.transactor.rate_limits.statements().names
     }
 
     /// Returns the schema that holds the limiter's tables and functions.
     pub fn schema(&self) -> &Schema {
-        self.combiner.rate_limits.schema()
+        self.combiner.transactor.rate_limits.schema()
+    }
+
+    /// Runs the statement in a transaction of its own, on a connection of the pool.
+    pub(crate) async fn own_transaction<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
+        if self.combiner.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.combiner.transactor.run(statement).await
     }
 
     pub(crate) fn combiner(&self) -> &Combiner {
@@ -112,13 +133,13 @@ impl Limiter {
     }
 
     pub(crate) fn rate_limits(&self) -> &RateLimits {
-        &self.combiner.rate_limits
+        &self.combiner.transactor.rate_limits
     }
 
     /// Returns how many times a transaction was retried, over this handle and all its clones. Each retry is also
     /// logged, as a debug event of `tracing`.
     pub fn retries(&self) -> u64 {
-        self.combiner.retries.load(Ordering::Relaxed)
+        self.combiner.transactor.retries.load(Ordering::Relaxed)
     }
 
     /// Returns how many statements have decided calls, over this handle and all its clones. This is less than the
@@ -140,7 +161,7 @@ impl Limiter {
 
     /// Makes calls on this connection, as part of the caller's transaction: see [`Within`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
-        self.combiner.rate_limits.within(connection)
+        self.combiner.transactor.rate_limits.within(connection)
     }
 
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
@@ -176,7 +197,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("check", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve(Op::Check, call)?;
+            let call = self.combiner.transactor.rate_limits.resolve(Op::Check, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.decision(&call))
         };
@@ -198,7 +219,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve_peek(call)?;
+            let call = self.combiner.transactor.rate_limits.resolve_peek(call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -220,7 +241,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("reset", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve(Op::Reset, call)?;
+            let call = self.combiner.transactor.rate_limits.resolve(Op::Reset, call)?;
             self.ask_and_forget(call).await.map(|_| ())
         };
         span.watch(running).await
@@ -252,7 +273,7 @@ impl Limiter {
     }
 
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
-        let call = self.combiner.rate_limits.resolve(Op::Limit, call)?;
+        let call = self.combiner.transactor.rate_limits.resolve(Op::Limit, call)?;
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
@@ -270,7 +291,7 @@ impl Limiter {
     /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
     async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
-        let once = DecideOnce { call: &call, key, keep: self.combiner.rate_limits.keep_answers() };
+        let once = DecideOnce { call: &call, key, keep: self.combiner.transactor.rate_limits.keep_answers() };
         let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`. Most calls have no such key.
         Ok((call, once.answer()?))
     }
@@ -301,7 +322,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("credit", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve(Op::Credit, call)?;
+            let call = self.combiner.transactor.rate_limits.resolve(Op::Credit, call)?;
             let (call, answer) = self.ask_and_forget(call).await?;
             Ok(answer.balances(&call))
         };
@@ -324,7 +345,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("charge", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve(Op::Charge, call)?;
+            let call = self.combiner.transactor.rate_limits.resolve(Op::Charge, call)?;
             let (call, answer) = self.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -371,7 +392,7 @@ impl Limiter {
         let call = Call::from(item);
         let span = CallSpan::own("settle", &call);
         let running = async {
-            let call = self.combiner.rate_limits.resolve(op, call)?;
+            let call = self.combiner.transactor.rate_limits.resolve(op, call)?;
             let (call, answer) = match op {
                 Op::Credit => self.ask_and_forget(call).await?,
                 _ => self.ask(call).await?,

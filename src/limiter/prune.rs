@@ -1,10 +1,10 @@
 use sqlx::PgConnection;
 
 use crate::error::Error;
-use crate::limiter::attempt::Statement;
-use crate::limiter::{Isolation, Limiter};
+use crate::limiter::Limiter;
 use crate::observability::{self, CallSpan};
 use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
+use crate::transact::{Isolation, Statement};
 
 /// The number of rows examined in one transaction: some milliseconds of work.
 const STEP: i32 = 1000;

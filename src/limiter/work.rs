@@ -5,11 +5,11 @@ use tracing::Instrument;
 
 use crate::error::{Error, Phase, is_in_failed_transaction, read_only_in_chain, transient_in_chain};
 use crate::limiter::Limiter;
-use crate::limiter::attempt::{Failure, before};
-use crate::limiter::pooled::PooledConnection;
 use crate::observability::CallSpan;
 use crate::retry::Attempts;
 use crate::sql::is_read_only_by_default;
+use crate::transact::PooledConnection;
+use crate::transact::{Failure, before};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 const TO_ROLL_BACK: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ impl Limiter {
         E: std::error::Error + From<Error> + 'static,
     {
         let span = CallSpan::work();
-        let mut attempts = Attempts::new(&self.combiner.retry);
+        let mut attempts = Attempts::new(&self.combiner.transactor.retry);
         let result = self.work_until_done(&mut attempts, &mut work).instrument(span.span()).await;
         span.attempts(attempts.made());
         span.ended(if result.is_ok() { "done" } else { "error" });
@@ -95,16 +95,16 @@ impl Limiter {
                 Err(Stop::Final(error)) => return Err(error),
                 Err(Stop::Aborted) => return Err(Error::Aborted.into()),
                 Err(Stop::Refused(error) | Stop::Stuck(error)) => {
-                    let transient = transient_in_chain(&error, self.combiner.known_engine());
+                    let transient = transient_in_chain(&error, self.combiner.transactor.known_engine());
                     let Some(transient) = transient else { return Err(error) };
-                    match self.combiner.delay_before_retry(attempts, "work", &transient) {
+                    match self.combiner.transactor.delay_before_retry(attempts, "work", &transient) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         None => return Err(error),
                     }
                     continue;
                 }
             };
-            self.pause(attempts, failure).await?;
+            self.combiner.transactor.pause(attempts, failure).await?;
         }
     }
 
@@ -116,11 +116,11 @@ impl Limiter {
     where
         E: std::error::Error + 'static,
     {
-        let connected = PooledConnection::acquire(&self.combiner.pool, attempts.deadline()).await;
+        let connected = PooledConnection::acquire(&self.combiner.transactor.pool, attempts.deadline()).await;
         let mut connection = connected.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
-        let engine = before(attempts.deadline(), self.combiner.engine(&mut connection)).await;
+        let engine = before(attempts.deadline(), self.combiner.transactor.engine(&mut connection)).await;
         engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
-        let result = run(&mut connection, attempts.deadline(), self.combiner.retry.deadline, work).await;
+        let result = run(&mut connection, attempts.deadline(), self.combiner.transactor.retry.deadline, work).await;
         if let Err(Stop::Refused(error)) = result {
             let mut read_only = false;
             if read_only_in_chain(&error) {
@@ -132,7 +132,7 @@ impl Limiter {
             return Err(if read_only { Stop::Final(error) } else { Stop::Refused(error) });
         }
         match &result {
-            Err(Stop::Failed(failure)) if failure.breaks_the_connection(self.combiner.known_engine()) => {
+            Err(Stop::Failed(failure)) if failure.breaks_the_connection(self.combiner.transactor.known_engine()) => {
                 drop(connection)
             }
             Err(Stop::Stuck(_)) => drop(connection),

@@ -8,17 +8,15 @@ use sqlx::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::combine::{Batched, Combiner, Lanes, Place, Refused, Waiting, drive};
 use crate::error::{Cause, Error};
-use crate::limiter::{
-    Batched, Bounds, Combiner, Failure, Isolation, Lanes, LookForHeld, Place, Refused, Statement, Waiting, drive,
-    over_pool,
-};
 use crate::observability;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::queue::transactions::QueueContext;
 use crate::sql::queue::{EnqueueAnswer, QueueStatements};
 use crate::sql::{Bucket, Statements};
+use crate::transact::{Bounds, Failure, Isolation, LookForHeld, Statement};
 
 /// The most jobs in one statement.
 const MOST: usize = 256;
@@ -143,7 +141,8 @@ impl Batched for EnqueueBatcher {
         let combiner = self.combiner();
         let answers = match place {
             Place::Lane { .. } => {
-                over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &statement).await
+                let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
+                combiner.transactor.over_pool(bounds, &statement).await
             }
             Place::Beside { lock_timeout } => combiner.beside(Bounds { deadline, lock_timeout }, &statement).await,
         };
@@ -156,6 +155,6 @@ impl Batched for EnqueueBatcher {
         buckets: &[Bucket],
         deadline: Instant,
     ) -> Result<Vec<Option<bool>>, Failure> {
-        over_pool(self.combiner(), Bounds::until(deadline), &LookForHeld(buckets)).await
+        self.combiner().transactor.over_pool(Bounds::until(deadline), &LookForHeld(buckets)).await
     }
 }

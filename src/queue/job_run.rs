@@ -7,12 +7,12 @@ use sqlx::Connection;
 use tracing::{Instrument, Span, debug, warn};
 
 use crate::error::{Error, database_message};
-use crate::limiter::PooledConnection;
 use crate::observability::{SeenJob, handler_begins};
 use crate::queue::leases::Leases;
 use crate::queue::transactions::QueueContext;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
+use crate::transact::PooledConnection;
 
 /// The longest wait for a connection of the pool.
 const TO_BEGIN: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::error::refuses_settings;
-use crate::limiter::open_session;
+use crate::transact::open_session;
 
 const CHANNEL: &str = "rate_limit_jobs";
 

@@ -9,9 +9,10 @@ use sqlx::{Connection, PgConnection};
 
 use crate::error::Error;
 use crate::limit::Limits;
-use crate::limiter::{Isolation, Limiter, Statement};
+use crate::limiter::Limiter;
 use crate::sql::Statements;
 use crate::sql::queue::{Claim, Claimed, QueueStatements, claim, read};
+use crate::transact::{Isolation, Statement};
 
 type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 

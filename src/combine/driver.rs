@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
+use crate::combine::Combiner;
+use crate::combine::beside::{Beside, HeldBuckets};
+use crate::combine::in_flight::InFlight;
+use crate::combine::lane::{Lane, Waiting};
 use crate::error::{Cause, Error, clone_error};
-use crate::limiter::attempt::{Failure, exhausted};
-use crate::limiter::combine::Combiner;
-use crate::limiter::combine::beside::{Beside, HeldBuckets};
-use crate::limiter::combine::in_flight::InFlight;
-use crate::limiter::combine::lane::{Lane, Waiting};
 use crate::observability;
 use crate::retry::Attempts;
 use crate::sql::Bucket;
+use crate::transact::{Failure, exhausted};
 
 /// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or a few milliseconds on
 /// a slow disk. A longer wait means that the owner keeps the row locked.
@@ -282,7 +282,7 @@ async fn decide_calls<W: Batched>(
 ) -> Vec<WaitingCall<W>> {
     let combiner = work.combiner();
     let Some(deadline) = earliest(&calls) else { return calls };
-    let mut attempts = Attempts::until(&combiner.retry, deadline);
+    let mut attempts = Attempts::until(&combiner.transactor.retry, deadline);
     let (mut has_looked, mut one_by_one) = (false, false);
     loop {
         calls.retain(|waiting| !waiting.reply.is_closed());
@@ -315,7 +315,7 @@ async fn decide_calls<W: Batched>(
             }
             Err(failure) => failure,
         };
-        let cause = failure.cause(combiner.known_engine());
+        let cause = failure.cause(combiner.transactor.known_engine());
         span.record("outcome", cause.as_str());
         let Failure { phase, error } = failure;
         match (&mut place, cause) {
@@ -336,9 +336,10 @@ async fn decide_calls<W: Batched>(
         match cause {
             // The winner of the conflict has just committed, so this is the best moment to retry. Only once.
             Cause::Conflict
-                if attempts.made() == 1 && combiner.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
+                if attempts.made() == 1 && combiner.transactor.retry_at_once(&mut attempts, cause.as_str(), &error) => {
+            }
             Cause::Conflict | Cause::Connection | Cause::Busy | Cause::Locked => {
-                if let Some(delay) = combiner.delay_before_retry(&mut attempts, cause.as_str(), &error) {
+                if let Some(delay) = combiner.transactor.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
                     continue;
                 }
@@ -359,8 +360,12 @@ async fn decide_calls<W: Batched>(
                 return left;
             }
             _ => {
-                let schema = combiner.rate_limits.schema().name();
-                refuse(calls, |error| Error::of_attempt(error, phase, combiner.known_engine(), schema), error);
+                let schema = combiner.transactor.rate_limits.schema().name();
+                refuse(
+                    calls,
+                    |error| Error::of_attempt(error, phase, combiner.transactor.known_engine(), schema),
+                    error,
+                );
                 return Vec::new();
             }
         }

@@ -1,24 +1,22 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use sqlx::PgPool;
 use tokio::runtime::Handle;
 use tokio::sync::{RwLock, oneshot};
 
 use crate::call::{Op, Resolved, ResolvedItem};
+use crate::combine::connection::{LaneConnection, LaneConnections, attempt, look_for_held};
+use crate::combine::driver::{Batched, LOCK_TIMEOUT, Lanes, Place, drive};
+use crate::combine::lane::{Refused, Waiting};
+use crate::combine::short::ShortBuckets;
 use crate::error::{Cause, Engine, Error, Phase};
-use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool};
-use crate::limiter::combine::connection::{LaneConnection, LaneConnections, attempt, look_for_held};
-use crate::limiter::combine::driver::{Batched, LOCK_TIMEOUT, Lanes, Place, drive};
-use crate::limiter::combine::lane::{Refused, Waiting};
-use crate::limiter::combine::short::ShortBuckets;
-use crate::limiter::config::{Connections, Durability, Isolation, LimiterConfig};
 use crate::observability;
-use crate::retry::{RetryPolicy, longest};
-use crate::sql::{Answer, Batch, Bucket, RateLimits};
+use crate::retry::longest;
+use crate::sql::{Answer, Batch, Bucket};
+use crate::transact::{Bounds, Decide, Failure, LookForHeld, Statement, Transactor, before};
 
 /// For how many batches the lanes decide one at a time after a conflict between two lanes: while many keys are new,
 /// most batches would conflict.
@@ -27,17 +25,9 @@ const CROWDED: u32 = 32;
 /// The state that a handle and its clones share.
 pub(crate) struct Combiner {
     this: Weak<Self>,
-    pub(in crate::limiter) pool: PgPool,
-    pub(in crate::limiter) rate_limits: RateLimits,
-    pub(in crate::limiter) retry: RetryPolicy,
-    pub(in crate::limiter) isolation: Isolation,
-    pub(in crate::limiter) durability: Durability,
-    /// The configured engine, or the one detected on the first connection.
-    pub(in crate::limiter) engine: OnceLock<Engine>,
-    /// How many times a transaction was retried.
-    pub(in crate::limiter) retries: AtomicU64,
+    pub(crate) transactor: Transactor,
     /// How many statements have decided calls.
-    pub(in crate::limiter) batches: AtomicU64,
+    pub(crate) batches: AtomicU64,
     /// Whether calls use the pool: by configuration, or because sessions do not keep their settings.
     over_pool: AtomicBool,
     lanes: Lanes<Resolved, Answer, LaneConnections>,
@@ -54,36 +44,32 @@ pub(crate) struct Combiner {
 }
 
 impl Combiner {
-    pub(in crate::limiter) fn new(
+    pub(crate) fn new(
         this: Weak<Self>,
-        pool: PgPool,
-        rate_limits: RateLimits,
-        config: &LimiterConfig,
+        transactor: Transactor,
+        goes_over_pool: bool,
+        lanes: usize,
+        max_batch: usize,
+        max_waiting: usize,
     ) -> Self {
         Self {
             this,
-            pool,
-            rate_limits,
-            retry: config.retry.clone(),
-            isolation: config.isolation,
-            durability: config.durability,
-            engine: config.engine.map(OnceLock::from).unwrap_or_default(),
-            retries: AtomicU64::new(0),
+            transactor,
             batches: AtomicU64::new(0),
-            over_pool: AtomicBool::new(config.connections == Connections::Pool || !config.named_statements),
-            lanes: Lanes::new(config.lanes),
+            over_pool: AtomicBool::new(goes_over_pool),
+            lanes: Lanes::new(lanes),
             crowded: AtomicU32::new(0),
             quiet: RwLock::default(),
             short: ShortBuckets::default(),
             spare_links: Mutex::default(),
-            max_batch: config.max_batch.max(1),
-            max_waiting: config.max_waiting.max(1),
+            max_batch: max_batch.max(1),
+            max_waiting: max_waiting.max(1),
             hasher: RandomState::new(),
         }
     }
 
     /// Queues the call in its lane, and waits for the answer.
-    pub(in crate::limiter) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
+    pub(crate) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
@@ -111,8 +97,8 @@ impl Combiner {
         }
     }
 
-    pub(in crate::limiter) fn is_closed(&self) -> bool {
-        self.pool.is_closed() || self.lanes.is_shut()
+    pub(crate) fn is_closed(&self) -> bool {
+        self.transactor.pool.is_closed() || self.lanes.is_shut()
     }
 
     pub(super) fn goes_over_pool(&self) -> bool {
@@ -121,7 +107,7 @@ impl Combiner {
 
     /// Switches to the pool and to unnamed statements, because sessions are shared, as behind a pooler.
     pub(super) fn give_up_own_connections(&self) {
-        if self.rate_limits.statements().names.give_up() {
+        if self.transactor.rate_limits.statements().names.give_up() {
             tracing::warn!(
                 "connections do not keep their session settings, as behind a pooler: calls now use the pool and unnamed \
                  statements; set LimiterConfig::named_statements to false to use them from the start"
@@ -152,7 +138,7 @@ impl Combiner {
         let mut links = self.lanes.lanes[nth].links.lock().await;
         let is_alone = alone || self.lanes.lanes.len() == 1;
         let result = attempt(self, &mut links, batch, is_alone, deadline).await;
-        if matches!(&result, Err(failure) if failure.cause(self.known_engine()) == Cause::Conflict) {
+        if matches!(&result, Err(failure) if failure.cause(self.transactor.known_engine()) == Cause::Conflict) {
             self.crowded.store(if is_alone { 0 } else { CROWDED }, Ordering::Relaxed);
         }
         result
@@ -165,12 +151,12 @@ impl Combiner {
     /// Makes one attempt that may wait for locks, on a connection that no other call waits for.
     pub(crate) async fn beside<S: Statement>(&self, bounds: Bounds, statement: &S) -> Result<S::Output, Failure> {
         if self.goes_over_pool() {
-            return over_pool(self, bounds, statement).await;
+            return self.transactor.over_pool(bounds, statement).await;
         }
         let spare = self.spare_links().pop();
         let mut link = LaneConnection::ready(spare, self, &[], bounds.deadline).await?;
         let result = link.transact(self, bounds, statement).await;
-        if !matches!(&result, Err(failure) if failure.breaks_the_connection(self.known_engine())) {
+        if !matches!(&result, Err(failure) if failure.breaks_the_connection(self.transactor.known_engine())) {
             self.spare_links().push(link);
         }
         result
@@ -190,7 +176,7 @@ impl Combiner {
 
     /// Returns the longest time from a call to its answer.
     pub(crate) fn allowed_time(&self) -> Duration {
-        longest(self.retry.deadline)
+        longest(self.transactor.retry.deadline)
     }
 
     /// Returns how long a batch in a lane waits for one lock.
@@ -201,14 +187,14 @@ impl Combiner {
     /// Returns the timeout after which the server itself cancels a statement that is sent alone. It is half of the
     /// retry policy's deadline: a cancelled statement has changed nothing, and is retried before the deadline.
     pub(super) fn statement_timeout(&self) -> Duration {
-        (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
+        (longest(self.transactor.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
     }
 
     /// Closes all connections when the pool is closed, unless the returned sender is dropped before. So an application
     /// that has closed its pool can drop its database.
     pub(super) fn close_with_pool(&self) -> oneshot::Sender<()> {
         let (connection, dropped) = oneshot::channel();
-        let (this, mut closed) = (self.this.clone(), self.pool.close_event());
+        let (this, mut closed) = (self.this.clone(), self.transactor.pool.close_event());
         tokio::spawn(async move {
             if closed.do_until(dropped).await.is_err()
                 && let Some(this) = this.upgrade()
@@ -220,7 +206,7 @@ impl Combiner {
     }
 
     /// Stops accepting calls, answers all waiting calls, and closes the connections.
-    pub(in crate::limiter) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.lanes.close().await;
         for lane in &self.lanes.lanes {
             std::mem::take(&mut *lane.links.lock().await).close().await;
@@ -287,7 +273,7 @@ impl Batched for Combiner {
     ) -> Result<Vec<Option<Answer>>, Failure> {
         let mut batch = Batch::new();
         calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
-        if !one_by_one && self.known_engine() == Some(Engine::PostgreSql) && !self.short_is_asked(calls) {
+        if !one_by_one && self.transactor.known_engine() == Some(Engine::PostgreSql) && !self.short_is_asked(calls) {
             batch.take_ample();
         }
         let answers = match place {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use crate::combine::lane::Waiting;
 use crate::error::Error;
-use crate::limiter::combine::lane::Waiting;
 use crate::sql::Bucket;
 
 /// How many transactions of one handle may wait for locks at the same time, each on its own connection.

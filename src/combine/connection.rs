@@ -6,12 +6,11 @@ use sqlx::{Connection, PgConnection};
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 
+use crate::combine::Combiner;
 use crate::error::{Cause, Engine, Phase};
-use crate::limiter::attempt::{Bounds, Decide, Failure, LookForHeld, Statement, before, over_pool, transact};
-use crate::limiter::combine::Combiner;
-use crate::limiter::config::{Durability, Isolation};
-use crate::limiter::session::open;
 use crate::sql::{Alone, Answer, Batch, decide_alone, flush};
+use crate::transact::{Bounds, Decide, Failure, LookForHeld, Statement, before, open_session};
+use crate::transact::{Durability, Isolation};
 
 /// A connection that was idle for longer is checked before use. It is better to find out then that it is lost than to
 /// lose the outcome of a statement.
@@ -64,8 +63,8 @@ impl LaneConnection {
             {
                 return Ok(link);
             }
-            let mut connection = open(&combiner.pool.connect_options(), settings).await?;
-            combiner.engine(&mut connection).await?;
+            let mut connection = open_session(&combiner.transactor.pool.connect_options(), settings).await?;
+            combiner.transactor.engine(&mut connection).await?;
             Ok(Self {
                 connection,
                 used: Instant::now(),
@@ -83,8 +82,8 @@ impl LaneConnection {
         bounds: Bounds,
         statement: &S,
     ) -> Result<S::Output, Failure> {
-        let result = transact(combiner, &mut self.connection, bounds, statement).await;
-        if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.known_engine())) {
+        let result = combiner.transactor.transact(&mut self.connection, bounds, statement).await;
+        if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.transactor.known_engine())) {
             // The driver sends the ROLLBACK with its next message, which may be late. If it cannot be sent, the
             // connection is lost, and its next use detects that before anything is decided.
             let _ = before(bounds.deadline, self.connection.ping()).await;
@@ -109,13 +108,13 @@ impl LaneConnection {
         // If less time is left than the session's timeout, the server needs a shorter timeout, so the statement cannot
         // be sent alone. YugabyteDB may report an error for a statement that it has committed, so there COMMIT is a
         // message of its own.
-        if combiner.known_engine() != Some(Engine::PostgreSql)
+        if combiner.transactor.known_engine() != Some(Engine::PostgreSql)
             || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
         {
             let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
             return Ok((self.transact(combiner, bounds, &Decide(batch)).await?, Duration::ZERO));
         }
-        let statements = combiner.rate_limits.statements();
+        let statements = combiner.transactor.rate_limits.statements();
         let mut alone = Alone::default();
         let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
         let answers = before(deadline, running).await.map_err(|error| {
@@ -129,7 +128,7 @@ impl LaneConnection {
 
     /// Waits until all earlier commits are on disk.
     async fn flush(&mut self, combiner: &Combiner, deadline: Instant) -> Result<(), sqlx::Error> {
-        before(deadline, flush(&mut self.connection, combiner.rate_limits.statements())).await
+        before(deadline, flush(&mut self.connection, combiner.transactor.rate_limits.statements())).await
     }
 }
 
@@ -137,7 +136,7 @@ impl LaneConnections {
     /// Takes the lane's connection, and opens or replaces it if necessary. It is not in `self` while in use: if the
     /// caller is dropped, the connection is closed.
     async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<LaneConnection, Failure> {
-        let isolation = match combiner.isolation {
+        let isolation = match combiner.transactor.isolation {
             Isolation::Serializable => "serializable",
             Isolation::ReadCommitted => "read committed",
         };
@@ -148,12 +147,12 @@ impl LaneConnections {
             ("statement_timeout", &*statement),
             ("lock_timeout", &*lock),
         ];
-        settings.extend(combiner.durability.setting());
+        settings.extend(combiner.transactor.durability.setting());
         LaneConnection::ready(self.link.take(), combiner, &settings, deadline).await
     }
 
     fn put<T>(&mut self, combiner: &Combiner, mut link: LaneConnection, result: &Result<T, Failure>) {
-        if !matches!(result, Err(failure) if failure.breaks_the_connection(combiner.known_engine())) {
+        if !matches!(result, Err(failure) if failure.breaks_the_connection(combiner.transactor.known_engine())) {
             link.used = Instant::now();
             self.link = Some(link);
         }
@@ -189,8 +188,8 @@ impl LaneConnections {
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
         let quick = self.contended > 0
-            && combiner.durability == Durability::Full
-            && combiner.known_engine() == Some(Engine::PostgreSql);
+            && combiner.transactor.durability == Durability::Full
+            && combiner.transactor.known_engine() == Some(Engine::PostgreSql);
         let mut link = self.take(combiner, deadline).await?;
         let result = if quick {
             self.contended -= 1;
@@ -221,7 +220,9 @@ impl LaneConnections {
             let flushed = link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Begin));
             match flushed {
                 Ok(()) => self.flushes = true,
-                Err(failure) if failure.breaks_the_connection(combiner.known_engine()) => return Err(failure),
+                Err(failure) if failure.breaks_the_connection(combiner.transactor.known_engine()) => {
+                    return Err(failure);
+                }
                 Err(_) => {
                     self.contended = 0;
                     return link.decide(combiner, batch, true, deadline).await;
@@ -251,7 +252,7 @@ pub(super) async fn attempt(
                 links.learn(waited);
                 return Ok(answers);
             }
-            Err(failure) => match failure.cause(combiner.known_engine()) {
+            Err(failure) => match failure.cause(combiner.transactor.known_engine()) {
                 Cause::Settings => combiner.give_up_own_connections(),
                 // With several lanes, keys on one index page can cause the conflict. On a single key, another process
                 // caused it.
@@ -263,7 +264,8 @@ pub(super) async fn attempt(
             },
         }
     }
-    over_pool(combiner, Bounds { deadline, lock_timeout: combiner.lock_timeout() }, &Decide(batch)).await
+    let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
+    combiner.transactor.over_pool(bounds, &Decide(batch)).await
 }
 
 /// Runs the query over the lane's own connection or over the pool.
@@ -274,7 +276,7 @@ pub(super) async fn look_for_held(
     deadline: Instant,
 ) -> Result<Vec<Option<bool>>, Failure> {
     if combiner.goes_over_pool() {
-        return over_pool(combiner, Bounds::until(deadline), looking).await;
+        return combiner.transactor.over_pool(Bounds::until(deadline), looking).await;
     }
     let mut link = links.take(combiner, deadline).await?;
     let result = link.transact(combiner, Bounds::until(deadline), looking).await;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::limiter::combine::lane::Waiting;
+use crate::combine::lane::Waiting;
 use crate::sql::Bucket;
 
 type Calls<C, A> = Vec<Waiting<C, A>>;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 
-use crate::limiter::attempt::before;
+use crate::transact::before;
 
 /// Dropping it closes the connection, unless [`release`](Self::release) was called: a statement may still be running,
 /// and the next user of the connection would have to wait for it.

@@ -1,0 +1,111 @@
+//! The statements that the limiter runs in transactions of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::call::Resolved;
+use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, held, reset_all_keys};
+use crate::transact::Isolation;
+
+/// The statement of one of the limiter's own transactions.
+///
+/// A trait and not a closure: futures that hold an async closure are not provably `Send` where users spawn them.
+pub(crate) trait Statement: Sync {
+    type Output: Send;
+
+    /// The isolation level, if it differs from the limiter's.
+    const ISOLATION: Option<Isolation> = None;
+
+    /// Whether it may be retried when the outcome of its commit is unknown.
+    const IS_IDEMPOTENT: bool = false;
+
+    /// Whether the server ends the transaction if its client goes idle in it.
+    const ENDS_IDLE: bool = false;
+
+    /// Whether it is sent without BEGIN and COMMIT. It then sets its own timeouts, and fails with 25000 if the
+    /// session's isolation level is not the one it needs.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    /// Called when the statement fails with 25000: send it within BEGIN and COMMIT from now on.
+    fn not_alone(&self) {}
+
+    /// Reads the rest of the result once the transaction is committed.
+    fn after(
+        &self,
+        _connection: &mut PgConnection,
+        _output: &mut Self::Output,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    fn run(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> impl Future<Output = Result<Self::Output, sqlx::Error>> + Send;
+}
+
+/// A batch of calls, decided in one statement.
+pub(crate) struct Decide<'a>(pub(crate) &'a Batch);
+
+impl Statement for Decide<'_> {
+    type Output = Vec<Answer>;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Vec<Answer>, sqlx::Error> {
+        decide(connection, statements, self.0).await
+    }
+}
+
+/// Finds out which of these buckets have a row that another transaction has locked; `None` for a bucket without a row.
+pub(crate) struct LookForHeld<'a>(pub(crate) &'a [Bucket]);
+
+impl Statement for LookForHeld<'_> {
+    type Output = Vec<Option<bool>>;
+
+    /// Under SERIALIZABLE, a row that has changed since the snapshot would be an error.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<Vec<Option<bool>>, sqlx::Error> {
+        held(connection, statements, self.0).await
+    }
+}
+
+/// A call with an idempotency key.
+pub(crate) struct DecideOnce<'a> {
+    pub(crate) call: &'a Resolved,
+    pub(crate) key: Arc<str>,
+    pub(crate) keep: Duration,
+}
+
+impl Statement for DecideOnce<'_> {
+    type Output = Once;
+
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Once, sqlx::Error> {
+        decide_once(connection, statements, self.call, &self.key, self.keep).await
+    }
+}
+
+/// A reset of every key of a limit.
+pub(crate) struct ResetAllKeys<'a>(pub(crate) &'a str);
+
+impl Statement for ResetAllKeys<'_> {
+    type Output = u64;
+
+    /// It has to search for the rows. A SERIALIZABLE scan would make callers' transactions fail, and could fail because
+    /// of them.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
+        reset_all_keys(connection, statements, self.0).await
+    }
+}
