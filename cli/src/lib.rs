@@ -2,7 +2,6 @@
 
 mod args;
 mod bench;
-mod columns;
 mod database;
 mod decide;
 mod demo;
@@ -15,7 +14,6 @@ mod json;
 mod key_secret;
 mod length;
 mod limit_args;
-mod limit_text;
 mod migrate;
 mod output;
 mod plot;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pg_limiter::Length;
+use pg_limiter::{Length, Limit};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -88,6 +88,38 @@ pub(super) fn escaped(text: &str) -> String {
 /// Formats a length, cut to seconds and two units: `1h 30m`.
 pub(super) fn age(length: Duration) -> String {
     format!("{:.2}", Length::from_micros(length.as_secs().saturating_mul(1_000_000)))
+}
+
+pub(super) const WIDEST_NAME: usize = 30;
+
+/// Describes a limit: `api: token_bucket, 10 per 1m, capacity 20`. Omits a name that equals the kind.
+pub(super) fn describe(name: &str, limit: &Limit) -> String {
+    let mut text =
+        if name == limit.kind().as_str() { String::new() } else { format!("{}: ", shown(name, WIDEST_NAME)) };
+    text.push_str(&limit.to_string());
+    text
+}
+
+/// Aligns rows in columns: the columns in `texts` to the left, the others to the right.
+pub(super) fn aligned(cells: &[Vec<String>], texts: &[usize]) -> Vec<String> {
+    let columns = cells.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
+        .collect();
+    let line = |row: &Vec<String>| {
+        let padded: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(
+                |(column, (cell, width))| {
+                    if texts.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                },
+            )
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    cells.iter().map(line).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::call::{Op, Resolved, ResolvedItem};
-use crate::limiter::denial_memory::DenialMemory;
+use crate::limiter::DenialMemory;
 use crate::sql::Answer;
 
 /// The memory has several shards, so that tasks rarely wait for each other. The most shards, and the fewest keys in

@@ -2,7 +2,6 @@
 //! time together.
 
 mod config;
-mod denial_memory;
 mod denials;
 mod limiter;
 mod prune;
@@ -11,7 +10,6 @@ mod wait;
 mod waiters;
 mod work;
 
-pub use config::LimiterConfig;
-pub use denial_memory::DenialMemory;
+pub use config::{DenialMemory, LimiterConfig};
 pub use limiter::Limiter;
 pub use wait::WaitConfig;

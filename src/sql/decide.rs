@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
-use crate::sql::read_only::explain;
+use crate::sql::server::explain;
 use crate::sql::{Deciding, Statements};
 
 /// The function's answer to one call.

@@ -2,13 +2,12 @@
 
 mod batch;
 mod decide;
-mod engine;
 mod once;
 mod prune;
 pub(crate) mod queue;
-mod read_only;
 mod release;
 mod schema;
+mod server;
 mod statement;
 mod within;
 
@@ -19,10 +18,9 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::{Batch, Bucket};
 pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
-pub(crate) use engine::detect;
 pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
-pub(crate) use read_only::{explain, is_read_only_by_default};
 pub(crate) use release::check_release;
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
+pub(crate) use server::{detect, explain, is_read_only_by_default};
 pub(crate) use statement::{Names, Sql};

@@ -7,7 +7,8 @@ use plotters::element::{PathElement, Polygon, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontTransform, IntoFont, IntoTextStyle, RGBColor, ShapeStyle, TextStyle};
 
-use crate::plot::font::FAMILY;
+/// A generic font family, which every SVG viewer supports.
+pub(super) const FAMILY: &str = "sans-serif";
 
 /// Drawn pixels per displayed pixel, in each direction.
 pub(super) const FINENESS: u32 = 2;

@@ -7,8 +7,8 @@ use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
 use crate::error::CliError;
+use crate::plot::canvas::FAMILY;
 use crate::plot::canvas::{Canvas, FINENESS};
-use crate::plot::font;
 use crate::plot::picture::Picture;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl PictureFile {
     }
 
     pub(crate) fn draw(&self, picture: &Picture) -> Result<(), CliError> {
-        font::register()?;
+        register_font_family()?;
         let bytes = match self.format {
             Format::Svg => svg(picture)?.into_bytes(),
             Format::Png => png(picture)?,
@@ -87,4 +87,10 @@ fn png(picture: &Picture) -> Result<Vec<u8>, CliError> {
     writer.write_image_data(&pixels).map_err(CliError::failed)?;
     writer.finish().map_err(CliError::failed)?;
     Ok(bytes)
+}
+
+/// The font of PNG files is built into the tool, so no font has to be installed. SVG files contain texts as text.
+fn register_font_family() -> Result<(), CliError> {
+    plotters::style::register_font(FAMILY, plotters::style::FontStyle::Normal, notosans::REGULAR_TTF)
+        .map_err(|_| CliError::failed("cannot read the built-in font for pictures"))
 }

@@ -5,7 +5,6 @@ mod args;
 mod bins;
 mod canvas;
 mod file;
-mod font;
 mod panel;
 mod picture;
 mod series;

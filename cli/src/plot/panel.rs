@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::limit_text::describe;
 use crate::plot::bins::Bins;
 use crate::plot::series::{Became, Series};
+use crate::text::describe;
 use pg_limiter::{Decision, Kind, Limit};
 
 #[derive(Clone, Debug)]

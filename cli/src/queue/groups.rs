@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::columns::aligned;
 use crate::json;
 use crate::queue::jobs::name;
 use crate::queue::time;
+use crate::text::aligned;
 use crate::text::{age, grouped, milliseconds};
 use pg_limiter::queue::GroupCounts;
 

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use crate::columns::aligned;
 use crate::json;
 use crate::queue::time;
+use crate::text::aligned;
 use crate::text::{escaped, plain, shown};
 use pg_limiter::queue::{JobInfo, JobItem};
 

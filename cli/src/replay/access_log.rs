@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use jiff::fmt::strtime;
 
-use crate::replay::recorded_time::YEARS;
+use crate::replay::events::YEARS;
 
 const TIME: &str = "%d/%b/%Y:%H:%M:%S %z";
 

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Deserializer};
 
-use crate::replay::recorded_time::YEARS;
 use pg_limiter::Op;
 use pg_limiter::{Call, Item};
+
+/// The valid times: the years 1800 to 2199, in microseconds since the Unix epoch. The range rejects times in units other
+/// than milliseconds, and microseconds fit in 64 bits.
+pub(crate) const YEARS: std::ops::RangeInclusive<i64> = -5_364_662_400_000_000..=7_258_118_399_999_999;
 
 /// A recorded call: one line of a file of events.
 #[derive(Clone, Debug, PartialEq)]

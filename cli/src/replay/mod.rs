@@ -5,7 +5,6 @@ mod apply;
 mod events;
 mod merge;
 mod pictured;
-mod recorded_time;
 mod recording;
 mod replay;
 mod sandbox;
@@ -17,6 +16,6 @@ pub use events::Event;
 
 pub(super) use apply::{CHUNK, Timed, decide_all, moment, progress};
 #[cfg(test)]
-pub(super) use recorded_time::YEARS;
+pub(super) use events::YEARS;
 pub(super) use replay::{ReplayArgs, run};
 pub(super) use sandbox::Sandbox;

@@ -5,7 +5,6 @@ use clap::{Args, ValueEnum};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::limit_text::describe;
 use crate::plot::{Clock, Picture, PlotArgs};
 use crate::replay::LogField;
 use crate::replay::apply::{Timed, decide_all, progress};
@@ -15,6 +14,7 @@ use crate::replay::recording::Recording;
 use crate::replay::sandbox::Sandbox;
 use crate::replay::table::table;
 use crate::replay::tally::Tally;
+use crate::text::describe;
 use crate::{input, json, output};
 use pg_limiter::Limits;
 

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use crate::columns::aligned;
 use crate::length::format_micros;
-use crate::limit_text::WIDEST_NAME;
 use crate::replay::tally::{Row, Tally};
+use crate::text::WIDEST_NAME;
+use crate::text::aligned;
 use crate::text::{grouped, percent, shown};
 
 const SECOND: i64 = 1_000_000;

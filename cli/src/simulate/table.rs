@@ -1,9 +1,9 @@
 //! Prints the simulated limits as a table, one per row.
 
-use crate::columns::aligned;
 use crate::length::period_micros;
-use crate::limit_text::describe;
 use crate::simulate::simulate::Simulated;
+use crate::text::aligned;
+use crate::text::describe;
 use crate::text::{grouped, percent, tokens, wait};
 
 pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {

@@ -1,14 +1,13 @@
 //! Responses: the problem details, and the fields that describe the state of the limits.
 
 mod fields;
-mod no_key;
 mod problem;
 mod standing;
 
 pub use problem::error_response;
 
 pub(super) use fields::{Fields, set_retry_after};
-pub(super) use no_key::no_key_response;
+pub(super) use problem::no_key_response;
 #[cfg(feature = "axum")]
 pub(super) use problem::plain;
 pub(super) use standing::{Standing, standings};

@@ -8,6 +8,7 @@ use crate::call::Denied;
 use crate::error::{Error, InvalidCall};
 use crate::web::answer::set_retry_after;
 use crate::web::answer::standing::policy_name;
+use crate::web::keys::NoKey;
 use crate::web::note;
 
 /// The `Retry-After` if the database made no decision. It is short, because the database may recover at any moment.
@@ -140,4 +141,18 @@ fn response(status: StatusCode, problem: &Problem<'_>) -> Response<String> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
     response
+}
+
+/// The response to a request without a key.
+pub(in crate::web) fn no_key_response(no_key: &NoKey) -> Response<String> {
+    match no_key {
+        NoKey::Missing { .. } | NoKey::Unusable { .. } => {
+            let detail = format!("The request has no usable key for a rate limit: {no_key}.");
+            plain(StatusCode::BAD_REQUEST, Some(detail))
+        }
+        NoKey::Misconfigured { .. } => {
+            note::misconfigured(no_key);
+            plain(StatusCode::INTERNAL_SERVER_ERROR, None)
+        }
+    }
 }

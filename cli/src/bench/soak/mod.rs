@@ -4,7 +4,6 @@
 mod bound;
 mod brief;
 mod call;
-mod database_clock;
 mod faults;
 mod flat;
 mod model;

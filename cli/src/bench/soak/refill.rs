@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::bench::soak::bound::{Admitted, Recent, most, sure_window};
-use crate::bench::soak::database_clock;
 use crate::bench::soak::site::Site;
 use crate::bench::soak::stats::Stats;
 use crate::bench::work::Dice;
@@ -28,7 +27,7 @@ struct Admissions {
 
 pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
     let Some(limit) = site.of(what).copied() else { return };
-    let began = match database_clock::now(site.audit_pool()).await {
+    let began = match database_time(site.audit_pool()).await {
         Ok(began) => began,
         Err(error) => return stats.violated(format!("{what}: the clock could not be read: {error}")),
     };
@@ -54,7 +53,7 @@ pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static st
             (admissions.tokens, within)
         };
         // The clock is read after the count, so the time is at least as long as the count's.
-        match database_clock::now(site.audit_pool()).await {
+        match database_time(site.audit_pool()).await {
             Ok(now) => {
                 let bound = most(&limit, now - began);
                 if tokens > bound + 1e-6 * bound.max(1.0) {
@@ -103,4 +102,10 @@ async fn ask(
             return;
         }
     }
+}
+
+/// The database's time, in seconds since the epoch.
+async fn database_time(pool: &sqlx::PgPool) -> Result<f64, sqlx::Error> {
+    let sql = "SELECT pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())";
+    sqlx::query_scalar(sql).fetch_one(pool).await
 }

@@ -1,8 +1,15 @@
-//! Finds out why a server accepts no writes.
+//! Asks the server which engine it is, and why it accepts no writes.
 
 use sqlx::{PgConnection, Row};
 
-use crate::error::{ReadOnlyByDefault, database_message, is_read_only};
+use crate::error::{Engine, ReadOnlyByDefault, database_message, is_read_only};
+
+/// Asks the server which engine it is. Uses a simple query: a pooler may send the two parts of a prepared one to
+/// different sessions.
+pub(crate) async fn detect(connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
+    let row = sqlx::raw_sql("SELECT pg_catalog.version()").fetch_one(connection).await?;
+    row.try_get(0).map(|version: &str| Engine::of_version(version))
+}
 
 /// Whether transactions are read-only by a setting, and not because the server is a standby. Returns `false` if the
 /// server does not answer.
