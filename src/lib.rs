@@ -34,7 +34,7 @@
 //!
 //! # Overview
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
-//! - Calls on a connection that you own: [`RateLimits`], [`Within`].
+//! - Calls on a connection that you own: [`TransactionLimiter`], [`Within`].
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
 //! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
 //! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower` and `axum`).
@@ -85,7 +85,7 @@ pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFile
 pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{DenialMemory, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
-pub use sql::{InvalidSchema, RateLimits, Schema, Within};
+pub use sql::{InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};
 
 /// The version of sqlx that this release works with. Its types appear in public signatures.

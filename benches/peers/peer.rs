@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pg_limiter::{Item, LimitRef, Limiter, RateLimits};
+use pg_limiter::{Item, LimitRef, Limiter, TransactionLimiter};
 use sqlx::{PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
@@ -53,8 +53,8 @@ pub(crate) enum Means {
 /// The limits within the caller's transaction, or the UPDATEs in their place.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// `RateLimits::within`, with these limits in one call.
-    Limits(RateLimits, Box<[LimitRef]>),
+    /// `TransactionLimiter::within`, with these limits in one call.
+    Limits(TransactionLimiter, Box<[LimitRef]>),
     /// Bare UPDATEs of this many rows: one or two.
     Updates(usize),
 }

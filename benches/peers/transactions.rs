@@ -1,6 +1,6 @@
 //! The caller's READ COMMITTED transaction, with an INSERT of the application and with limits or bare UPDATEs.
 
-use pg_limiter::RateLimits;
+use pg_limiter::TransactionLimiter;
 
 use crate::Failure;
 use crate::case::Case;
@@ -26,7 +26,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
         stage.postgres.rows_to_update(&*keys).await?;
         stage.postgres.rows_to_update(keys.iter().map(|key| keys::second(key))).await?;
         let refs = limits.iter().map(|limit| (*limit).into()).collect();
-        let within = Part::Limits(RateLimits::new(limiters::limits()?), refs);
+        let within = Part::Limits(TransactionLimiter::new(limiters::limits()?), refs);
         let pool = &stage.postgres.pool;
         let peers = [(updates, Part::Updates(limits.len())), (WITHIN, within)]
             .map(|(name, part)| stage.peer(name, Means::Transaction(pool.clone(), part)));

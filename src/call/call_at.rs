@@ -2,7 +2,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::call::{Call, Op};
 
-/// A call with the time at which it is decided, for [`RateLimits::decide_at`](crate::RateLimits::decide_at).
+/// A call with the time at which it is decided, for [`TransactionLimiter::decide_at`](crate::TransactionLimiter::decide_at).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CallAt {

@@ -15,7 +15,7 @@ const SHORTEST: usize = 16;
 
 /// A secret for hashing keys. Instead of the key, the database stores HMAC-SHA-256 of the limit's name and the key
 /// (43 characters, base64url). Set it in [`LimiterConfig::key_secret`](crate::LimiterConfig::key_secret), or with
-/// [`RateLimits::with_key_secret`](crate::RateLimits::with_key_secret).
+/// [`TransactionLimiter::with_key_secret`](crate::TransactionLimiter::with_key_secret).
 ///
 /// A person who can read the database, a backup or a replica, but does not have the secret, cannot recover a key, cannot
 /// check whether a given key is stored, and cannot see that two limits count the same key. Still visible are the names of

@@ -107,7 +107,7 @@ impl Combiner {
 
     /// Switches to the pool and to unnamed statements, because sessions are shared, as behind a pooler.
     pub(super) fn give_up_own_connections(&self) {
-        if self.transactor.rate_limits.statements().names.give_up() {
+        if self.transactor.transaction_limiter.statements().names.give_up() {
             tracing::warn!(
                 "connections do not keep their session settings, as behind a pooler: calls now use the pool and unnamed \
                  statements; set LimiterConfig::named_statements to false to use them from the start"

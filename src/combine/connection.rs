@@ -114,7 +114,7 @@ impl LaneConnection {
             let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
             return Ok((self.transact(combiner, bounds, &Decide(batch)).await?, Duration::ZERO));
         }
-        let statements = combiner.transactor.rate_limits.statements();
+        let statements = combiner.transactor.transaction_limiter.statements();
         let mut alone = Alone::default();
         let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
         let answers = before(deadline, running).await.map_err(|error| {
@@ -128,7 +128,7 @@ impl LaneConnection {
 
     /// Waits until all earlier commits are on disk.
     async fn flush(&mut self, combiner: &Combiner, deadline: Instant) -> Result<(), sqlx::Error> {
-        before(deadline, flush(&mut self.connection, combiner.transactor.rate_limits.statements())).await
+        before(deadline, flush(&mut self.connection, combiner.transactor.transaction_limiter.statements())).await
     }
 }
 

@@ -360,7 +360,7 @@ async fn decide_calls<W: Batched>(
                 return left;
             }
             _ => {
-                let schema = combiner.transactor.rate_limits.schema().name();
+                let schema = combiner.transactor.transaction_limiter.schema().name();
                 refuse(
                     calls,
                     |error| Error::of_attempt(error, phase, combiner.transactor.known_engine(), schema),

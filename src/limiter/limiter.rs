@@ -12,7 +12,7 @@ use crate::limiter::LimiterConfig;
 use crate::limiter::denials::Denials;
 use crate::limiter::waiters::Waiters;
 use crate::observability::CallSpan;
-use crate::sql::{Answer, Names, RateLimits, Schema, Within};
+use crate::sql::{Answer, Names, Schema, TransactionLimiter, Within};
 use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transactor};
 
 /// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
@@ -76,16 +76,17 @@ impl Limiter {
         for (name, limit) in limits.iter() {
             limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
         }
-        let mut rate_limits =
-            RateLimits::in_schema(limits, config.schema.clone()).with_keep_answers(config.keep_answers);
+        let mut transaction_limiter =
+            TransactionLimiter::in_schema(limits, config.schema.clone()).with_keep_answers(config.keep_answers);
         if let Some(secret) = config.key_secret.clone() {
-            rate_limits = rate_limits.with_key_secret(secret);
+            transaction_limiter = transaction_limiter.with_key_secret(secret);
         }
-        let rate_limits = if config.named_statements { rate_limits } else { rate_limits.with_unnamed_statements() };
+        let transaction_limiter =
+            if config.named_statements { transaction_limiter } else { transaction_limiter.with_unnamed_statements() };
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         let transactor = Transactor {
             pool,
-            rate_limits,
+            transaction_limiter,
             retry: config.retry,
             isolation: config.isolation,
             durability: config.durability,
@@ -102,7 +103,7 @@ impl Limiter {
 
     /// Returns the limits that are defined by name.
     pub fn limits(&self) -> &Limits {
-        self.combiner.transactor.rate_limits.limits()
+        self.combiner.transactor.transaction_limiter.limits()
     }
 
     /// Returns the pool.
@@ -112,12 +113,12 @@ impl Limiter {
 
     /// Whether statements are prepared under names on the server.
     pub(crate) fn names(&self) -> &Names {
-        &self.combiner.transactor.rate_limits.statements().names
+        &self.combiner.transactor.transaction_limiter.statements().names
     }
 
     /// Returns the schema that holds the limiter's tables and functions.
     pub fn schema(&self) -> &Schema {
-        self.combiner.transactor.rate_limits.schema()
+        self.combiner.transactor.transaction_limiter.schema()
     }
 
     /// Runs the statement in a transaction of its own, on a connection of the pool.
@@ -132,8 +133,8 @@ impl Limiter {
         &self.combiner
     }
 
-    pub(crate) fn rate_limits(&self) -> &RateLimits {
-        &self.combiner.transactor.rate_limits
+    pub(crate) fn transaction_limiter(&self) -> &TransactionLimiter {
+        &self.combiner.transactor.transaction_limiter
     }
 
     /// Returns how many times a transaction was retried, over this handle and all its clones. Each retry is also
@@ -161,7 +162,7 @@ impl Limiter {
 
     /// Makes calls on this connection, as part of the caller's transaction: see [`Within`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
-        self.combiner.transactor.rate_limits.within(connection)
+        self.combiner.transactor.transaction_limiter.within(connection)
     }
 
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
@@ -197,7 +198,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("check", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve(Op::Check, call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Check, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.decision(&call))
         };
@@ -219,7 +220,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve_peek(call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve_peek(call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -241,7 +242,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("reset", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve(Op::Reset, call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Reset, call)?;
             self.ask_and_forget(call).await.map(|_| ())
         };
         span.watch(running).await
@@ -273,7 +274,7 @@ impl Limiter {
     }
 
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
-        let call = self.combiner.transactor.rate_limits.resolve(Op::Limit, call)?;
+        let call = self.combiner.transactor.transaction_limiter.resolve(Op::Limit, call)?;
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
@@ -291,7 +292,7 @@ impl Limiter {
     /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
     async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
-        let once = DecideOnce { call: &call, key, keep: self.combiner.transactor.rate_limits.keep_answers() };
+        let once = DecideOnce { call: &call, key, keep: self.combiner.transactor.transaction_limiter.keep_answers() };
         let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`. Most calls have no such key.
         Ok((call, once.answer()?))
     }
@@ -322,7 +323,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("credit", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve(Op::Credit, call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Credit, call)?;
             let (call, answer) = self.ask_and_forget(call).await?;
             Ok(answer.balances(&call))
         };
@@ -345,7 +346,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("charge", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve(Op::Charge, call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Charge, call)?;
             let (call, answer) = self.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -392,7 +393,7 @@ impl Limiter {
         let call = Call::from(item);
         let span = CallSpan::own("settle", &call);
         let running = async {
-            let call = self.combiner.transactor.rate_limits.resolve(op, call)?;
+            let call = self.combiner.transactor.transaction_limiter.resolve(op, call)?;
             let (call, answer) = match op {
                 Op::Credit => self.ask_and_forget(call).await?,
                 _ => self.ask(call).await?,

@@ -169,7 +169,7 @@ impl<'l> Waiter<'l> {
         if call.idempotency_key.is_some() {
             return Err(InvalidCall::IdempotencyKeyUnsupported.into());
         }
-        let limits = limiter.rate_limits();
+        let limits = limiter.transaction_limiter();
         let call = match limits.resolve(Op::Limit, call.clone().reserve()) {
             Err(Error::Invalid(InvalidCall::ReserveUnsupported { .. })) => limits.resolve(Op::Limit, call),
             resolved => resolved,

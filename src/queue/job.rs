@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::call::{Call, Hidden, Key, Op, Resolved};
 use crate::error::{Error, InvalidCall, InvalidJob};
 use crate::queue::{QueueConfig, time};
-use crate::sql::RateLimits;
+use crate::sql::TransactionLimiter;
 
 /// The suffix of the second bucket must fit, too.
 const LONGEST_LIMIT_NAME: usize = 255 - "/started".len();
@@ -133,7 +133,7 @@ impl Job {
     }
 
     /// Checks everything that can be checked before the job is sent.
-    pub(super) fn check(self, limits: &RateLimits, config: &QueueConfig) -> Result<ReadyJob, Error> {
+    pub(super) fn check(self, limits: &TransactionLimiter, config: &QueueConfig) -> Result<ReadyJob, Error> {
         if self.payload.len() > config.max_payload {
             return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), most: config.max_payload }.into());
         }

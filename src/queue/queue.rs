@@ -354,7 +354,7 @@ impl Queue {
     }
 
     pub(super) fn check(&self, job: Job) -> Result<ReadyJob, Error> {
-        job.check(self.context.limiter.rate_limits(), &self.config)
+        job.check(self.context.limiter.transaction_limiter(), &self.config)
     }
 
     pub(super) fn check_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<ReadyJob>, Error> {

@@ -144,7 +144,7 @@ impl QueueWithin<'_> {
 
     async fn send(self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
         let Queue { context, name, .. } = self.queue;
-        let looked = check_release(self.connection, context.limiter.rate_limits().statements()).await;
+        let looked = check_release(self.connection, context.limiter.transaction_limiter().statements()).await;
         looked.map_err(|error| context.error(error))?;
         let answers = Enqueueing::new(name, &jobs.iter().collect::<Vec<_>>(), only_estimate)
             .run(self.connection, &context.statements)
@@ -189,7 +189,7 @@ impl Queue {
             return Err(InvalidJob::InlineLimit { limit }.into());
         }
         let given = used.key.0.clone();
-        let call = self.context.limiter.rate_limits().resolve(Op::Charge, used.into())?;
+        let call = self.context.limiter.transaction_limiter().resolve(Op::Charge, used.into())?;
         let item = &call.items[0];
         let mut keys = vec![item.key.clone()];
         if item.key != given {

@@ -12,7 +12,7 @@ mod statement;
 mod within;
 
 pub use schema::{InvalidSchema, Schema};
-pub use within::{RateLimits, Within};
+pub use within::{TransactionLimiter, Within};
 
 pub(crate) use within::reset_all_keys;
 

@@ -14,14 +14,14 @@ use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_r
 /// Cheap to clone. A [`Limiter`](crate::Limiter) contains one. Use this type alone if all calls run in your own
 /// transactions.
 #[derive(Clone, Debug)]
-pub struct RateLimits {
+pub struct TransactionLimiter {
     limits: Limits,
     statements: Arc<Statements>,
     keep_answers: Duration,
     key_secret: Option<KeySecret>,
 }
 
-impl RateLimits {
+impl TransactionLimiter {
     /// Creates a set of limits whose balances are in the schema `public`.
     pub fn new(limits: Limits) -> Self {
         Self::in_schema(limits, Schema::default())
@@ -75,8 +75,8 @@ impl RateLimits {
     /// Makes calls on this connection, as part of the caller's transaction:
     ///
     /// ```no_run
-    /// # use pg_limiter::{Error, RateLimits};
-    /// # async fn f(limits: RateLimits, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use pg_limiter::{Error, TransactionLimiter};
+    /// # async fn f(limits: TransactionLimiter, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut tx = pool.begin().await?;
     /// limits.within(&mut tx).limit(("send_message", "u1")).await?.enforce()?;
     /// sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
@@ -84,7 +84,7 @@ impl RateLimits {
     /// # Ok(()) }
     /// ```
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
-        Within { rate_limits: self, connection }
+        Within { transaction_limiter: self, connection }
     }
 
     /// Decides calls at times that you give, in the order given and in one statement: to replay recorded traffic, or to read many
@@ -155,9 +155,9 @@ impl RateLimits {
     }
 }
 
-/// Calls as part of the caller's transaction, from [`RateLimits::within`] and
+/// Calls as part of the caller's transaction, from [`TransactionLimiter::within`] and
 /// [`Limiter::within`](crate::Limiter::within). Each call is one statement in one round trip, at any isolation level.
-/// (The first call of a [`RateLimits`] and its clones also checks that this release can work with the schema.)
+/// (The first call of a [`TransactionLimiter`] and its clones also checks that this release can work with the schema.)
 ///
 /// # In a transaction
 /// The caller's commit takes the tokens, and a rollback gives them back. The rows stay locked until then. So charge
@@ -178,7 +178,7 @@ impl RateLimits {
 /// If the future is dropped, the statement may still run on the server: roll back the transaction.
 #[derive(Debug)]
 pub struct Within<'c> {
-    rate_limits: &'c RateLimits,
+    transaction_limiter: &'c TransactionLimiter,
     connection: &'c mut PgConnection,
 }
 
@@ -199,7 +199,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("limit", &call);
         let running = async {
-            let call = self.rate_limits.resolve(Op::Limit, call)?;
+            let call = self.transaction_limiter.resolve(Op::Limit, call)?;
             Ok(self.run(&call).await?.decision(&call))
         };
         span.watch(running).await
@@ -219,7 +219,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("check", &call);
         let running = async {
-            let call = self.rate_limits.resolve(Op::Check, call)?;
+            let call = self.transaction_limiter.resolve(Op::Check, call)?;
             Ok(self.run(&call).await?.decision(&call))
         };
         span.watch(running).await
@@ -239,7 +239,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
-            let call = self.rate_limits.resolve_peek(call)?;
+            let call = self.transaction_limiter.resolve_peek(call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
@@ -260,7 +260,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("reset", &call);
         let running = async {
-            let call = self.rate_limits.resolve(Op::Reset, call)?;
+            let call = self.transaction_limiter.resolve(Op::Reset, call)?;
             self.run(&call).await.map(|_| ())
         };
         span.watch(running).await
@@ -281,9 +281,9 @@ impl Within<'_> {
         let span = CallSpan::whole("reset_all_keys", true, name);
         let running = async {
             crate::limit::check_name(name)?;
-            let classified = |error| Error::of_statement(error, self.rate_limits.schema().name());
-            check_release(self.connection, self.rate_limits.statements()).await.map_err(classified)?;
-            reset_all_keys(self.connection, self.rate_limits.statements(), name).await.map_err(classified)
+            let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
+            check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
+            reset_all_keys(self.connection, self.transaction_limiter.statements(), name).await.map_err(classified)
         };
         span.watch(running).await
     }
@@ -304,7 +304,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("credit", &call);
         let running = async {
-            let call = self.rate_limits.resolve(Op::Credit, call)?;
+            let call = self.transaction_limiter.resolve(Op::Credit, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
@@ -326,7 +326,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("charge", &call);
         let running = async {
-            let call = self.rate_limits.resolve(Op::Charge, call)?;
+            let call = self.transaction_limiter.resolve(Op::Charge, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
@@ -341,8 +341,8 @@ impl Within<'_> {
     /// transaction that records the usage:
     ///
     /// ```no_run
-    /// # use pg_limiter::{Error, RateLimits};
-    /// # async fn f(limits: RateLimits, pool: sqlx::PgPool, id: i64, used: i64) -> Result<(), Box<dyn std::error::Error>> {
+    /// # use pg_limiter::{Error, TransactionLimiter};
+    /// # async fn f(limits: TransactionLimiter, pool: sqlx::PgPool, id: i64, used: i64) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut tx = pool.begin().await?;
     /// let estimate: Option<i64> =
     ///     sqlx::query_scalar("UPDATE usage SET used = $2 WHERE id = $1 AND used IS NULL RETURNING estimate")
@@ -375,18 +375,18 @@ impl Within<'_> {
         let call = Call::from(item);
         let span = CallSpan::callers("settle", &call);
         let running = async {
-            let call = self.rate_limits.resolve(op, call)?;
+            let call = self.transaction_limiter.resolve(op, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
     }
 
     async fn run(self, call: &Resolved) -> Result<Answer, Error> {
-        let statements = self.rate_limits.statements();
-        let classified = |error| Error::of_statement(error, self.rate_limits.schema().name());
+        let statements = self.transaction_limiter.statements();
+        let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
         check_release(self.connection, statements).await.map_err(classified)?;
         if let Some(key) = &call.idempotency_key {
-            let once = decide_once(self.connection, statements, call, key, self.rate_limits.keep_answers).await;
+            let once = decide_once(self.connection, statements, call, key, self.transaction_limiter.keep_answers).await;
             return once.map_err(classified)?.answer();
         }
         let answers = decide(self.connection, statements, &Batch::of(call)).await;

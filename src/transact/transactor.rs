@@ -10,7 +10,7 @@ use tracing::debug;
 use crate::error::{Cause, Engine, Error, Phase, without_keys};
 use crate::observability;
 use crate::retry::{Attempts, RetryPolicy};
-use crate::sql::{RateLimits, check_release, detect, explain};
+use crate::sql::{TransactionLimiter, check_release, detect, explain};
 use crate::transact::attempt::{Bounds, Failure, before};
 use crate::transact::pooled::PooledConnection;
 use crate::transact::{Durability, Isolation, Statement};
@@ -31,7 +31,7 @@ fn statement_timeout(left: Duration) -> u128 {
 /// Runs statements in transactions of their own, and retries them.
 pub(crate) struct Transactor {
     pub(crate) pool: PgPool,
-    pub(crate) rate_limits: RateLimits,
+    pub(crate) transaction_limiter: TransactionLimiter,
     pub(crate) retry: RetryPolicy,
     pub(crate) isolation: Isolation,
     pub(crate) durability: Durability,
@@ -76,7 +76,7 @@ impl Transactor {
         let Failure { phase, error } = failure;
         match cause {
             Cause::Conflict | Cause::Locked | Cause::Connection => {}
-            _ => return Err(Error::of_attempt(error, phase, engine, self.rate_limits.schema().name())),
+            _ => return Err(Error::of_attempt(error, phase, engine, self.transaction_limiter.schema().name())),
         }
         match self.delay_before_retry(attempts, cause.as_str(), &error) {
             Some(delay) => tokio::time::sleep(delay).await,
@@ -91,7 +91,7 @@ impl Transactor {
             Some(engine) => Ok(engine),
             None => {
                 let engine = detect(connection).await?;
-                check_release(connection, self.rate_limits.statements()).await?;
+                check_release(connection, self.transaction_limiter.statements()).await?;
                 Ok(*self.engine.get_or_init(|| engine))
             }
         }
@@ -172,7 +172,7 @@ impl Transactor {
         if !statement.is_alone() {
             return Ok(None);
         }
-        match before(deadline, statement.run(connection, self.rate_limits.statements())).await {
+        match before(deadline, statement.run(connection, self.transaction_limiter.statements())).await {
             Ok(value) => Ok(Some(value)),
             Err(error) => match error.as_database_error() {
                 Some(database) if database.code().as_deref() == Some(WRONG_LEVEL) => {
@@ -197,7 +197,7 @@ impl Transactor {
         let deadline = bounds.deadline;
         let begun = before(deadline, connection.begin_with(self.begin::<S>(engine, bounds))).await;
         let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
-        let value = before(deadline, statement.run(&mut tx, self.rate_limits.statements())).await;
+        let value = before(deadline, statement.run(&mut tx, self.transaction_limiter.statements())).await;
         let value = match value {
             Ok(value) => value,
             Err(error) => {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, AssertSqlSafe};
 use pg_limiter::{
-    Call, DenialMemory, Error, InvalidJob, InvalidKeySecret, Item, KeySecret, Limit, Limiter, Limits, RateLimits,
+    Call, DenialMemory, Error, InvalidJob, InvalidKeySecret, Item, KeySecret, Limit, Limiter, Limits,
+    TransactionLimiter,
 };
 
 use crate::queue::{quick, work_until_done};
@@ -114,7 +115,7 @@ async fn the_same_secret_shares_balances_and_a_different_one_does_not() {
 async fn every_call_finds_the_same_bucket() {
     let database = Database::migrated().await;
     let limiter = limiter(&database, Some(SECRET));
-    let alone = RateLimits::new(limits()).with_key_secret(KeySecret::new(SECRET).expect("a secret"));
+    let alone = TransactionLimiter::new(limits()).with_key_secret(KeySecret::new(SECRET).expect("a secret"));
     let left = async || limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round();
     let twice = [Item::new("mails", ANNA), Item::new("mails", ANNA)];
     assert!(limiter.limit(twice).await.expect("a decision").is_allowed());

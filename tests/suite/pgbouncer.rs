@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, PgPool, Row};
-use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RateLimits, migrate};
+use pg_limiter::{
+    Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, TransactionLimiter, migrate,
+};
 
 use crate::queue::quick;
 use crate::support::gate::CENTURY;
@@ -164,7 +166,7 @@ async fn every_operation_works_and_leaves_nothing_in_a_session() {
     let reserved = limiter.limit(Item::new("b", "k").count(152).reserve()).await.expect("a decision");
     assert!(reserved.wait().is_some() || !reserved.is_denied(), "{reserved:?}");
 
-    let rate_limits = RateLimits::new(limits()).with_unnamed_statements();
+    let rate_limits = TransactionLimiter::new(limits()).with_unnamed_statements();
     let mut tx = pool.begin().await.expect("begin");
     assert!(rate_limits.within(&mut tx).limit(("a", "rolled back")).await.expect("a decision").is_allowed());
     tx.rollback().await.expect("rollback");

@@ -6,7 +6,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use pg_limiter::sqlx::{self, Row};
-use pg_limiter::{Call, Decision, Denied, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
+use pg_limiter::{
+    Call, Decision, Denied, Error, Item, Limit, Limiter, Limits, Outcome, RetryPolicy, TransactionLimiter,
+};
 
 use crate::support::{Database, guide};
 
@@ -18,7 +20,7 @@ fn limits() -> Limits {
 fn handles_and_values_cross_threads() {
     fn everywhere<T: Send + Sync + Clone + std::fmt::Debug + 'static>() {}
     everywhere::<Limiter>();
-    everywhere::<RateLimits>();
+    everywhere::<TransactionLimiter>();
     everywhere::<Limits>();
     everywhere::<Call>();
     everywhere::<Decision>();

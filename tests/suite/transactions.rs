@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_limiter::sqlx::Connection;
-use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, RateLimits, RetryPolicy};
+use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, RetryPolicy, TransactionLimiter};
 
 use crate::support::{Database, Events, watch};
 use crate::support::{pooler, sqlx};
@@ -121,7 +121,7 @@ async fn the_same_bucket_named_twice_counts_twice() {
 #[tokio::test]
 async fn every_operation_works_in_both_forms() {
     let (database, limiter) = limiter().await;
-    let bare = RateLimits::new(limits());
+    let bare = TransactionLimiter::new(limits());
     let bare = if pooler::is_asked_for() { bare.with_unnamed_statements() } else { bare };
     for limit in ["messages", "pages", "searches"] {
         let full = limiter.limits().get(limit).expect("defined").capacity();

@@ -340,7 +340,7 @@ async fn roles_keep_the_right_to_make_decisions() {
                 assert_eq!(text(&database, &sql).await, expected, "{function}, printed: {by_printed_sql}");
             }
         }
-        let limiter = pg_limiter::RateLimits::new(limits(2.0));
+        let limiter = pg_limiter::TransactionLimiter::new(limits(2.0));
         let mut conn = PgConnection::connect(&database.url).await.expect("connect");
         sqlx::query(AssertSqlSafe(format!("SET ROLE {app}"))).execute(&mut conn).await.expect("the role");
         let lone = limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision");

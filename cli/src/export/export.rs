@@ -12,7 +12,7 @@ use crate::export::writer::Writer;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
 use crate::{input, output};
-use pg_limiter::{CallAt, Error, Item, Op, RateLimits, Schema};
+use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = now(&mut conn).await?;
-    let rate_limits = limits.map(|limits| RateLimits::in_schema(limits, schema.clone()));
+    let rate_limits = limits.map(|limits| TransactionLimiter::in_schema(limits, schema.clone()));
     let open = || Writer::open(args.output.as_deref(), args.format, rate_limits.is_some(), args.no_formulas);
     let mut writer = None;
     let mut written = 0;
@@ -95,7 +95,7 @@ async fn now(conn: &mut PgConnection) -> Result<SystemTime, sqlx::Error> {
 /// Adds the balance, as `peek` returns it, to the first row of each bucket.
 async fn add_balances(
     rows: &mut [Row],
-    rate_limits: &RateLimits,
+    rate_limits: &TransactionLimiter,
     moment: SystemTime,
     conn: &mut PgConnection,
 ) -> Result<(), Error> {

@@ -6,13 +6,13 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::database::Running;
 use crate::error::CliError;
 use pg_limiter::migrate::{functions, migrations};
-use pg_limiter::{CallAt, Decision, InvalidCall, Limits, RateLimits, Schema};
+use pg_limiter::{CallAt, Decision, InvalidCall, Limits, Schema, TransactionLimiter};
 
 pub(crate) struct Sandbox {
     connection: PgConnection,
     schema: Schema,
     /// Those of the last call, prepared.
-    rate_limits: Option<RateLimits>,
+    rate_limits: Option<TransactionLimiter>,
 }
 
 impl Sandbox {
@@ -42,7 +42,8 @@ impl Sandbox {
         calls: &[CallAt],
     ) -> Result<Vec<Result<Decision, InvalidCall>>, CliError> {
         let schema = &self.schema;
-        let rate_limits = self.rate_limits.get_or_insert_with(|| RateLimits::in_schema(limits.clone(), schema.clone()));
+        let rate_limits =
+            self.rate_limits.get_or_insert_with(|| TransactionLimiter::in_schema(limits.clone(), schema.clone()));
         Ok(rate_limits.decide_at(&mut self.connection, calls).await?)
     }
 
