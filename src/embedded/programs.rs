@@ -1,11 +1,11 @@
 //! Finding `initdb` and `postgres`.
 
 use std::{
-    cmp::Reverse,
-    env, fs,
+    env,
     path::{Path, PathBuf, absolute},
 };
 
+use super::versions::{complete, newest_first, version};
 use super::{ServerConfig, ServerError, cache, fetch, run_as::RunAs};
 
 #[derive(Debug)]
@@ -67,10 +67,6 @@ pub(super) fn find(
     }
 }
 
-fn complete(dir: &Path) -> bool {
-    ["initdb", "postgres"].iter().all(|program| dir.join(program).is_file())
-}
-
 fn usable(dir: &Path, config: &ServerConfig, run_as: &RunAs) -> Result<String, String> {
     let version = version(dir, run_as)?;
     match config.version.as_deref() {
@@ -78,29 +74,6 @@ fn usable(dir: &Path, config: &ServerConfig, run_as: &RunAs) -> Result<String, S
             Err(format!("the version there is {version}, not {wanted}"))
         }
         _ => Ok(version),
-    }
-}
-
-/// Returns the version of the programs in a folder. Running them also checks that the server's user can do so.
-pub(super) fn version(dir: &Path, run_as: &RunAs) -> Result<String, String> {
-    if !complete(dir) {
-        return Err("it has no `initdb` and `postgres`".to_owned());
-    }
-    version_of("initdb", dir, run_as)?;
-    version_of("postgres", dir, run_as)
-}
-
-fn version_of(program: &str, dir: &Path, run_as: &RunAs) -> Result<String, String> {
-    let output = run_as.command(dir.join(program)).arg("--version").output();
-    let output = output.map_err(|error| format!("{} cannot run its `{program}`: {error}", run_as.name()))?;
-    // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)
-    let text = String::from_utf8_lossy(&output.stdout);
-    match text.split_whitespace().nth(2) {
-        Some(version) if output.status.success() => Ok(version.to_owned()),
-        _ => {
-            let (status, errors) = (output.status, String::from_utf8_lossy(&output.stderr));
-            Err(format!("its `{program} --version` failed ({status}): {}", errors.trim()))
-        }
     }
 }
 
@@ -114,39 +87,4 @@ fn install_dirs() -> Vec<PathBuf> {
     dirs.push("/opt/homebrew/bin".into());
     dirs.extend(newest_first("/Applications/Postgres.app/Contents/Versions", "", "bin"));
     dirs
-}
-
-/// Returns the folders `parent/<prefix><version><anything>/below`, newest version first.
-pub(super) fn newest_first(parent: impl AsRef<Path>, prefix: &str, below: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let version = name.to_str().and_then(|name| name.strip_prefix(prefix)).and_then(numbers);
-        if let Some(version) = version {
-            found.push((Reverse(version), entry.path().join(below)));
-        }
-    }
-    found.sort();
-    found.into_iter().map(|(_, dir)| dir).collect()
-}
-
-fn numbers(version: &str) -> Option<Vec<u32>> {
-    let numbers = version.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
-    numbers.split('.').map(|number| number.parse().ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn newest_version_is_first() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["x-9.6", "x-18.4-linux", "x-latest", "x-18.10-linux", "y-20", "x-13"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let found = newest_first(dir.path(), "x-", "bin");
-        let names = ["x-18.10-linux/bin", "x-18.4-linux/bin", "x-13/bin", "x-9.6/bin"];
-        assert_eq!(found, names.map(|name| dir.path().join(name)));
-    }
 }

@@ -49,6 +49,7 @@
 //! completion, and only if the worker still has the job. Any other effect of a handler happens at least once: if a worker
 //! dies, or cannot reach the database for longer than its lease, another worker runs the job again.
 
+mod answers;
 mod config;
 mod counts;
 mod enqueue;
@@ -70,6 +71,7 @@ mod time;
 mod transactions;
 mod upkeep;
 mod within;
+mod work;
 mod worker;
 
 pub use config::{QueueConfig, WorkerConfig};

@@ -1,20 +1,17 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use sqlx::PgConnection;
-
 use crate::call::Item;
 use crate::error::{Error, InvalidJob};
 use crate::limiter::Limiter;
 use crate::observability::{self, CallSpan};
+use crate::queue::answers::{Settled, found, missing, no_such_item, settled};
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
 use crate::queue::transactions::QueueContext;
-use crate::queue::within::{Settled, missing, no_such_item, settled};
 use crate::queue::{
-    Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, QueueWithin, Worker, WorkerConfig,
-    time,
+    Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, Worker, WorkerConfig, time,
 };
 use crate::sql::queue::{
     EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
@@ -79,11 +76,6 @@ impl Queue {
     /// The limiter that defines the limits of the queue's jobs.
     pub const fn limiter(&self) -> &Limiter {
         &self.context.limiter
-    }
-
-    /// Runs calls on this connection, in the caller's transaction: see [`QueueWithin`].
-    pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> QueueWithin<'c> {
-        QueueWithin { queue: self, connection }
     }
 
     /// Returns a worker that runs the jobs of this queue: see [`Worker::run`].
@@ -204,7 +196,7 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
-        let Settled { limit, keys, count } = self.settled_item(used.into())?;
+        let Settled { limit, keys, count } = Settled::new(self.context.limiter.transaction_limiter(), used.into())?;
         let limits = KnownLimits::of(self.context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
@@ -393,13 +385,5 @@ pub(super) async fn prune_dead_of(
         if step < i64::from(PRUNED_AT_ONCE) {
             return Ok(pruned);
         }
-    }
-}
-
-/// Returns the job's state, or an error if there is no such job.
-pub(super) fn found(state: Option<String>, id: i64, queue: &str) -> Result<JobState, Error> {
-    match state {
-        Some(state) => Ok(JobState::of(&state)),
-        None => Err(InvalidJob::UnknownJob { id, queue: queue.to_owned() }.into()),
     }
 }

@@ -1,13 +1,11 @@
-use std::sync::Arc;
-
 use sqlx::PgConnection;
 
-use crate::call::{Item, Op};
-use crate::error::{Error, InvalidJob};
+use crate::call::Item;
+use crate::error::Error;
 use crate::observability::CallSpan;
+use crate::queue::answers::{Settled, found, missing, no_such_item, settled};
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
-use crate::queue::queue::found;
 use crate::queue::{Enqueued, Estimate, Job, JobState, Queue};
 use crate::sql::check_release;
 use crate::sql::queue::{EnqueueAnswer, KnownLimits, cancel, settle};
@@ -129,7 +127,8 @@ impl QueueWithin<'_> {
     /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn settle(self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Queue { context, name, .. } = self.queue;
-        let Settled { limit, keys, count } = self.queue.settled_item(used.into())?;
+        let Settled { limit, keys, count } =
+            Settled::new(self.queue.context.limiter.transaction_limiter(), used.into())?;
         let limits = KnownLimits::of(context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
@@ -153,48 +152,9 @@ impl QueueWithin<'_> {
     }
 }
 
-/// The count that a job really used, with its limit and key.
-pub(super) struct Settled {
-    pub(super) limit: String,
-    /// The keys to try: the hash of the given key, then the given key itself, because handlers get keys as they are stored.
-    pub(super) keys: Vec<Arc<str>>,
-    pub(super) count: f64,
-}
-
-/// Whether the database answered that the job reserved nothing from this limit and key.
-pub(super) fn no_such_item(said: Option<&str>) -> bool {
-    said == Some("no_such_item")
-}
-
-/// Converts the database's answer to a settle: `true` if the item was settled now, `false` if it was settled before.
-pub(super) fn settled(said: Option<String>, id: i64, queue: &str, limit: &str) -> Result<bool, Error> {
-    match said.as_deref() {
-        Some("settled") => Ok(true),
-        Some("already") => Ok(false),
-        Some("no_such_item") => Err(InvalidJob::NotReserved { id, limit: limit.to_owned() }.into()),
-        Some(_) => Err(InvalidJob::NotStarted { id }.into()),
-        None => Err(InvalidJob::UnknownJob { id, queue: queue.to_owned() }.into()),
-    }
-}
-
-pub(super) fn missing() -> Error {
-    Error::Database { source: sqlx::Error::RowNotFound }
-}
-
 impl Queue {
-    /// Checks the item to settle like one that is charged.
-    pub(super) fn settled_item(&self, used: Item) -> Result<Settled, Error> {
-        let limit = used.limit.name.to_string();
-        if used.limit.inline.is_some() {
-            return Err(InvalidJob::InlineLimit { limit }.into());
-        }
-        let given = used.key.0.clone();
-        let call = self.context.limiter.transaction_limiter().resolve(Op::Charge, used.into())?;
-        let item = &call.items[0];
-        let mut keys = vec![item.key.clone()];
-        if item.key != given {
-            keys.push(given);
-        }
-        Ok(Settled { limit, keys, count: item.count })
+    /// Runs calls on this connection, in the caller's transaction: see [`QueueWithin`].
+    pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> QueueWithin<'c> {
+        QueueWithin { queue: self, connection }
     }
 }
