@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::Failure;
 use crate::options::Options;
-use crate::site::{CONCURRENCY, Site};
+use crate::tables::{CONCURRENCY, QueueTables};
 use crate::timed::per_second;
 
 const INSERT: &str = "INSERT INTO bare_jobs (queue, payload) VALUES ('bench', $1::jsonb) RETURNING id";
@@ -18,8 +18,8 @@ const CLAIM: &str = "SELECT id, payload::text FROM bare_jobs \
     ORDER BY run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED";
 const DONE: &str = "UPDATE bare_jobs SET state = 'done', finished_at = clock_timestamp() WHERE id = $1";
 
-pub(crate) async fn enqueue(site: &Site, options: &Options, at_once: usize) -> Result<f64, Failure> {
-    let pool = site.pool.clone();
+pub(crate) async fn enqueue(tables: &QueueTables, options: &Options, at_once: usize) -> Result<f64, Failure> {
+    let pool = tables.pool.clone();
     per_second(options, move || {
         let pool = pool.clone();
         async move {
@@ -36,8 +36,8 @@ pub(crate) async fn enqueue(site: &Site, options: &Options, at_once: usize) -> R
 }
 
 /// Inserts rows as large as pg-limiter's jobs, each in the caller's transaction.
-pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
-    let (pool, padding) = (site.pool.clone(), Arc::<str>::from(&*site.padding));
+pub(crate) async fn enqueue_within(tables: &QueueTables, options: &Options) -> Result<f64, Failure> {
+    let (pool, padding) = (tables.pool.clone(), Arc::<str>::from(&*tables.padding));
     per_second(options, move || {
         let (pool, padding) = (pool.clone(), Arc::clone(&padding));
         async move {
@@ -50,19 +50,19 @@ pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64
     .await
 }
 
-pub(crate) async fn fill(site: &Site, jobs: i64) -> Result<(), Failure> {
+pub(crate) async fn fill(tables: &QueueTables, jobs: i64) -> Result<(), Failure> {
     let sql = "INSERT INTO bare_jobs (queue, payload) SELECT 'bench', jsonb_build_object('n', n) FROM generate_series(1, $1) AS n";
-    sqlx::query(sql).bind(jobs).execute(&site.pool).await?;
-    sqlx::raw_sql("ANALYZE bare_jobs").execute(&site.pool).await?;
+    sqlx::query(sql).bind(jobs).execute(&tables.pool).await?;
+    sqlx::raw_sql("ANALYZE bare_jobs").execute(&tables.pool).await?;
     Ok(())
 }
 
 /// Returns the jobs per second. Each job is claimed and marked as done in one transaction.
-pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
+pub(crate) async fn work(tables: &QueueTables, jobs: i64) -> Result<f64, Failure> {
     let began = Instant::now();
     let workers: Vec<_> = (0..CONCURRENCY)
         .map(|_| {
-            let pool = site.pool.clone();
+            let pool = tables.pool.clone();
             tokio::spawn(async move {
                 let mut done = 0;
                 loop {

@@ -10,15 +10,15 @@ mod bare;
 mod options;
 mod ours;
 mod report;
-mod site;
 #[path = "../common/steal.rs"]
 mod steal;
+mod tables;
 mod timed;
 
 use crate::options::Options;
 use crate::report::{DELAYS, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, Report, WORK, WORK_ONE_GROUP, WORKS};
-use crate::site::Site;
 use crate::steal::CpuTimes;
+use crate::tables::QueueTables;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,30 +28,30 @@ async fn main() -> Result<(), Failure> {
         println!("{}", options::HELP);
         return Ok(());
     };
-    let site = Site::set().await?;
+    let tables = QueueTables::set().await?;
     let mut report = Report::default();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         for work in WORKS.into_iter().filter(|work| options.wants(work)) {
             let before = CpuTimes::now();
-            match pair(&site, &options, work).await? {
+            match pair(&tables, &options, work).await? {
                 Some((bare, ours)) => report.pair(work, bare, ours, CpuTimes::stolen_since(before)),
-                None => report.delays(ours::delays(&site, &options).await?),
+                None => report.delays(ours::delays(&tables, &options).await?),
             }
-            site.clear().await?;
+            tables.clear().await?;
         }
     }
     if options.json {
-        println!("{:#}", report.json(&site, &options));
+        println!("{:#}", report.json(&tables, &options));
     } else {
-        report.print(&site, &options);
+        report.print(&tables, &options);
     }
     Ok(())
 }
 
 /// Returns the rates of the bare queue and of pg-limiter's, measured one right after the other. Returns `None` for delays,
 /// which the bare queue does not have.
-async fn pair(site: &Site, options: &Options, work: &str) -> Result<Option<(f64, f64)>, Failure> {
+async fn pair(tables: &QueueTables, options: &Options, work: &str) -> Result<Option<(f64, f64)>, Failure> {
     let (groups, at_once) = match work {
         ENQUEUE_ONE_GROUP | WORK_ONE_GROUP => (1, 1),
         ENQUEUE_100 => (1000, 100),
@@ -61,14 +61,17 @@ async fn pair(site: &Site, options: &Options, work: &str) -> Result<Option<(f64,
     Ok(match work {
         DELAYS => None,
         ENQUEUE_TRANSACTION => {
-            Some((bare::enqueue_within(site, options).await?, ours::enqueue_within(site, options).await?))
+            Some((bare::enqueue_within(tables, options).await?, ours::enqueue_within(tables, options).await?))
         }
         WORK | WORK_ONE_GROUP => {
-            bare::fill(site, jobs).await?;
-            let bare = bare::work(site, jobs).await?;
-            ours::fill(site, jobs, groups).await?;
-            Some((bare, ours::work(site, jobs).await?))
+            bare::fill(tables, jobs).await?;
+            let bare = bare::work(tables, jobs).await?;
+            ours::fill(tables, jobs, groups).await?;
+            Some((bare, ours::work(tables, jobs).await?))
         }
-        _ => Some((bare::enqueue(site, options, at_once).await?, ours::enqueue(site, options, groups, at_once).await?)),
+        _ => Some((
+            bare::enqueue(tables, options, at_once).await?,
+            ours::enqueue(tables, options, groups, at_once).await?,
+        )),
     })
 }

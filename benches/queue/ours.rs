@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::Failure;
 use crate::options::Options;
-use crate::site::{CONCURRENCY, FREE, PACED, Site};
+use crate::tables::{CONCURRENCY, FREE, PACED, QueueTables};
 use crate::timed::per_second;
 
 /// Returns the next job. The jobs go to the groups in turn.
@@ -19,8 +19,13 @@ fn job(nth: &AtomicU64, groups: u64) -> Result<Job, Failure> {
     Ok(Job::new((FREE, group.to_string()), &serde_json::json!({ "n": 1 }))?)
 }
 
-pub(crate) async fn enqueue(site: &Site, options: &Options, groups: u64, at_once: usize) -> Result<f64, Failure> {
-    let (queue, nth) = (site.queue.clone(), Arc::new(AtomicU64::new(0)));
+pub(crate) async fn enqueue(
+    tables: &QueueTables,
+    options: &Options,
+    groups: u64,
+    at_once: usize,
+) -> Result<f64, Failure> {
+    let (queue, nth) = (tables.queue.clone(), Arc::new(AtomicU64::new(0)));
     per_second(options, move || {
         let (queue, nth) = (queue.clone(), Arc::clone(&nth));
         async move {
@@ -38,8 +43,8 @@ pub(crate) async fn enqueue(site: &Site, options: &Options, groups: u64, at_once
     .await
 }
 
-pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64, Failure> {
-    let (queue, pool, nth) = (site.queue.clone(), site.pool.clone(), Arc::new(AtomicU64::new(0)));
+pub(crate) async fn enqueue_within(tables: &QueueTables, options: &Options) -> Result<f64, Failure> {
+    let (queue, pool, nth) = (tables.queue.clone(), tables.pool.clone(), Arc::new(AtomicU64::new(0)));
     per_second(options, move || {
         let (queue, pool, nth) = (queue.clone(), pool.clone(), Arc::clone(&nth));
         async move {
@@ -52,15 +57,15 @@ pub(crate) async fn enqueue_within(site: &Site, options: &Options) -> Result<f64
     .await
 }
 
-pub(crate) async fn fill(site: &Site, jobs: i64, groups: u64) -> Result<(), Failure> {
+pub(crate) async fn fill(tables: &QueueTables, jobs: i64, groups: u64) -> Result<(), Failure> {
     let nth = AtomicU64::new(0);
     let jobs = (0..jobs).map(|_| job(&nth, groups)).collect::<Result<Vec<_>, _>>()?;
     for some in jobs.chunks(1000) {
-        for enqueued in site.queue.enqueue_all(some.to_vec()).await? {
+        for enqueued in tables.queue.enqueue_all(some.to_vec()).await? {
             enqueued.enforce()?;
         }
     }
-    sqlx::raw_sql("ANALYZE rate_limit_jobs").execute(&site.pool).await?;
+    sqlx::raw_sql("ANALYZE rate_limit_jobs").execute(&tables.pool).await?;
     Ok(())
 }
 
@@ -71,7 +76,7 @@ fn config() -> WorkerConfig {
 }
 
 /// Returns the jobs per second.
-pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
+pub(crate) async fn work(tables: &QueueTables, jobs: i64) -> Result<f64, Failure> {
     let (left, all) = (Arc::new(AtomicI64::new(jobs)), Arc::new(Notify::new()));
     let done = Arc::clone(&all);
     let handler = handler_fn(move |_: &RunningJob, _: &mut PgConnection| {
@@ -81,14 +86,14 @@ pub(crate) async fn work(site: &Site, jobs: i64) -> Result<f64, Failure> {
         Box::pin(async { Ok(Finish::Done) })
     });
     let began = Instant::now();
-    let report = site.queue.worker(config(), handler)?.run(all.notified()).await?;
+    let report = tables.queue.worker(config(), handler)?.run(all.notified()).await?;
     let elapsed = began.elapsed();
     assert_eq!(i64::try_from(report.done)?, jobs, "every job must run once: {report:?}");
     Ok(jobs as f64 / elapsed.as_secs_f64())
 }
 
 /// Returns the delays from the reserved times of jobs to the start of their handlers, in milliseconds.
-pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, Failure> {
+pub(crate) async fn delays(tables: &QueueTables, options: &Options) -> Result<Vec<f64>, Failure> {
     let (started, mut delays) = mpsc::unbounded_channel();
     let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
         // The server runs on this machine, so both use the same clock.
@@ -96,13 +101,13 @@ pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, F
         let _ = started.send(delay.as_secs_f64() * 1000.0);
         Box::pin(async { Ok(Finish::Done) })
     });
-    let worker = site.queue.worker(config(), handler)?;
+    let worker = tables.queue.worker(config(), handler)?;
     let mut seen = Vec::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
     // Wait until the worker is asleep before enqueueing jobs.
     let asleep = "SELECT EXISTS (SELECT FROM rate_limit_workers WHERE asleep_until > 0)";
-    while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&site.pool).await? {
+    while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&tables.pool).await? {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let each = if options.quick { 3 } else { 20 };
@@ -110,7 +115,7 @@ pub(crate) async fn delays(site: &Site, options: &Options) -> Result<Vec<f64>, F
         let jobs = (0..each)
             .map(|nth| Ok(Job::new((PACED, group.to_string()), &nth)?))
             .collect::<Result<Vec<_>, Failure>>()?;
-        for enqueued in site.queue.enqueue_all(jobs).await? {
+        for enqueued in tables.queue.enqueue_all(jobs).await? {
             enqueued.enforce()?;
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::options::Options;
-use crate::site::{CALLERS, CONCURRENCY, Site};
+use crate::tables::{CALLERS, CONCURRENCY, QueueTables};
 
 pub(crate) const ENQUEUE: &str = "enqueue";
 pub(crate) const ENQUEUE_ONE_GROUP: &str = "enqueue_one_group";
@@ -56,10 +56,10 @@ impl Report {
         self.delays.sort_by(f64::total_cmp);
     }
 
-    pub(crate) fn print(&self, site: &Site, options: &Options) {
+    pub(crate) fn print(&self, tables: &QueueTables, options: &Options) {
         println!(
             "{}, {} rounds, {CALLERS} callers that enqueue, {CONCURRENCY} concurrent jobs",
-            site.server.source(),
+            tables.server.source(),
             options.rounds
         );
         println!("{:<26} {:>12} {:>12} {:>7} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio", "steal %");
@@ -78,7 +78,7 @@ impl Report {
         }
     }
 
-    pub(crate) fn json(&self, site: &Site, options: &Options) -> Value {
+    pub(crate) fn json(&self, tables: &QueueTables, options: &Options) -> Value {
         let run = |work| {
             json!({
                 "work": work,
@@ -96,7 +96,7 @@ impl Report {
         json!({
             "machine": {
                 "cores": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
-                "postgres": site.server.version(),
+                "postgres": tables.server.version(),
             },
             "rounds": options.rounds,
             "seconds": options.time.as_secs_f64(),

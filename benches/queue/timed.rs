@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::options::Options;
-use crate::site::CALLERS;
+use crate::tables::CALLERS;
 
 /// Returns the jobs per second. `call` returns how many jobs it enqueued. A warm-up comes first, so that the work done once
 /// for each connection is not measured.

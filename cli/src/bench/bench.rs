@@ -6,7 +6,7 @@ use crate::bench::args::BenchArgs;
 use crate::bench::interrupt::interrupt;
 use crate::bench::measure::{measure, round_trip};
 use crate::bench::report::{Report, Setting};
-use crate::bench::site::Site;
+use crate::bench::setup::BenchSetup;
 use crate::bench::soak;
 use crate::bench::text;
 use crate::bench::work::Work;
@@ -19,15 +19,15 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
         return soak::run(&args, time, database).await;
     }
     let running = database.start_durable().await?;
-    let site = Site::open(&running, &args).await?;
+    let setup = BenchSetup::open(&running, &args).await?;
     let measured = tokio::select! {
-        measured = bench(&args, &running, &site) => measured,
+        measured = bench(&args, &running, &setup) => measured,
         () = interrupt() => Err(CliError::failed("interrupted")),
     };
     // The rows are removed in any case. If both steps fail, the first error is returned.
     let cleared = tokio::select! {
-        cleared = site.clear() => cleared,
-        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
+        cleared = setup.clear() => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&measured, &cleared) {
         output::note(error);
@@ -36,9 +36,9 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), CliError> {
+async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {
     let setting = Setting {
-        postgresql: version(site.pool()).await?,
+        postgresql: version(setup.pool()).await?,
         private: running.private_source().is_some(),
         schema: running.schema().name().to_owned(),
         seconds: args.seconds.as_secs_f64(),
@@ -53,7 +53,7 @@ async fn bench(args: &BenchArgs, running: &Running, site: &Site) -> Result<(), C
     let mut measurements = Vec::new();
     for work in Work::ALL {
         show(vec![work.title(work.callers(args.callers))])?;
-        let figures = measure(site, work, args).await?;
+        let figures = measure(setup, work, args).await?;
         show(figures.iter().flat_map(text::figures).collect())?;
         measurements.extend(figures);
     }

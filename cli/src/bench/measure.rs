@@ -8,7 +8,7 @@ use crate::bench::args::BenchArgs;
 use crate::bench::histogram::Histogram;
 use crate::bench::load::{Answers, load, walk};
 use crate::bench::report::{Figures, RoundTrip, milliseconds, rounded};
-use crate::bench::site::Site;
+use crate::bench::setup::BenchSetup;
 use crate::bench::work::{Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
@@ -44,10 +44,10 @@ pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<Roun
 
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
 /// them.
-pub(super) async fn measure(site: &Site, work: Work, args: &BenchArgs) -> Result<Vec<Figures>, CliError> {
+pub(super) async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs) -> Result<Vec<Figures>, CliError> {
     let callers = work.callers(args.callers);
-    let target = Arc::new(site.target(work).await?);
-    let mut series: Vec<Series<'_>> = site.limiters().iter().map(Series::new).collect();
+    let target = Arc::new(setup.target(work).await?);
+    let mut series: Vec<Series<'_>> = setup.limiters().iter().map(Series::new).collect();
     if let Some(Series { limiter, .. }) = series.first() {
         walk(limiter, &target, WALK).await?;
     }

@@ -7,7 +7,7 @@ mod interrupt;
 mod load;
 mod measure;
 mod report;
-mod site;
+mod setup;
 mod soak;
 mod text;
 mod work;

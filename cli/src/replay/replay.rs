@@ -47,7 +47,7 @@ pub(crate) struct ReplayArgs {
 }
 
 /// A question to the database.
-enum Asked {
+enum Purpose {
     /// The call of a line.
     Line(usize),
     /// A balance for a panel of the picture.
@@ -79,13 +79,13 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
         let mut tally = Tally::default();
         let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
         let calls = in_time_order(
-            questions.into_iter().map(|question| question.tagged(Asked::Balance)),
-            recording.calls(pass, &order).map(|call| call.tagged(Asked::Line)),
+            questions.into_iter().map(|question| question.tagged(Purpose::Balance)),
+            recording.calls(pass, &order).map(|call| call.tagged(Purpose::Line)),
         );
-        decide_all(calls, &limits, &mut sandbox, |timed: Timed<Asked>, decision| match (&timed.tag, &mut pictured) {
-            (Asked::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
-            (Asked::Balance(_), None) => {}
-            (Asked::Line(place), drawn) => {
+        decide_all(calls, &limits, &mut sandbox, |timed: Timed<Purpose>, decision| match (&timed.tag, &mut pictured) {
+            (Purpose::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
+            (Purpose::Balance(_), None) => {}
+            (Purpose::Line(place), drawn) => {
                 bar.inc(1);
                 if let Some(drawn) = drawn {
                     drawn.add(&timed, &decision);

@@ -17,7 +17,7 @@ use pg_limiter::{Call, Item, Limits};
 
 /// A question to the database. At the same time, the first variant goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Asked {
+enum Step {
     /// The balance.
     Balance,
     /// The call with this index in [`Play::times`].
@@ -51,8 +51,8 @@ impl Play<'_> {
         bar: &ProgressBar,
     ) -> Result<Outcome, CliError> {
         let mut outcome = Outcome::of(self.times.len());
-        let calls = self.times.iter().enumerate().map(|(nth, at)| Reverse((*at, Asked::Call(nth))));
-        let mut asked: BinaryHeap<_> = panel.moments().map(|at| Reverse((at, Asked::Balance))).chain(calls).collect();
+        let calls = self.times.iter().enumerate().map(|(nth, at)| Reverse((*at, Step::Call(nth))));
+        let mut asked: BinaryHeap<_> = panel.moments().map(|at| Reverse((at, Step::Balance))).chain(calls).collect();
         loop {
             let chunk = self.next(&mut asked);
             if chunk.is_empty() {
@@ -61,8 +61,8 @@ impl Play<'_> {
             let mut impossible = None;
             decide_all(chunk, limits, sandbox, |timed, decision| {
                 let (decision, nth) = match (decision, timed.tag) {
-                    (Ok(decision), Asked::Call(nth)) => (decision, nth),
-                    (Ok(decision), Asked::Balance) => return panel.series.balance(timed.at, decision.remaining()),
+                    (Ok(decision), Step::Call(nth)) => (decision, nth),
+                    (Ok(decision), Step::Balance) => return panel.series.balance(timed.at, decision.remaining()),
                     (Err(error), _) => return impossible = Some(error),
                 };
                 bar.inc(1);
@@ -77,7 +77,7 @@ impl Play<'_> {
                     // Retrying after a wait of 0 would loop forever.
                     let again = timed.at.saturating_add(wait.max(1));
                     if again < self.end {
-                        asked.push(Reverse((again, Asked::Call(nth))));
+                        asked.push(Reverse((again, Step::Call(nth))));
                     }
                 } else {
                     outcome.deny(wait);
@@ -98,16 +98,16 @@ impl Play<'_> {
 
     /// Removes the next calls that one statement can decide. With retries, these are calls at the same time only: a denial
     /// adds a retry before later calls.
-    fn next(&self, asked: &mut BinaryHeap<Reverse<(i64, Asked)>>) -> Vec<Timed<Asked>> {
-        let mut chunk: Vec<Timed<Asked>> = Vec::new();
+    fn next(&self, asked: &mut BinaryHeap<Reverse<(i64, Step)>>) -> Vec<Timed<Step>> {
+        let mut chunk: Vec<Timed<Step>> = Vec::new();
         while let Some(Reverse((at, _))) = asked.peek()
             && chunk.len() < CHUNK
             && (!self.retry || chunk.first().is_none_or(|first| first.at == *at))
             && let Some(Reverse((at, tag))) = asked.pop()
         {
             let (op, call) = match tag {
-                Asked::Call(_) => (Op::Limit, self.call()),
-                Asked::Balance => (Op::Check, Call::from(Item::new(&**self.name, self.key).count(0))),
+                Step::Call(_) => (Op::Limit, self.call()),
+                Step::Balance => (Op::Check, Call::from(Item::new(&**self.name, self.key).count(0))),
             };
             chunk.push(Timed { at, op, call, tag });
         }

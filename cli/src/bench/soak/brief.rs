@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::Call;
@@ -12,10 +12,10 @@ const BETWEEN_KEYS: Duration = Duration::from_millis(10);
 const BETWEEN_PRUNES: Duration = Duration::from_secs(3);
 
 /// Makes calls on new keys. A call on a new key must be allowed.
-pub(super) async fn brief(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
+pub(super) async fn brief(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
     for nth in 1_u64.. {
         let key = format!("{caller} {nth}");
-        let answer = site.any_quiet_limiter(&mut dice).limit(Call::from(site.item("brief", &key))).await;
+        let answer = setup.any_quiet_limiter(&mut dice).limit(Call::from(setup.item("brief", &key))).await;
         stats.taken(&answer);
         if answer.is_ok_and(|decision| !decision.is_allowed()) {
             stats.violated(format!("brief {key}: a call on an unused key was denied"));
@@ -26,9 +26,9 @@ pub(super) async fn brief(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut d
     }
 }
 
-pub(super) async fn prune(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
+pub(super) async fn prune(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
     while stats.pause(BETWEEN_PRUNES).await {
-        match site.any_quiet_limiter(&mut dice).prune().await {
+        match setup.any_quiet_limiter(&mut dice).prune().await {
             Ok(rows) => stats.pruned(rows),
             // The next call continues with the rest, even if this one failed.
             Err(error) => {

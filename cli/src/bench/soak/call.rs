@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Call, Decision, Error};
@@ -21,19 +21,19 @@ pub(super) enum End {
 
 /// Makes a call in the caller's own transaction.
 pub(super) async fn in_transaction(
-    site: &Site,
+    setup: &SoakSetup,
     dice: &mut Dice,
     call: Call,
     end: End,
     setting: &str,
 ) -> Result<Decision, Error> {
-    let schema = site.audit().schema().name();
+    let schema = setup.audit().schema().name();
     let failed = |error| Error::of_sql(error, schema);
-    let mut connection = site.any_pool(dice).acquire().await.map_err(failed)?;
+    let mut connection = setup.any_pool(dice).acquire().await.map_err(failed)?;
     let level = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(3)];
     let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}{setting}"));
     let mut tx = connection.begin_with(begin).await.map_err(failed)?;
-    let limiter = site.any_limiter(dice);
+    let limiter = setup.any_limiter(dice);
     let decision = limiter.within(&mut tx).limit(call).await?;
     match end {
         // Whether a commit without an answer took effect is not known.
@@ -72,15 +72,15 @@ impl WorkError {
 }
 
 /// Makes a call for tokens, and returns whether they were taken.
-pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call, faults: bool) -> Taken {
+pub(super) async fn take(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, call: Call, faults: bool) -> Taken {
     match dice.roll(100) {
-        0..65 => stats.taken(&site.any_limiter(dice).limit(call).await),
-        65..70 => impatient(stats, dice.roll(PATIENCE), site.any_limiter(dice).limit(call)).await,
+        0..65 => stats.taken(&setup.any_limiter(dice).limit(call).await),
+        65..70 => impatient(stats, dice.roll(PATIENCE), setup.any_limiter(dice).limit(call)).await,
         70..85 => {
             let setting = time_out(stats, dice, faults);
-            stats.taken(&in_transaction(site, dice, call, End::Commit, setting).await)
+            stats.taken(&in_transaction(setup, dice, call, End::Commit, setting).await)
         }
-        85..92 => match in_transaction(site, dice, call, End::Rollback, "").await {
+        85..92 => match in_transaction(setup, dice, call, End::Rollback, "").await {
             Ok(_) => {
                 stats.decided();
                 Taken::No
@@ -91,13 +91,13 @@ pub(super) async fn take(site: &Site, stats: &Stats, dice: &mut Dice, call: Call
                 Taken::No
             }
         },
-        _ => unit(site, stats, dice, call).await,
+        _ => unit(setup, stats, dice, call).await,
     }
 }
 
 /// Takes tokens in a unit of work that does nothing else.
-async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, call: Call) -> Taken {
-    let limiter = site.any_limiter(dice);
+async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, call: Call) -> Taken {
+    let limiter = setup.any_limiter(dice);
     let within = limiter.clone();
     let gives_up = dice.roll(8) == 0;
     let result = limiter

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::Stats;
 use crate::bench::work::Dice;
 use crate::database::connect_with;
@@ -57,18 +57,18 @@ fn about(millis: u64, dice: &mut Dice) -> Duration {
     Duration::from_millis(millis / 4 + dice.roll(millis as usize * 3 / 2) as u64)
 }
 
-async fn connected(site: &Site, connection: &mut Option<PgConnection>) -> Option<PgConnection> {
+async fn connected(setup: &SoakSetup, connection: &mut Option<PgConnection>) -> Option<PgConnection> {
     match connection.take() {
         Some(connection) => Some(connection),
-        None => connect_with(&site.options_for_faults()).await.ok(),
+        None => connect_with(&setup.options_for_faults()).await.ok(),
     }
 }
 
-pub(super) async fn signals(site: Arc<Site>, stats: Arc<Stats>, signal: Signal, mut dice: Dice) {
-    let application = site.application();
+pub(super) async fn signals(setup: Arc<SoakSetup>, stats: Arc<Stats>, signal: Signal, mut dice: Dice) {
+    let application = setup.application();
     let mut idle = None;
     while stats.pause(about(signal.pause(), &mut dice)).await {
-        let Some(mut connection) = connected(&site, &mut idle).await else { continue };
+        let Some(mut connection) = connected(&setup, &mut idle).await else { continue };
         let sent = sqlx::query_scalar::<_, bool>(signal.sql()).bind(&application).fetch_optional(&mut connection).await;
         match sent {
             Ok(sent) => {
@@ -89,14 +89,14 @@ pub(super) async fn signals(site: Arc<Site>, stats: Arc<Stats>, signal: Signal, 
 }
 
 /// Locks a row that other callers are using, for up to a second, and then rolls back.
-pub(super) async fn hold(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
+pub(super) async fn hold(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
     let mut idle = None;
     while stats.pause(about(1500, &mut dice)).await {
-        let Some(call) = site.any_hot(&mut dice) else { continue };
-        let Some(mut connection) = connected(&site, &mut idle).await else { continue };
+        let Some(call) = setup.any_hot(&mut dice) else { continue };
+        let Some(mut connection) = connected(&setup, &mut idle).await else { continue };
         let Ok(mut tx) = connection.begin().await else { continue };
         // Other callers compete for the same row, so this call may fail.
-        let held = site.audit().within(&mut tx).limit(call).await;
+        let held = setup.audit().within(&mut tx).limit(call).await;
         let holds = held.is_ok_and(|decision| decision.is_allowed());
         if holds {
             stats.injected("row held");

@@ -11,7 +11,7 @@ mod once;
 mod refill;
 mod report;
 mod round;
-mod site;
+mod setup;
 mod soak;
 mod stats;
 mod text;

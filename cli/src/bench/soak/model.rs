@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bench::soak::round::TOLERANCE;
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Balances, Decision, Error, Limiter};
@@ -18,8 +18,8 @@ struct Model {
     balance: f64,
 }
 
-pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
-    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+pub(super) async fn model(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
+    let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     for round in 1_u64.. {
         let key = format!("{WHAT} {caller} {round}");
         let mut model = Model { capacity, balance: capacity };
@@ -28,7 +28,7 @@ pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut d
             if stats.is_stopped() {
                 break;
             }
-            match model.step(&site, site.any_limiter(&mut dice).clone(), &key, &mut dice).await {
+            match model.step(&setup, setup.any_limiter(&mut dice).clone(), &key, &mut dice).await {
                 Ok(Ok(())) => stats.decided(),
                 Ok(Err(wrong)) => {
                     went_well = false;
@@ -43,7 +43,7 @@ pub(super) async fn model(site: Arc<Site>, stats: Arc<Stats>, caller: u32, mut d
         if went_well {
             stats.audited();
         }
-        if let Err(error) = site.audit().reset(site.item(WHAT, &key)).await {
+        if let Err(error) = setup.audit().reset(setup.item(WHAT, &key)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
         if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
@@ -56,13 +56,13 @@ impl Model {
     /// Runs one operation. The inner error describes a wrong result.
     async fn step(
         &mut self,
-        site: &Site,
+        setup: &SoakSetup,
         limiter: Limiter,
         key: &str,
         dice: &mut Dice,
     ) -> Result<Result<(), String>, Error> {
         let count = f64::from(1 + dice.roll(20) as u32);
-        let item = site.item(WHAT, key).count(count);
+        let item = setup.item(WHAT, key).count(count);
         Ok(match dice.roll(12) {
             0..4 => {
                 let decision = limiter.limit(item).await?;

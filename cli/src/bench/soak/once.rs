@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::bench::soak::call::{End, impatient, in_transaction};
 use crate::bench::soak::round::{Books, audited};
-use crate::bench::soak::site::{KEEP, Site};
+use crate::bench::soak::setup::{KEEP, SoakSetup};
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Call, Decision, Error};
@@ -16,8 +16,8 @@ const WHAT: &str = "once";
 /// The number of concurrent requests.
 const AT_ONCE: usize = 8;
 
-pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
-    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+pub(super) async fn once(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
+    let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     let requests = (capacity * 1.2) as u64;
     for round in 1_u64.. {
         let key = format!("{WHAT} {round}");
@@ -28,10 +28,10 @@ pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
             while made < requests && tasks.len() < AT_ONCE && !stats.is_stopped() {
                 made += 1;
                 let request = Request {
-                    site: Arc::clone(&site),
+                    setup: Arc::clone(&setup),
                     stats: Arc::clone(&stats),
                     key: key.clone(),
-                    idempotency_key: format!("{} {round} {made}", site.name()),
+                    idempotency_key: format!("{} {round} {made}", setup.name()),
                 };
                 tasks.spawn(request.deliver(dice.another()));
             }
@@ -43,14 +43,14 @@ pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
                 None => break,
             }
         }
-        let items = [site.item(WHAT, &key)];
+        let items = [setup.item(WHAT, &key)];
         let wrong = |spent: &[f64]| books.wrong(spent.first().copied().unwrap_or_default(), capacity);
-        match audited(&site, &items, &[capacity], wrong).await {
+        match audited(&setup, &items, &[capacity], wrong).await {
             Ok(None) => stats.audited(),
             Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
             Err(error) => stats.violated(format!("{key}: the balance could not be read: {error}")),
         }
-        if let Err(error) = site.audit().reset(items).await {
+        if let Err(error) = setup.audit().reset(items).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
         if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
@@ -60,7 +60,7 @@ pub(super) async fn once(site: Arc<Site>, stats: Arc<Stats>, mut dice: Dice) {
 }
 
 struct Request {
-    site: Arc<Site>,
+    setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     key: String,
     idempotency_key: String,
@@ -75,7 +75,7 @@ enum Delivered {
 
 impl Request {
     fn call(&self) -> Call {
-        Call::from(self.site.item(WHAT, &self.key)).idempotency_key(self.idempotency_key.as_str())
+        Call::from(self.setup.item(WHAT, &self.key)).idempotency_key(self.idempotency_key.as_str())
     }
 
     async fn deliver(self, mut dice: Dice) -> Taken {
@@ -98,7 +98,7 @@ impl Request {
         }
         if answers.iter().any(Decision::is_allowed) {
             // The request was admitted, so every later delivery must be admitted, too.
-            if let Ok(again) = request.answer(request.site.any_limiter(&mut dice).limit(request.call()).await) {
+            if let Ok(again) = request.answer(request.setup.any_limiter(&mut dice).limit(request.call()).await) {
                 answers.push(again);
             }
             if began.elapsed() + Duration::from_secs(1) >= KEEP {
@@ -116,19 +116,19 @@ impl Request {
     }
 
     async fn once(self: Arc<Self>, mut dice: Dice) -> Delivered {
-        let (site, stats) = (&*self.site, &*self.stats);
+        let (setup, stats) = (&*self.setup, &*self.stats);
         let answer = match dice.roll(10) {
             0 => {
-                let taken = impatient(stats, dice.roll(10_000), site.any_limiter(&mut dice).limit(self.call())).await;
+                let taken = impatient(stats, dice.roll(10_000), setup.any_limiter(&mut dice).limit(self.call())).await;
                 return if taken == Taken::No { Delivered::Nothing } else { Delivered::Unknown };
             }
-            1 => in_transaction(site, &mut dice, self.call(), End::Commit, "").await,
+            1 => in_transaction(setup, &mut dice, self.call(), End::Commit, "").await,
             2 => {
                 // The request may have been admitted by another delivery. This one takes nothing in either case.
-                let _ = self.answer(in_transaction(site, &mut dice, self.call(), End::Rollback, "").await);
+                let _ = self.answer(in_transaction(setup, &mut dice, self.call(), End::Rollback, "").await);
                 return Delivered::Nothing;
             }
-            _ => site.any_limiter(&mut dice).limit(self.call()).await,
+            _ => setup.any_limiter(&mut dice).limit(self.call()).await,
         };
         match self.answer(answer) {
             Ok(decision) => Delivered::Answered(decision),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::bench::soak::bound::{Admitted, Recent, most, sure_window};
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::Stats;
 use crate::bench::work::Dice;
 use pg_limiter::Kind;
@@ -25,16 +25,16 @@ struct Admissions {
     recent: Recent,
 }
 
-pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
-    let Some(limit) = site.of(what).copied() else { return };
-    let began = match database_time(site.audit_pool()).await {
+pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
+    let Some(limit) = setup.of(what).copied() else { return };
+    let began = match database_time(setup.audit_pool()).await {
         Ok(began) => began,
         Err(error) => return stats.violated(format!("{what}: the clock could not be read: {error}")),
     };
     let admissions = Arc::new(Mutex::new(Admissions::default()));
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
-        tasks.spawn(ask(Arc::clone(&site), Arc::clone(&stats), what, dice.another(), Arc::clone(&admissions)));
+        tasks.spawn(ask(Arc::clone(&setup), Arc::clone(&stats), what, dice.another(), Arc::clone(&admissions)));
     }
     let is_sliding = limit.kind() == Kind::SlidingWindow;
     loop {
@@ -53,7 +53,7 @@ pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static st
             (admissions.tokens, within)
         };
         // The clock is read after the count, so the time is at least as long as the count's.
-        match database_time(site.audit_pool()).await {
+        match database_time(setup.audit_pool()).await {
             Ok(now) => {
                 let bound = most(&limit, now - began);
                 if tokens > bound + 1e-6 * bound.max(1.0) {
@@ -80,7 +80,7 @@ pub(super) async fn refill(site: Arc<Site>, stats: Arc<Stats>, what: &'static st
 }
 
 async fn ask(
-    site: Arc<Site>,
+    setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     what: &'static str,
     mut dice: Dice,
@@ -89,13 +89,13 @@ async fn ask(
     while !stats.is_stopped() {
         let count = f64::from(1 + dice.roll(2) as u32);
         let asked = Instant::now();
-        let answer = site.any_limiter(&mut dice).limit(site.item(what, KEY).count(count)).await;
+        let answer = setup.any_limiter(&mut dice).limit(setup.item(what, KEY).count(count)).await;
         let answered = Instant::now();
         stats.taken(&answer);
         if answer.as_ref().is_ok_and(pg_limiter::Decision::is_allowed) {
             let mut admissions = admissions.lock().unwrap_or_else(PoisonError::into_inner);
             admissions.tokens += count;
-            if what == crate::bench::soak::site::SLIDING {
+            if what == crate::bench::soak::setup::SLIDING {
                 admissions.recent.add(Admitted { asked, answered, count });
             }
         } else if !stats.pause(AFTER_DENIAL).await {

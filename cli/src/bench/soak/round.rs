@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::bench::soak::call::take;
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::{Call, Error, Item};
@@ -64,7 +64,7 @@ impl Books {
 }
 
 pub(super) async fn rounds(
-    site: Arc<Site>,
+    setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     place: usize,
     account: Account,
@@ -72,20 +72,20 @@ pub(super) async fn rounds(
     faults: bool,
     mut dice: Dice,
 ) {
-    let limits: Vec<_> = account.limits.iter().filter_map(|what| site.of(what).copied()).collect();
+    let limits: Vec<_> = account.limits.iter().filter_map(|what| setup.of(what).copied()).collect();
     let most: Vec<f64> = limits.iter().map(|limit| limit.largest_count(account.reserves).min(1e9)).collect();
     let least = most.iter().copied().fold(f64::INFINITY, f64::min);
     for round in 1_u64.. {
         let key = format!("{} {round}", account.name);
         let items = |count: u32| -> Vec<Item> {
-            account.limits.iter().map(|what| site.item(what, &key).count(count)).collect()
+            account.limits.iter().map(|what| setup.item(what, &key).count(count)).collect()
         };
-        site.is_hot(place, items(1).into());
+        setup.is_hot(place, items(1).into());
         let tally = Arc::new(Tally::default());
         tally.to_ask.store((least * 1.3) as i64, Ordering::Relaxed);
         let mut tasks = JoinSet::new();
         for _ in 0..callers {
-            let (site, stats, tally) = (Arc::clone(&site), Arc::clone(&stats), Arc::clone(&tally));
+            let (setup, stats, tally) = (Arc::clone(&setup), Arc::clone(&stats), Arc::clone(&tally));
             let (mut dice, items) = (dice.another(), items(1));
             tasks.spawn(async move {
                 while !stats.is_stopped() {
@@ -95,7 +95,7 @@ pub(super) async fn rounds(
                     }
                     let call = Call::from(items.iter().map(|item| item.clone().count(count)).collect::<Vec<_>>());
                     let call = if account.reserves { call.reserve() } else { call };
-                    match take(&site, &stats, &mut dice, call, faults).await {
+                    match take(&setup, &stats, &mut dice, call, faults).await {
                         Taken::Yes => drop(tally.admitted.fetch_add(count.into(), Ordering::Relaxed)),
                         Taken::Perhaps => drop(tally.perhaps.fetch_add(count.into(), Ordering::Relaxed)),
                         Taken::No => {}
@@ -113,12 +113,12 @@ pub(super) async fn rounds(
             perhaps: tally.perhaps.load(Ordering::Relaxed) as f64,
         };
         let capacities: Vec<f64> = limits.iter().map(pg_limiter::Limit::capacity).collect();
-        match audited(&site, &items(1), &capacities, |spent| wrong(books, spent, &most)).await {
+        match audited(&setup, &items(1), &capacities, |spent| wrong(books, spent, &most)).await {
             Ok(None) => stats.audited(),
             Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
             Err(error) => stats.violated(format!("{key}: the balance could not be read: {error}")),
         }
-        if let Err(error) = site.audit().reset(items(1)).await {
+        if let Err(error) = setup.audit().reset(items(1)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
         // The pause ensures some time between two rounds, even on a busy machine.
@@ -140,14 +140,14 @@ fn wrong(books: Books, spent: &[f64], most: &[f64]) -> Option<String> {
 
 /// Reads the balances until they match, and returns the mismatch if they still do not after `LOOKS` attempts.
 pub(super) async fn audited(
-    site: &Site,
+    setup: &SoakSetup,
     items: &[Item],
     capacities: &[f64],
     wrong: impl Fn(&[f64]) -> Option<String>,
 ) -> Result<Option<String>, Error> {
     let mut found = None;
     for _ in 0..LOOKS {
-        let balances = site.audit().peek(items).await?;
+        let balances = setup.audit().peek(items).await?;
         let spent: Vec<f64> = capacities.iter().zip(balances.iter()).map(|(capacity, left)| capacity - left).collect();
         found = wrong(&spent);
         if found.is_none() {

@@ -15,7 +15,7 @@ use crate::bench::soak::once::once;
 use crate::bench::soak::refill::refill;
 use crate::bench::soak::report::{Last, Setting, Summary};
 use crate::bench::soak::round::rounds;
-use crate::bench::soak::site::{SLIDING, Site, TOKENS, WINDOW};
+use crate::bench::soak::setup::{SLIDING, SoakSetup, TOKENS, WINDOW};
 use crate::bench::soak::stats::Stats;
 use crate::bench::soak::text;
 use crate::bench::soak::units::units;
@@ -35,9 +35,9 @@ const FOUND: u8 = 1;
 
 pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Database) -> Result<ExitCode, CliError> {
     let running = database.start_durable().await?;
-    let site = Arc::new(Site::open(&running, args).await?);
+    let setup = Arc::new(SoakSetup::open(&running, args).await?);
     let setting = Setting {
-        postgresql: version(site.audit_pool()).await.unwrap_or_default(),
+        postgresql: version(setup.audit_pool()).await.unwrap_or_default(),
         private: running.private_source().is_some(),
         schema: running.schema().name().to_owned(),
         soak_seconds: time.as_secs_f64(),
@@ -46,11 +46,11 @@ pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Da
         durability: args.durability,
         faults: !args.no_faults,
     };
-    let soaked = soak(&site, setting, time, args.json).await;
+    let soaked = soak(&setup, setting, time, args.json).await;
     // Everything is removed in any case. If both steps fail, the first error is returned.
     let cleared = tokio::select! {
-        cleared = site.clear() => cleared,
-        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", site.left_behind()))),
+        cleared = setup.clear() => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&soaked, &cleared) {
         output::note(error);
@@ -66,13 +66,13 @@ pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Da
     Ok(ExitCode::SUCCESS)
 }
 
-async fn soak(site: &Arc<Site>, setting: Setting, time: Duration, json: bool) -> Result<Summary, CliError> {
+async fn soak(setup: &Arc<SoakSetup>, setting: Setting, time: Duration, json: bool) -> Result<Summary, CliError> {
     if !json {
         output::lines(text::heading(&setting))?;
     }
     let stats = Arc::new(Stats::default());
-    let mut watch = Watch::new(Arc::clone(site), Arc::clone(&stats), json);
-    let mut tasks = start(site, &stats, &setting);
+    let mut watch = Watch::new(Arc::clone(setup), Arc::clone(&stats), json);
+    let mut tasks = start(setup, &stats, &setting);
     let interrupted = tokio::select! {
         // The tasks run until `stats.stop()`.
         watched = watch.until(time) => { watched?; false }
@@ -121,36 +121,36 @@ async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {
 }
 
 /// Starts the tasks. The callers are divided among all kinds of work.
-fn start(site: &Arc<Site>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
+fn start(setup: &Arc<SoakSetup>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
     let mut dice = Dice::new(RandomState::new().hash_one(setting.callers));
-    let accounts = Site::accounts();
+    let accounts = SoakSetup::accounts();
     let shares = accounts.len() as u32 + 6;
     let callers = (setting.callers / shares).max(2);
-    let (both, faults) = (|| (Arc::clone(site), Arc::clone(stats)), setting.faults);
+    let (both, faults) = (|| (Arc::clone(setup), Arc::clone(stats)), setting.faults);
     let mut tasks = JoinSet::new();
     for (place, account) in accounts.into_iter().enumerate() {
-        let (site, stats) = both();
-        tasks.spawn(rounds(site, stats, place, account, callers, faults, dice.another()));
+        let (setup, stats) = both();
+        tasks.spawn(rounds(setup, stats, place, account, callers, faults, dice.another()));
     }
     for what in [TOKENS, WINDOW, SLIDING] {
-        let (site, stats) = both();
-        tasks.spawn(refill(site, stats, what, callers, dice.another()));
+        let (setup, stats) = both();
+        tasks.spawn(refill(setup, stats, what, callers, dice.another()));
     }
     for caller in 0..callers {
-        let (site, stats) = both();
-        tasks.spawn(brief(site, stats, caller, dice.another()));
-        let (site, stats) = both();
-        tasks.spawn(model(site, stats, caller, dice.another()));
+        let (setup, stats) = both();
+        tasks.spawn(brief(setup, stats, caller, dice.another()));
+        let (setup, stats) = both();
+        tasks.spawn(model(setup, stats, caller, dice.another()));
     }
-    let (site, stats) = both();
-    tasks.spawn(once(Arc::clone(&site), Arc::clone(&stats), dice.another()));
-    tasks.spawn(units(Arc::clone(&site), Arc::clone(&stats), callers, dice.another()));
-    tasks.spawn(prune(Arc::clone(&site), Arc::clone(&stats), dice.another()));
+    let (setup, stats) = both();
+    tasks.spawn(once(Arc::clone(&setup), Arc::clone(&stats), dice.another()));
+    tasks.spawn(units(Arc::clone(&setup), Arc::clone(&stats), callers, dice.another()));
+    tasks.spawn(prune(Arc::clone(&setup), Arc::clone(&stats), dice.another()));
     if faults {
         for signal in [Signal::Terminate, Signal::Cancel] {
-            tasks.spawn(signals(Arc::clone(&site), Arc::clone(&stats), signal, dice.another()));
+            tasks.spawn(signals(Arc::clone(&setup), Arc::clone(&stats), signal, dice.another()));
         }
-        tasks.spawn(hold(site, stats, dice.another()));
+        tasks.spawn(hold(setup, stats, dice.another()));
     }
     tasks
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::bench::soak::call::WorkError;
 use crate::bench::soak::round::audited;
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
 use pg_limiter::Error;
@@ -17,15 +17,15 @@ const WHAT: &str = "units";
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut dice: Dice) {
-    let Some(table) = site.table().map(str::to_owned) else { return };
-    let capacity = site.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
+pub(super) async fn units(setup: Arc<SoakSetup>, stats: Arc<Stats>, callers: u32, mut dice: Dice) {
+    let Some(table) = setup.table().map(str::to_owned) else { return };
+    let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     let each = (capacity * 1.4 / f64::from(callers)).ceil() as u32;
     for round in 1_i64.. {
         let key = format!("{WHAT} {round}");
         let mut tasks = JoinSet::new();
         for _ in 0..callers {
-            let (site, stats, mut dice) = (Arc::clone(&site), Arc::clone(&stats), dice.another());
+            let (setup, stats, mut dice) = (Arc::clone(&setup), Arc::clone(&stats), dice.another());
             let (key, table) = (key.clone(), table.clone());
             tasks.spawn(async move {
                 let (mut known, mut perhaps) = (0_u32, 0_u32);
@@ -33,7 +33,7 @@ pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut 
                     if stats.is_stopped() {
                         break;
                     }
-                    match unit(&site, &stats, &mut dice, &key, round, &table).await {
+                    match unit(&setup, &stats, &mut dice, &key, round, &table).await {
                         Taken::Yes => known += 1,
                         Taken::Perhaps => perhaps += 1,
                         Taken::No => {}
@@ -52,17 +52,17 @@ pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut 
                 Err(error) => stats.violated(format!("{key}: a caller panicked: {error}")),
             }
         }
-        match compare(&site, &key, round, &table, capacity, known, perhaps).await {
+        match compare(&setup, &key, round, &table, capacity, known, perhaps).await {
             Ok(None) => stats.audited(),
             Ok(Some(wrong)) => stats.violated(format!("{key}: {wrong}")),
             Err(error) => stats.violated(format!("{key}: the rows or the balance could not be read: {error}")),
         }
         let delete = AssertSqlSafe(format!("DELETE FROM {table} WHERE round = $1"));
-        let deleted = sqlx::query(delete).bind(round).execute(site.audit_pool()).await;
+        let deleted = sqlx::query(delete).bind(round).execute(setup.audit_pool()).await;
         if let Err(error) = deleted {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
-        if let Err(error) = site.audit().reset(site.item(WHAT, &key)).await {
+        if let Err(error) = setup.audit().reset(setup.item(WHAT, &key)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
         if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
@@ -71,10 +71,10 @@ pub(super) async fn units(site: Arc<Site>, stats: Arc<Stats>, callers: u32, mut 
     }
 }
 
-async fn unit(site: &Site, stats: &Stats, dice: &mut Dice, key: &str, round: i64, table: &str) -> Taken {
-    let limiter = site.any_limiter(dice);
+async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, key: &str, round: i64, table: &str) -> Taken {
+    let limiter = setup.any_limiter(dice);
     let within = limiter.clone();
-    let item = site.item(WHAT, key);
+    let item = setup.item(WHAT, key);
     let gives_up = dice.roll(8) == 0;
     let first = dice.roll(2) == 0;
     let insert = format!("INSERT INTO {table} (round) VALUES ($1)");
@@ -116,7 +116,7 @@ async fn rows(pool: &PgPool, table: &str, round: i64) -> Result<f64, sqlx::Error
 
 /// Reads the rows and the balance until they match, and returns the mismatch if they still do not after `LOOKS` attempts.
 async fn compare(
-    site: &Site,
+    setup: &SoakSetup,
     key: &str,
     round: i64,
     table: &str,
@@ -127,8 +127,8 @@ async fn compare(
     let of_table = |error| Error::of_sql(error, "");
     let mut wrong = None;
     for _ in 0..LOOKS {
-        let before = rows(site.audit_pool(), table, round).await.map_err(of_table)?;
-        wrong = audited(site, &[site.item(WHAT, key)], &[capacity], |spent| {
+        let before = rows(setup.audit_pool(), table, round).await.map_err(of_table)?;
+        wrong = audited(setup, &[setup.item(WHAT, key)], &[capacity], |spent| {
             let spent = spent.first().copied().unwrap_or_default();
             let books = crate::bench::soak::round::Books { admitted: known.into(), perhaps: perhaps.into() };
             books.wrong(spent, capacity)
@@ -137,7 +137,7 @@ async fn compare(
         if wrong.is_some() {
             return Ok(wrong);
         }
-        let left = site.audit().peek(site.item(WHAT, key)).await?.remaining();
+        let left = setup.audit().peek(setup.item(WHAT, key)).await?.remaining();
         let spent = capacity - left;
         if (before - spent).abs() <= 0.01 {
             return Ok(None);

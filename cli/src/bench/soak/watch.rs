@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use crate::bench::report::rounded;
 use crate::bench::soak::flat::{is_flat, quarters};
 use crate::bench::soak::report::{Growth, Line, Violation};
-use crate::bench::soak::site::Site;
+use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::Stats;
 use crate::bench::soak::text;
 use crate::error::CliError;
@@ -21,7 +21,7 @@ const TO_LOOK: Duration = Duration::from_secs(5);
 
 /// The samples so far.
 pub(super) struct Watch {
-    site: Arc<Site>,
+    setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     json: bool,
     began: Instant,
@@ -32,10 +32,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(site: Arc<Site>, stats: Arc<Stats>, json: bool) -> Self {
+    pub(super) fn new(setup: Arc<SoakSetup>, stats: Arc<Stats>, json: bool) -> Self {
         let began = Instant::now();
         let (rss, table, answers) = Default::default();
-        Self { site, stats, json, began, before: (began, 0), rss, table, answers }
+        Self { setup, stats, json, began, before: (began, 0), rss, table, answers }
     }
 
     /// Takes samples until the time is up.
@@ -76,8 +76,8 @@ impl Watch {
     }
 
     async fn line(&mut self) -> Line {
-        let pool = self.site.audit_pool();
-        let schema = self.site.schema();
+        let pool = self.setup.audit_pool();
+        let schema = self.setup.schema();
         let (table_bytes, answers_bytes, rows) = tokio::join!(
             ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limits')", quoted(schema)), None),
             ask(
@@ -85,7 +85,7 @@ impl Watch {
                 format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limit_answers')", quoted(schema)),
                 None
             ),
-            rows(pool, schema, self.site.name())
+            rows(pool, schema, self.setup.name())
         );
         let counts = self.stats.count();
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl Watch {
             elapsed_s: rounded(now.duration_since(self.began).as_secs_f64()),
             decisions: counts.decisions,
             decisions_per_second: rounded((counts.decisions - decisions) as f64 / seconds),
-            retries: self.site.retries(),
+            retries: self.setup.retries(),
             faults: counts.faults,
             cancelled: counts.cancelled,
             errors: counts.errors,

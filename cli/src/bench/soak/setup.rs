@@ -24,7 +24,7 @@ const POOL: u32 = 12;
 const TO_AUDIT: Duration = Duration::from_secs(30);
 
 /// The limits, idempotency keys and table of this soak, and its connections. A random name keeps them apart from all others.
-pub(super) struct Site {
+pub(super) struct SoakSetup {
     name: String,
     limits: Limits,
     /// Four limiters, as if of four processes: each kind of connection, at each isolation level.
@@ -52,7 +52,7 @@ const LIMITS: [&str; 15] = [
     WINDOW, SLIDING, "brief",
 ];
 
-impl Site {
+impl SoakSetup {
     /// Prepares the soak. This writes nothing but an empty table, and verifies that rows can be removed again.
     pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
         let ready = running.ready_pool(1).await?;
@@ -91,11 +91,11 @@ impl Site {
         let audit = Limiter::with_config(pool(&format!("{name} audit")), limits.clone(), config);
         let schema = running.schema().quoted();
         let options = running.options().clone();
-        let mut site =
+        let mut setup =
             Self { name, limits, limiters, quiet, pools, audit, table: None, schema, hot: Mutex::default(), options };
-        site.forget().await?;
-        site.create().await;
-        Ok(site)
+        setup.forget().await?;
+        setup.create().await;
+        Ok(setup)
     }
 
     async fn create(&mut self) {

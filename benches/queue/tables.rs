@@ -33,7 +33,7 @@ CREATE TABLE bare_jobs (
 );
 CREATE INDEX ON bare_jobs (queue, run_at, id) WHERE state = 'waiting'";
 
-pub(crate) struct Site {
+pub(crate) struct QueueTables {
     pub(crate) server: Server,
     pub(crate) pool: PgPool,
     pub(crate) queue: Queue,
@@ -41,7 +41,7 @@ pub(crate) struct Site {
     pub(crate) padding: String,
 }
 
-impl Site {
+impl QueueTables {
     pub(crate) async fn set() -> Result<Self, Failure> {
         let mut config = ServerConfig::default();
         config.settings.push(("max_connections".to_owned(), "200".to_owned()));
@@ -59,9 +59,9 @@ impl Site {
             .define(FREE, Limit::token_bucket(1e9, second))?
             .define(PACED, Limit::token_bucket(10, second).capacity(1))?;
         let queue = Queue::new(&Limiter::new(pool.clone(), limits), "bench")?;
-        let mut site = Self { server, pool, queue, padding: String::new() };
-        site.padding = site.missing_in_a_bare_row().await?;
-        Ok(site)
+        let mut tables = Self { server, pool, queue, padding: String::new() };
+        tables.padding = tables.missing_in_a_bare_row().await?;
+        Ok(tables)
     }
 
     async fn missing_in_a_bare_row(&self) -> Result<String, Failure> {

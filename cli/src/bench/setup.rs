@@ -14,7 +14,7 @@ const OVERTIME: Duration = Duration::from_secs(15);
 const TO_CLEAR: Duration = Duration::from_secs(10);
 
 /// The limits that are measured. Their names are random, so their rows belong to this run only.
-pub(super) struct Site {
+pub(super) struct BenchSetup {
     pool: PgPool,
     /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
@@ -27,7 +27,7 @@ pub(super) struct Site {
     clearing: Limiter,
 }
 
-impl Site {
+impl BenchSetup {
     /// Prepares the limiters. This writes nothing, but verifies that rows can be removed again.
     pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
         let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
@@ -55,9 +55,9 @@ impl Site {
         config.isolation = Isolation::ReadCommitted;
         config.retry = retry;
         let clearing = limiter(config);
-        let site = Self { open, owing, owed, limiters, clearing, pool };
-        site.forget().await?;
-        Ok(site)
+        let setup = Self { open, owing, owed, limiters, clearing, pool };
+        setup.forget().await?;
+        Ok(setup)
     }
 
     pub(super) const fn pool(&self) -> &PgPool {
