@@ -302,19 +302,26 @@ async fn a_call_whose_commit_is_lost_is_repeated() {
     // The commit hangs until its backend is killed, once before and once after it has taken effect.
     database
         .execute(
-            "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN PERFORM pg_sleep(600); RETURN NULL; END $$;
+            "CREATE TABLE released (at timestamptz);
+             GRANT SELECT ON released TO PUBLIC;
+             CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               IF NOT EXISTS (SELECT FROM public.released) THEN PERFORM pg_sleep(600); END IF;
+               RETURN NULL;
+             END $$;
              CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limits
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
         )
         .await;
     let kill = async {
-        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND query = 'COMMIT' AND wait_event = 'PgSleep'";
-        while sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_none() {
+        let sleeping =
+            "FROM pg_stat_activity WHERE datname = current_database() AND query = 'COMMIT' AND wait_event = 'PgSleep'";
+        let found = || sqlx::AssertSqlSafe(format!("SELECT pid {sleeping}"));
+        while sqlx::query(found()).fetch_optional(&database.pool).await.expect("a look").is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        database.execute("DROP TRIGGER hold ON rate_limits").await;
+        // Before the kill: the limiter repeats the call at once.
+        database.execute("INSERT INTO released VALUES (now())").await;
+        database.execute(&format!("SELECT pg_terminate_backend(pid) {sleeping}")).await;
     };
     let (said, ()) = tokio::join!(limiter.limit(call("1")), kill);
     assert!(said.expect("a decision").is_allowed());
