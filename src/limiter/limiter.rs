@@ -47,8 +47,8 @@ use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transact
 /// # Errors
 /// All methods can return:
 /// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
-/// - [`Error::RetriesExhausted`], [`Error::Unavailable`], [`Error::SchemaMissing`], [`Error::Database`],
-///   [`Error::Overloaded`] or [`Error::Closed`]: nothing was decided.
+/// - [`Error::RetriesExhausted`], [`Error::Unavailable`], [`Error::SchemaMissing`], [`Error::SchemaTooNew`],
+///   [`Error::Pooler`], [`Error::Database`], [`Error::Overloaded`] or [`Error::Closed`]: nothing was decided.
 /// - [`Error::OutcomeUnknown`]: the call may have been decided.
 ///
 /// Every error is returned by the deadline of the [`RetryPolicy`](crate::RetryPolicy). A call that fails because of its

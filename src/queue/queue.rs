@@ -31,8 +31,8 @@ const PRUNED_AT_ONCE: i32 = 1000;
 /// # Errors
 /// All methods can return:
 /// - [`Error::Invalid`] and [`Error::InvalidJob`] if an argument is invalid, in most cases before anything is sent;
-/// - [`Error::SchemaMissing`], [`Error::Unavailable`], [`Error::RetriesExhausted`], [`Error::Database`] and
-///   [`Error::Closed`] if nothing was changed;
+/// - [`Error::SchemaMissing`], [`Error::SchemaTooNew`], [`Error::Pooler`], [`Error::Unavailable`],
+///   [`Error::RetriesExhausted`], [`Error::Database`] and [`Error::Closed`] if nothing was changed;
 /// - [`Error::OutcomeUnknown`] if the change may have been committed. It is then safe to enqueue a job again if it has a
 ///   [unique id](Job::unique_id).
 ///

@@ -169,7 +169,8 @@ impl TransactionLimiter {
 /// All methods can return:
 /// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
 /// - [`Error::Conflict`]: the whole transaction is worth running again. Nothing is retried here.
-/// - [`Error::SchemaMissing`], [`Error::Unavailable`] or [`Error::Database`]: the statement failed.
+/// - [`Error::SchemaMissing`], [`Error::SchemaTooNew`], [`Error::Pooler`], [`Error::Unavailable`] or
+///   [`Error::Database`]: the statement failed.
 ///
 /// After any of these except `Invalid`, PostgreSQL ignores the rest of the transaction and answers its COMMIT with a
 /// ROLLBACK *without an error*. So return the error; do not discard it.
