@@ -1,5 +1,5 @@
 -- rate_limit_bucket_rows(text, text, integer, boolean, boolean)
--- SHA-256: ae68e2a845e715974da586096a3ffb524a9dea52ab148264c0fca99077fcc187
+-- SHA-256: f7d4ad88ca67ade5e4db45eca56e149ddaf6e1e4b8c38ed603eb6904f55061b9
 
 -- Returns the rows of a bucket, that of shard 0 first. The rows store how many there are; at least `shards` rows are looked
 -- up. With `locks`, each row is locked, in this order. Only a transaction that has locked the row of shard 0 adds or removes
@@ -43,6 +43,16 @@ BEGIN
       END IF;
     END IF;
     IF bucket.ts IS NOT NULL THEN
+      -- The bucket was deleted and created again since the row of shard 0 was looked for. The transaction that holds that row may
+      -- wait for this one.
+      IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0)
+      THEN
+        RAISE EXCEPTION 'could not serialize access to a bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
       found_rows := found_rows || bucket;
       last_shard := greatest(last_shard, bucket.shards - 1);
     END IF;

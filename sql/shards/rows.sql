@@ -40,6 +40,16 @@ BEGIN
       END IF;
     END IF;
     IF bucket.ts IS NOT NULL THEN
+      -- The bucket was deleted and created again since the row of shard 0 was looked for. The transaction that holds that row may
+      -- wait for this one.
+      IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
+        SELECT
+        FROM public.rate_limits AS r
+        WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0)
+      THEN
+        RAISE EXCEPTION 'could not serialize access to a bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
       found_rows := found_rows || bucket;
       last_shard := greatest(last_shard, bucket.shards - 1);
     END IF;
