@@ -10,7 +10,7 @@ pub(super) fn advice(error: &Error, has_tls: bool) -> Option<&'static str> {
     if !has_tls {
         return requires_tls(error).then_some(
             "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
-             cargo install pg-limiter --features cli,rustls",
+             cargo install pg-limiter-cli --features rustls",
         );
     }
     let text = error.to_string();
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn a_tool_without_tls_names_the_feature() {
         let refused = || Error::Tls("TLS upgrade required by connect options".into());
-        assert!(advice(&refused(), false).is_some_and(|advice| advice.contains("--features cli,rustls")));
+        assert!(advice(&refused(), false).is_some_and(|advice| advice.contains("--features rustls")));
         assert_eq!(advice(&refused(), true), None);
         assert_eq!(advice(&Error::PoolTimedOut, false), None);
     }

@@ -53,7 +53,7 @@ impl Site {
         Limiter::with_config(self.pool(8).await, limits(), config)
     }
 
-    /// What the session behind the pooler keeps for the next client. Requires a pooler with one connection.
+    /// The state that the session behind the pooler keeps for the next client. Requires a pooler with one connection.
     async fn left_behind(&self) -> Vec<(String, String)> {
         let sql = "SELECT 'statement', name || ': ' || statement FROM pg_prepared_statements \
                    UNION ALL SELECT 'channel', pg_listening_channels() \

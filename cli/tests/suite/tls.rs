@@ -60,7 +60,7 @@ async fn a_wrong_certificate_is_rejected() {
     }
 }
 
-/// Run this test with `cargo test --features cli --test suite tool_tls`.
+/// Run this test with `cargo test -p pg-limiter-cli --test suite tls`.
 #[cfg(not(feature = "rustls"))]
 #[tokio::test(flavor = "multi_thread")]
 async fn without_tls_the_tool_names_the_feature() {
@@ -69,7 +69,7 @@ async fn without_tls_the_tool_names_the_feature() {
         let url = server.url("localhost", options);
         for command in ["migrate", "doctor"] {
             run(Some(&url), &[command], "")
-                .refuses(3, &["cannot connect", "cargo install pg-limiter --features cli,rustls"]);
+                .refuses(3, &["cannot connect", "cargo install pg-limiter-cli --features rustls"]);
         }
     }
 }
