@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use pg_limiter::{Error, InvalidLimit, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Error, InvalidLimit, Item, Limit, Limiter, LimiterConfig, Limits};
 use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -78,7 +78,8 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     // Here all sign-ups are concurrent, and the limit is nearly used up: each call has to read all of its shards, and the
     // calls conflict. The retry policy allows enough attempts that no sign-up fails for this reason.
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    config.retry.max_attempts = 10_000;
+    config.retry.deadline = Duration::from_secs(60);
     let limiter = Limiter::with_config(pool.clone(), limits, config);
 
     let of_the_bot = (0..30).map(|nth| (format!("bot-{nth}@example.com"), "198.51.100.7".to_owned())).collect();

@@ -121,7 +121,7 @@ BEGIN
       jsonb_build_object(
         'name', names[p.bucket],
         'key', keys[p.bucket],
-        'refused', coalesce(decided.item_refused[p.bucket], false),
+        'denied', coalesce(decided.item_refused[p.bucket], false),
         'value', decided.item_values[p.bucket])
       ORDER BY p.nth)
     FROM unnest(places) WITH ORDINALITY AS p (bucket, nth)

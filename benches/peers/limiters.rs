@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pg_limiter::{DenialMemory, Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{DenialMemory, Isolation, Limit, Limiter, LimiterConfig, Limits};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::Failure;
@@ -66,7 +66,8 @@ pub(crate) async fn connect(
     let pool = PgPoolOptions::new().max_connections(32).connect(url).await?;
     let mut config = LimiterConfig::default();
     // A slow call shows in the figures, and must not end the run.
-    config.retry = RetryPolicy { max_attempts: u32::MAX, deadline: Duration::from_secs(60), ..config.retry };
+    config.retry.max_attempts = u32::MAX;
+    config.retry.deadline = Duration::from_secs(60);
     config.isolation = isolation;
     config.remember_denials = remember_denials;
     Ok(Limiter::with_config(pool, limits()?, config))

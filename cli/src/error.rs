@@ -74,6 +74,6 @@ impl From<ServerError> for CliError {
 
 impl From<sqlx::Error> for CliError {
     fn from(error: sqlx::Error) -> Self {
-        Self::from(Error::of_sql(error, "public"))
+        Self::from(Error::from_sql(error, "public"))
     }
 }

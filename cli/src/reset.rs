@@ -66,7 +66,7 @@ async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) ->
     match result {
         Ok(rows) => Ok(rows.unsigned_abs()),
         Err(ResetError::Limit(error)) => Err(error),
-        Err(ResetError::Database(error)) => Err(Error::of_sql(error, schema.name())),
+        Err(ResetError::Database(error)) => Err(Error::from_sql(error, schema.name())),
     }
 }
 

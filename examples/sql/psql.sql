@@ -44,7 +44,7 @@ FROM rate_limit_all('[
   {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
   {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}
 ]');
-SELECT ok, retry_after <= '1 hour' AS within_1_h, denied_by, l ->> 'name' AS name, l ->> 'refused' AS refused
+SELECT ok, retry_after <= '1 hour' AS within_1_h, denied_by, l ->> 'name' AS name, l ->> 'denied' AS denied
 FROM rate_limit_all('[
   {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
   {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}

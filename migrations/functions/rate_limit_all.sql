@@ -5,7 +5,7 @@
 -- rate and period, and optionally capacity, count, max_reserved, start, resolution and shards. `reserve` applies to all of
 -- them. A denial writes nothing. `denied_by` names the limits that denied the call; it is empty if the call was allowed.
 -- `retry_after` is the time until all of them would allow the call, or the wait of a reservation. `limits` has one object for
--- each element, in the order given: name, key, refused, and as `value` the balance that is left.
+-- each element, in the order given: name, key, denied, and as `value` the balance that is left.
 --   SELECT ok, retry_after, denied_by, limits FROM rate_limit_all('[
 --     {"name": "per_user", "key": "u1", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
 --     {"name": "per_org", "key": "o7", "kind": "sliding_window", "rate": 1000, "period": "1 hour", "count": 2}]');

@@ -1,5 +1,5 @@
 -- rate_limit_enqueue(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: 374533ddcba11227008baf06a35e73cbb369ab6cc85c2bf69c6bd315bd253295
+-- SHA-256: 876eccfc4a91f5866424192987821040af348c8c75d00c46874bd42fb0b18e1d
 
 -- Takes the reservations of jobs and writes the jobs, both or neither, in the caller's transaction.
 --
@@ -11,7 +11,7 @@
 --   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
---   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); refused (by the limits in
+--   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); denied (by the limits in
 --                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
 --                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_aheads, only with
 --                    only_estimate: how many jobs of the group wait already.
@@ -54,7 +54,7 @@ BEGIN
       item_counts[1], 1, 1, true, limit_max_reserved[1]);
     item_values := ARRAY[taken[3]];
     IF taken[1] = 0 THEN
-      job_outcomes := ARRAY['refused'];
+      job_outcomes := ARRAY['denied'];
       job_waits := ARRAY[taken[2]];
       item_refused := ARRAY[true];
       RETURN;

@@ -1,5 +1,5 @@
 -- rate_limit_enqueue_jobs(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: a847c31f60e905622321549a9485ea2dcf2b2d4ed60efd47c2eec0d67aa097a7
+-- SHA-256: 453d40d5b01c6fd04c526e2cf51010df2a1679c959ac0bb3e8780e93ec072dd6
 
 -- Enqueues any number of jobs, or estimates when they would run: see rate_limit_enqueue.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue_jobs(
@@ -87,7 +87,7 @@ BEGIN
           WHERE j.queue = queue_name AND j.unique_id = u.unique_id
         )
         THEN 'duplicate'
-        ELSE 'refused'
+        ELSE 'denied'
       END AS outcome
     FROM unnest(job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores) WITH ORDINALITY
       AS u (size, outcome, admitted, wait, unique_id, jitter, not_before, nth)

@@ -1,5 +1,5 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: c4c8565f28b337bcd06a1eee513dd24db2023384516d991e8d4405b1067e1e4f
+-- SHA-256: 93c10c8080d04535ec752961583f24b33532f7151ed05ffe9ccad60dd18e2ace
 
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts.
@@ -124,7 +124,7 @@ BEGIN
       jsonb_build_object(
         'name', names[p.bucket],
         'key', keys[p.bucket],
-        'refused', coalesce(decided.item_refused[p.bucket], false),
+        'denied', coalesce(decided.item_refused[p.bucket], false),
         'value', decided.item_values[p.bucket])
       ORDER BY p.nth)
     FROM unnest(places) WITH ORDINALITY AS p (bucket, nth)

@@ -8,7 +8,7 @@
 --   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
---   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); refused (by the limits in
+--   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); denied (by the limits in
 --                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
 --                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_aheads, only with
 --                    only_estimate: how many jobs of the group wait already.
@@ -51,7 +51,7 @@ BEGIN
       item_counts[1], 1, 1, true, limit_max_reserved[1]);
     item_values := ARRAY[taken[3]];
     IF taken[1] = 0 THEN
-      job_outcomes := ARRAY['refused'];
+      job_outcomes := ARRAY['denied'];
       job_waits := ARRAY[taken[2]];
       item_refused := ARRAY[true];
       RETURN;

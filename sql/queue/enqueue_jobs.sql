@@ -84,7 +84,7 @@ BEGIN
           WHERE j.queue = queue_name AND j.unique_id = u.unique_id
         )
         THEN 'duplicate'
-        ELSE 'refused'
+        ELSE 'denied'
       END AS outcome
     FROM unnest(job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores) WITH ORDINALITY
       AS u (size, outcome, admitted, wait, unique_id, jitter, not_before, nth)

@@ -43,7 +43,7 @@ pub struct LimitState {
     /// [shards](crate::Limit::recommended_shards), it is an estimate from the rows that were read, unless this limit denied.
     pub remaining: f64,
     /// Whether this limit denied the call.
-    pub refused: bool,
+    pub denied: bool,
 }
 
 /// The decision on a call: allowed, reserved or denied.
@@ -111,8 +111,7 @@ impl Decision {
 
     /// Returns the names of the limits that denied the call, each once, in alphabetical order.
     pub fn denied_by(&self) -> Vec<&str> {
-        let mut names: Vec<&str> =
-            self.limits.iter().filter(|state| state.refused).map(|state| &*state.limit).collect();
+        let mut names: Vec<&str> = self.limits.iter().filter(|state| state.denied).map(|state| &*state.limit).collect();
         names.sort_unstable();
         names.dedup();
         names

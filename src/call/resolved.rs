@@ -144,10 +144,10 @@ impl ResolvedItem {
         if reserve && !self.limit.kind().can_reserve() {
             return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
         }
-        let most = self.limit.largest_count(reserve);
+        let max = if reserve { self.limit.largest_reservation() } else { self.limit.largest_count() };
         // The same tolerance as in the decision: sums of fractions are not exact.
-        if self.count > most + 1e-9 + 1e-14 * most {
-            return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, most });
+        if self.count > max + 1e-9 + 1e-14 * max {
+            return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, max });
         }
         Ok(())
     }

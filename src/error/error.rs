@@ -183,7 +183,7 @@ impl Error {
     /// Returns a stable name, as in traces and metrics: `invalid`, `invalid_limit`, `invalid_job`, `denied`, `unavailable`,
     /// `retries_exhausted`, `outcome_unknown`, `overloaded`, `closed`, `schema_missing`, `schema_too_new`, `conflict`, `database`, `pooler`,
     /// `aborted`.
-    pub const fn kind(&self) -> &'static str {
+    pub const fn code(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid",
             Self::InvalidLimit(_) => "invalid_limit",
@@ -237,7 +237,7 @@ impl Error {
     }
 
     /// Classifies the error of your own statement on the limiter's tables or functions, as the library classifies its own.
-    pub fn of_sql(source: sqlx::Error, schema: &str) -> Self {
+    pub fn from_sql(source: sqlx::Error, schema: &str) -> Self {
         Self::of_statement(source, schema)
     }
 

@@ -50,7 +50,7 @@ pub enum InvalidCall {
     /// The count is above the most that the limit can ever grant at once: its capacity, or its rate for a sliding window. With
     /// `reserve`, the most is the capacity plus `max_reserved`.
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\", which grants at most {most}; lower the count, or raise the capacity"
+        "the count {count} can never be served by the limit \"{limit}\", which grants at most {max}; lower the count, or raise the capacity"
     )]
     CountExceedsCapacity {
         /// The limit's name.
@@ -58,12 +58,12 @@ pub enum InvalidCall {
         /// The requested count: the sum, if the call names the bucket more than once.
         count: f64,
         /// The largest count that the limit can grant.
-        most: f64,
+        max: f64,
     },
     /// The count is above the capacity, and the missing tokens cannot arrive within the time that the call may wait: see
     /// [`Limiter::until_ready`](crate::Limiter::until_ready).
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\" within {max_wait:?}, in which it grants at most {most}; raise max_wait, or lower the count"
+        "the count {count} can never be served by the limit \"{limit}\" within {max_wait:?}, in which it grants at most {max}; raise max_wait, or lower the count"
     )]
     WaitTooShort {
         /// The limit's name.
@@ -71,7 +71,7 @@ pub enum InvalidCall {
         /// The requested count: the sum, if the call names the bucket more than once.
         count: f64,
         /// The largest count that the limit can grant in that time.
-        most: f64,
+        max: f64,
         /// The longest time to wait.
         max_wait: Duration,
     },
@@ -138,11 +138,11 @@ pub enum InvalidCall {
 }
 
 /// Why a text of this length is refused, and what to do. A text that is neither empty nor too long contains a NUL.
-fn refused_text(bytes: usize, most: usize, remedy: &str) -> String {
+fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
     if bytes == 0 {
         "is empty; give it at least one character".to_owned()
-    } else if bytes > most {
-        format!("has {bytes} bytes, and at most {most} are allowed; {remedy}")
+    } else if bytes > max {
+        format!("has {bytes} bytes, and at most {max} are allowed; {remedy}")
     } else {
         "contains a NUL character; remove it".to_owned()
     }
@@ -186,13 +186,13 @@ pub enum InvalidJob {
     },
     /// The payload is too large.
     #[error(
-        "the payload has {bytes} bytes, and at most {most} are allowed; store it elsewhere and enqueue a reference to it, or raise max_payload"
+        "the payload has {bytes} bytes, and at most {max} are allowed; store it elsewhere and enqueue a reference to it, or raise max_payload"
     )]
     PayloadTooLarge {
         /// The length of the payload as JSON.
         bytes: usize,
         /// The bound in the queue's configuration.
-        most: usize,
+        max: usize,
     },
     /// A unique id is empty, longer than 255 bytes, or contains a NUL.
     #[error("the unique id {}", refused_text(*.bytes, 255, "shorten or hash it"))]

@@ -141,9 +141,14 @@ impl Limit {
         self.shards
     }
 
-    /// The largest count that can ever be granted; with `reserve`, by a reservation.
-    pub fn largest_count(&self, reserve: bool) -> f64 {
-        if reserve { self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER) } else { self.capacity() }
+    /// The largest count that a call without a reservation can ever be granted: the capacity.
+    pub fn largest_count(&self) -> f64 {
+        self.capacity()
+    }
+
+    /// The largest count that a reservation can ever be granted: the capacity plus `max_reserved`.
+    pub fn largest_reservation(&self) -> f64 {
+        self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER)
     }
 
     pub(crate) const fn period_micros(&self) -> i64 {

@@ -193,8 +193,8 @@ impl<'l> Waiter<'l> {
         let call = self.within(left);
         let checked = call.items.iter().try_for_each(|item| item.check_possible(call.reserve));
         checked.map_err(|error| match error {
-            InvalidCall::CountExceedsCapacity { limit, count, most } if call.reserve => {
-                InvalidCall::WaitTooShort { limit, count, most, max_wait: left }
+            InvalidCall::CountExceedsCapacity { limit, count, max } if call.reserve => {
+                InvalidCall::WaitTooShort { limit, count, max, max_wait: left }
             }
             other => other,
         })
@@ -214,7 +214,7 @@ impl<'l> Waiter<'l> {
         let (call, answer) = self.limiter.combiner.ask(call).await?;
         let mut decision = answer.decision(&call);
         for (place, state) in call.places.iter().zip(&mut decision.limits) {
-            state.refused |= late.items[*place].check_possible(call.reserve).is_err();
+            state.denied |= late.items[*place].check_possible(call.reserve).is_err();
         }
         let wait = decision.retry_after().or(decision.wait()).unwrap_or_default();
         Ok(denied(decision, wait))
@@ -233,7 +233,7 @@ impl<'l> Waiter<'l> {
         // `retry_after` is the time until the debt is within its bound. The tokens are available once that debt is
         // paid, too.
         let (mut reserved, mut longest, mut in_time) = (None::<Duration>, Duration::ZERO, true);
-        for (place, _) in call.places.iter().zip(&decision.limits).filter(|(_, state)| state.refused) {
+        for (place, _) in call.places.iter().zip(&decision.limits).filter(|(_, state)| state.denied) {
             let (own, limit) = (&self.call.items[*place].limit, &call.items[*place].limit);
             let Some(owed) = limit.max_reserved().filter(|_| call.reserve) else { continue };
             let (least, most) = limit.time_to_arrive(owed);

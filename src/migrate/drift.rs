@@ -19,14 +19,14 @@ const ROWS: &str = "rate_limit_rows(text, text)";
 #[non_exhaustive]
 pub enum Drift {
     /// A migration is not applied. `migrate` applies it.
-    NotApplied {
+    MigrationMissing {
         /// The version.
         version: i32,
         /// The name.
         name: &'static str,
     },
     /// A migration was applied with SQL that differs from this release's.
-    OtherText {
+    MigrationChanged {
         /// The version.
         version: i32,
     },
@@ -46,12 +46,12 @@ pub enum Drift {
         signature: &'static str,
     },
     /// A table, a column or an index is missing.
-    Missing {
+    ObjectMissing {
         /// The type and the name: `column rate_limits.value`.
         object: String,
     },
     /// The definition of a table, column or index differs from the migrations: a type, a default, the persistence (UNLOGGED).
-    Definition {
+    ObjectChanged {
         /// The type and the name: `column rate_limits.value`.
         object: String,
         /// The definition in the migrations.
@@ -60,7 +60,7 @@ pub enum Drift {
         found: String,
     },
     /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly.
-    Grant {
+    ExtraGrant {
         /// The object.
         object: String,
         /// The role, or `PUBLIC`, as an SQL identifier.
@@ -74,10 +74,10 @@ pub enum Drift {
 
 impl Drift {
     /// Returns whether `migrate` repairs this difference.
-    pub const fn is_mended_by_migrate(&self) -> bool {
+    pub const fn is_repaired_by_migrate(&self) -> bool {
         matches!(
             self,
-            Self::NotApplied { .. }
+            Self::MigrationMissing { .. }
                 | Self::FunctionMissing { .. }
                 | Self::FunctionOutdated { .. }
                 | Self::FunctionChanged { .. }
@@ -88,14 +88,16 @@ impl Drift {
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotApplied { version, name } => write!(f, "migration {version} ({name}) is not applied"),
-            Self::OtherText { version } => write!(f, "migration {version} was applied with different SQL"),
+            Self::MigrationMissing { version, name } => write!(f, "migration {version} ({name}) is not applied"),
+            Self::MigrationChanged { version } => write!(f, "migration {version} was applied with different SQL"),
             Self::FunctionMissing { signature } => write!(f, "the function {signature} is missing"),
             Self::FunctionOutdated { signature } => write!(f, "the function {signature} is from another release"),
             Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
-            Self::Missing { object } => write!(f, "the {object} is missing"),
-            Self::Definition { object, expected, found } => write!(f, "the {object} is {found}; expected: {expected}"),
-            Self::Grant { object, grantee: role, privilege } => match role.as_str() {
+            Self::ObjectMissing { object } => write!(f, "the {object} is missing"),
+            Self::ObjectChanged { object, expected, found } => {
+                write!(f, "the {object} is {found}; expected: {expected}")
+            }
+            Self::ExtraGrant { object, grantee: role, privilege } => match role.as_str() {
                 "PUBLIC" => write!(f, "every role has {privilege} on {object}"),
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
             },
@@ -182,10 +184,10 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
             None if is_newer => {}
             None => {
                 is_older = true;
-                found.push(Drift::NotApplied { version, name });
+                found.push(Drift::MigrationMissing { version, name });
             }
             Some(applied) if applied.sha256.as_ref().is_some_and(|hash| *hash != sha256) => {
-                found.push(Drift::OtherText { version });
+                found.push(Drift::MigrationChanged { version });
             }
             Some(_) => {}
         }
@@ -217,14 +219,14 @@ fn tables(installed: &Installed, is_older: bool) -> Vec<Drift> {
         let Some((what, which)) = object.split_once(' ') else { continue };
         match installed.definition(what, which) {
             Some(definition) if definition == expected => {}
-            Some(definition) => found.push(Drift::Definition {
+            Some(definition) => found.push(Drift::ObjectChanged {
                 object: object.to_owned(),
                 expected: expected.to_owned(),
                 found: definition.to_owned(),
             }),
             // A migration that is not applied yet creates it.
             None if is_older => {}
-            None => found.push(Drift::Missing { object: object.to_owned() }),
+            None => found.push(Drift::ObjectMissing { object: object.to_owned() }),
         }
     }
     found
@@ -242,7 +244,7 @@ fn grants(installed: &Installed) -> Vec<Drift> {
             (_, false) => is_read && !is_to_public,
         };
         if !is_usual {
-            found.push(Drift::Grant {
+            found.push(Drift::ExtraGrant {
                 object: object.clone(),
                 grantee: grantee.to_owned(),
                 privilege: privilege.to_owned(),

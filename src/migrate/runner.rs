@@ -96,7 +96,7 @@ impl Migrator {
     /// Sets the engine. By default, it is read from the database. On [`Engine::Yugabyte`], schema changes are not
     /// transactional, so [`run`](Self::run) runs statement by statement. Each statement can be repeated.
     #[must_use]
-    pub const fn on(mut self, engine: Engine) -> Self {
+    pub const fn engine(mut self, engine: Engine) -> Self {
         self.engine = Some(engine);
         self
     }

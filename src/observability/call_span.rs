@@ -170,8 +170,8 @@ impl CallSpan {
                 self.ended(answer.outcome());
             }
             Err(error) => {
-                self.span.record("error", error.kind());
-                count::failed(self.op, error.kind());
+                self.span.record("error", error.code());
+                count::failed(self.op, error.code());
                 self.ended("error");
             }
         }

@@ -21,7 +21,7 @@ use crate::observability::{TARGET, metric};
 /// # Ok(()) }
 /// ```
 pub fn count_shadow_denial(decision: &Decision) {
-    for state in decision.limits().iter().filter(|state| state.refused && decision.is_denied()) {
+    for state in decision.limits().iter().filter(|state| state.denied && decision.is_denied()) {
         #[cfg(feature = "metrics")]
         metrics::counter!(target: TARGET, metric::SHADOW_DENIALS, "limit" => state.limit.clone()).increment(1);
     }
@@ -44,9 +44,9 @@ impl Clock {
 
 /// Counts a decision for each of its limits.
 pub(super) fn decided(decision: &Decision) {
-    for LimitState { limit, refused, .. } in decision.limits() {
+    for LimitState { limit, denied, .. } in decision.limits() {
         let outcome = match decision.is_denied() {
-            true if *refused => "denied",
+            true if *denied => "denied",
             // This limit did not deny, and nothing was taken from it either.
             true => "unused",
             false => decision.outcome().as_str(),
@@ -99,10 +99,10 @@ pub(crate) fn enqueued<'a>(
     outcome: &'static str,
     limits: impl Iterator<Item = (&'a Arc<str>, bool)>,
 ) {
-    for (limit, refused) in limits {
+    for (limit, denied) in limits {
         match outcome {
             "scheduled" => limited(limit, "reserved"),
-            "denied" => limited(limit, if refused { "denied" } else { "unused" }),
+            "denied" => limited(limit, if denied { "denied" } else { "unused" }),
             _ => {}
         }
     }

@@ -42,7 +42,7 @@ pub enum EnqueueOutcome {
 #[must_use = "a job may have been denied: match the outcome(), or call enforce()"]
 pub struct Enqueued {
     outcome: EnqueueOutcome,
-    refused_by: Vec<Arc<str>>,
+    denied_by: Vec<Arc<str>>,
     remaining: f64,
 }
 
@@ -59,12 +59,12 @@ impl Enqueued {
             "past" => EnqueueOutcome::Past,
             _ => EnqueueOutcome::Denied { retry_after: time::wait(answer.wait) },
         };
-        let refused = call.items.iter().zip(&answer.refused).filter(|(_, refused)| **refused);
-        let mut refused_by: Vec<_> = refused.map(|(item, _)| item.name.clone()).collect();
-        refused_by.sort_unstable();
-        refused_by.dedup();
+        let denied = call.items.iter().zip(&answer.denied).filter(|(_, denied)| **denied);
+        let mut denied_by: Vec<_> = denied.map(|(item, _)| item.name.clone()).collect();
+        denied_by.sort_unstable();
+        denied_by.dedup();
         let remaining = answer.balances.iter().copied().fold(f64::INFINITY, f64::min);
-        Self { outcome, refused_by, remaining }
+        Self { outcome, denied_by, remaining }
     }
 
     /// The outcome as one word, for metrics and traces.
@@ -94,7 +94,7 @@ impl Enqueued {
 
     /// The names of the limits that denied the job, each once, in alphabetical order.
     pub fn denied_by(&self) -> Vec<&str> {
-        self.refused_by.iter().map(|name| &**name).collect()
+        self.denied_by.iter().map(|name| &**name).collect()
     }
 
     /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id.
@@ -107,7 +107,7 @@ impl Enqueued {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Ok(ticket),
             EnqueueOutcome::Past => Err(InvalidJob::RunAtPast.into()),
             EnqueueOutcome::Denied { retry_after } => {
-                Err(Error::Denied(Denied { retry_after, remaining: self.remaining, limits: self.refused_by }))
+                Err(Error::Denied(Denied { retry_after, remaining: self.remaining, limits: self.denied_by }))
             }
         }
     }

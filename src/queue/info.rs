@@ -24,6 +24,13 @@ pub enum JobState {
     Cancelled,
 }
 
+/// A text that is not the name of a [`JobState`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown job state \"{name}\"; use one of {}", JobState::names())]
+pub struct InvalidJobState {
+    name: String,
+}
+
 impl JobState {
     /// All states.
     pub const ALL: &[Self] =
@@ -41,6 +48,10 @@ impl JobState {
         }
     }
 
+    fn names() -> String {
+        Self::ALL.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
     /// The state of this name. A name that only a newer release knows is taken for `Scheduled`.
     pub(super) fn of(name: &str) -> Self {
         Self::ALL.iter().copied().find(|state| state.as_str() == name).unwrap_or(Self::Scheduled)
@@ -54,13 +65,12 @@ impl fmt::Display for JobState {
 }
 
 impl std::str::FromStr for JobState {
-    type Err = String;
+    type Err = InvalidJobState;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL.iter().copied().find(|state| state.as_str() == name).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.iter().map(|state| state.as_str()).collect();
-            format!("unknown job state \"{name}\"; use one of {}", names.join(", "))
-        })
+    /// Parses the name that [`as_str`](Self::as_str) returns.
+    fn from_str(name: &str) -> Result<Self, InvalidJobState> {
+        let named = Self::ALL.iter().copied().find(|state| state.as_str() == name);
+        named.ok_or_else(|| InvalidJobState { name: name.to_owned() })
     }
 }
 

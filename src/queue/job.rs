@@ -135,7 +135,7 @@ impl Job {
     /// Checks everything that can be checked before the job is sent.
     pub(super) fn check(self, limits: &TransactionLimiter, config: &QueueConfig) -> Result<ReadyJob, Error> {
         if self.payload.len() > config.max_payload {
-            return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), most: config.max_payload }.into());
+            return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), max: config.max_payload }.into());
         }
         if let Some(id) = &self.unique_id
             && (id.is_empty() || id.len() > LONGEST_UNIQUE_ID || id.contains('\0'))

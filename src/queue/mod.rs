@@ -78,7 +78,7 @@ pub use config::{QueueConfig, WorkerConfig};
 pub use counts::GroupCounts;
 pub use enqueued::{EnqueueOutcome, Enqueued, Estimate, Ticket};
 pub use handler::{BoxError, Finish, Handler, HandlerFn, RunningJob, handler_fn};
-pub use info::{JobInfo, JobItem, JobState};
+pub use info::{InvalidJobState, JobInfo, JobItem, JobState};
 pub use job::Job;
 pub use queue::Queue;
 pub use queues::{JobFilter, Queues};

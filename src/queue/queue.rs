@@ -268,7 +268,7 @@ impl Queue {
         Ok(run.await?.pop().map(Into::into))
     }
 
-    /// Returns up to `most` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
+    /// Returns up to `max` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
     /// jobs. Needs the privilege to SELECT from `rate_limit_jobs`.
     ///
     /// # Errors
@@ -279,12 +279,12 @@ impl Queue {
     ///
     /// # In a transaction
     /// Runs in a transaction of its own.
-    pub async fn jobs(&self, state: Option<JobState>, most: u32) -> Result<Vec<JobInfo>, Error> {
+    pub async fn jobs(&self, state: Option<JobState>, max: u32) -> Result<Vec<JobInfo>, Error> {
         let state = state.map(JobState::as_str);
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
         let run = self
             .context
-            .own((filter, most), |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, i64::from(*most))));
+            .own((filter, max), |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, i64::from(*max))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
@@ -299,7 +299,7 @@ impl Queue {
     ///
     /// # In a transaction
     /// Runs in a transaction of its own.
-    pub async fn counts(&self) -> Result<Vec<GroupCounts>, Error> {
+    pub async fn group_counts(&self) -> Result<Vec<GroupCounts>, Error> {
         let run = self.context.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
@@ -356,8 +356,8 @@ impl Queue {
     /// Converts the database's answer about an enqueued job, and counts it in the metrics.
     pub(super) fn answered(&self, answer: &EnqueueAnswer, job: &ReadyJob) -> Enqueued {
         let enqueued = Enqueued::new(answer, &job.call);
-        let refused = answer.refused.iter().copied().chain(std::iter::repeat(false));
-        let limits = job.call.items.iter().map(|item| &item.name).zip(refused);
+        let denied = answer.denied.iter().copied().chain(std::iter::repeat(false));
+        let limits = job.call.items.iter().map(|item| &item.name).zip(denied);
         observability::enqueued(&self.name, enqueued.word(), limits);
         enqueued
     }

@@ -42,12 +42,12 @@ impl Queues {
     ///
     /// # In a transaction
     /// In one of its own.
-    pub async fn groups(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
+    pub async fn group_counts(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
         let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
-    /// The first `most` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
+    /// The first `max` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
     /// `rate_limit_jobs`.
     ///
     /// # Errors
@@ -58,15 +58,15 @@ impl Queues {
     ///
     /// # In a transaction
     /// In one of its own.
-    pub async fn jobs(&self, filter: &JobFilter, most: u32) -> Result<Vec<JobInfo>, Error> {
+    pub async fn jobs(&self, filter: &JobFilter, max: u32) -> Result<Vec<JobInfo>, Error> {
         let filter = Filter {
             queue: filter.queue.as_deref(),
             key: filter.group.as_deref(),
             state: filter.state.map(JobState::as_str),
             id: filter.id,
         };
-        let run = (filter, i64::from(most));
-        let rows = self.0.own(run, |conn, sql, (filter, most)| Box::pin(job_rows(conn, sql, *filter, *most))).await?;
+        let run = (filter, i64::from(max));
+        let rows = self.0.own(run, |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, *max))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 

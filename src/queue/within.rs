@@ -25,6 +25,7 @@ use crate::sql::queue::{EnqueueAnswer, KnownLimits, cancel, settle};
 /// # Cancel safety
 /// Not safe. A dropped future may leave its statement running on the server, so roll the transaction back.
 #[derive(Debug)]
+#[must_use = "it does nothing until one of its methods is called"]
 pub struct QueueWithin<'c> {
     pub(super) queue: &'c Queue,
     pub(super) connection: &'c mut PgConnection,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 /// - `jitter`: 0.5
 /// - `deadline`: 5 s
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
     /// The most attempts, including the first one. 0 means 1.
@@ -46,6 +47,7 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// A policy of one attempt, with the default deadline.
+    #[must_use]
     pub fn none() -> Self {
         Self { max_attempts: 1, ..Self::default() }
     }

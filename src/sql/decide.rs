@@ -23,7 +23,7 @@ pub(crate) struct Answer {
 
 #[derive(Clone, Copy, Debug)]
 struct ItemAnswer {
-    refused: bool,
+    denied: bool,
     balance: f64,
 }
 
@@ -43,7 +43,7 @@ impl Answer {
 
     /// Returns, for each item of a denied call, whether it denied the call.
     pub(crate) fn refusals(&self) -> impl Iterator<Item = bool> {
-        self.items.iter().map(|item| item.refused)
+        self.items.iter().map(|item| item.denied)
     }
 
     /// Returns the wait of a denied call.
@@ -61,7 +61,7 @@ impl Answer {
         let state = |place: &usize| LimitState {
             limit: call.items[*place].name.clone(),
             remaining: self.items[*place].balance,
-            refused: self.items[*place].refused,
+            denied: self.items[*place].denied,
         };
         Decision { outcome, limits: call.places.iter().map(state).collect() }
     }
@@ -76,7 +76,7 @@ impl Answer {
 
     /// Returns the denial of a call with one bucket: the inverse of `lone_denial`.
     pub(crate) fn denied(wait: i64, balance: f64) -> Self {
-        Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { refused: true, balance }] }
+        Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { denied: true, balance }] }
     }
 
     pub(crate) fn balances(&self, call: &Resolved) -> Balances {
@@ -327,7 +327,7 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
             let balance = balances[bucket].as_mut()?;
             let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // Ignores rounding errors.
             *balance += item_counts[item];
-            Some(ItemAnswer { refused: false, balance: remaining })
+            Some(ItemAnswer { denied: false, balance: remaining })
         };
         answers.push(Answer { ok: true, wait: None, items: asked(place).filter_map(item).collect() });
     }
@@ -350,7 +350,7 @@ fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Err
 struct Results {
     admitted: Option<Vec<i32>>,
     waits: Option<Vec<Option<i64>>>,
-    refused: Option<Vec<bool>>,
+    denied: Option<Vec<bool>>,
     balances: Vec<f64>,
 }
 
@@ -359,7 +359,7 @@ impl Results {
         Ok(Self {
             admitted: row.try_get(first)?,
             waits: row.try_get(first + 1)?,
-            refused: row.try_get(first + 2)?,
+            denied: row.try_get(first + 2)?,
             balances: row.try_get(first + 3)?,
         })
     }
@@ -372,7 +372,7 @@ impl Results {
             admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),
             waits: Some(vec![wait.map(|micros| micros as i64)]),
             // The only item denies every denied call.
-            refused: Some(vec![true]),
+            denied: Some(vec![true]),
             balances: vec![value.ok_or_else(missing)?],
         })
     }
@@ -391,11 +391,11 @@ impl Results {
         // The repetitions that were allowed later took their tokens from what this one left.
         let after_this = if ok { f64::from(admitted - 1 - place.time) * place.count } else { 0.0 };
         let item = |(nth, balance): (usize, &f64)| {
-            let refused = match &self.refused {
-                Some(refused) => *refused.get(place.item + nth)? && !ok,
+            let denied = match &self.denied {
+                Some(denied) => *denied.get(place.item + nth)? && !ok,
                 None => false,
             };
-            Some(ItemAnswer { refused, balance: balance + after_this })
+            Some(ItemAnswer { denied, balance: balance + after_this })
         };
         // A call that is made several times reserves nothing: its wait is for the repetitions that were denied.
         let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };

@@ -178,6 +178,7 @@ impl TransactionLimiter {
 /// # Cancel safety
 /// If the future is dropped, the statement may still run on the server: roll back the transaction.
 #[derive(Debug)]
+#[must_use = "it does nothing until one of its methods is called"]
 pub struct Within<'c> {
     transaction_limiter: &'c TransactionLimiter,
     connection: &'c mut PgConnection,

@@ -164,8 +164,11 @@ async fn a_conflict_is_retried_for_the_whole_batch() {
     assert_eq!((taken(&limiter, "k").await, taken(&limiter, "bad").await, limiter.retries()), (49.0, 1.0, 3));
 }
 
-fn with_deadline(pool: &PgPool, policy: RetryPolicy) -> Limiter {
-    limiter(pool, limits(), |config| (config.lanes, config.retry) = (1, policy))
+fn with_retries(pool: &PgPool, change: impl FnOnce(&mut RetryPolicy)) -> Limiter {
+    limiter(pool, limits(), |config| {
+        config.lanes = 1;
+        change(&mut config.retry);
+    })
 }
 
 /// Behind a locked row, each call has the whole time until its own deadline, however long the others in its batch have
@@ -178,8 +181,7 @@ async fn each_call_has_its_own_deadline() {
 }
 
 async fn outlives_an_older_one(database: &Database, key: &str) {
-    let deadline = Duration::from_secs(3);
-    let limiter = with_deadline(&database.pool, RetryPolicy { deadline, ..RetryPolicy::default() });
+    let limiter = with_retries(&database.pool, |retry| retry.deadline = Duration::from_secs(3));
     limiter.charge(("a", key, 0)).await.expect("a row");
     let holder = hold(database, "a", &[key]).await;
     let later = async |millis| {
@@ -205,14 +207,10 @@ async fn an_expired_call_does_not_end_the_retries_of_the_others() {
     let database = Database::migrated().await;
     bad_key(&database, "40001", 1).await;
     let pause = Duration::from_millis(900);
-    let policy = RetryPolicy {
-        deadline: Duration::from_secs(4),
-        initial: pause,
-        max: pause,
-        jitter: 0.0,
-        ..RetryPolicy::default()
-    };
-    let limiter = with_deadline(&database.pool, policy);
+    let limiter = with_retries(&database.pool, |retry| {
+        retry.deadline = Duration::from_secs(4);
+        (retry.initial, retry.max, retry.jitter) = (pause, pause, 0.0);
+    });
     let gate = Gate::close(&database, &limiter, 1).await;
     let old = limiter.limit(("a", "bad"));
     let young = async {
@@ -227,8 +225,7 @@ async fn an_expired_call_does_not_end_the_retries_of_the_others() {
 #[tokio::test]
 async fn a_locked_row_does_not_delay_the_other_calls_of_its_batch() {
     let database = Database::migrated().await;
-    let limiter =
-        with_deadline(&database.pool, RetryPolicy { deadline: Duration::from_secs(4), ..RetryPolicy::default() });
+    let limiter = with_retries(&database.pool, |retry| retry.deadline = Duration::from_secs(4));
     limiter.charge(("a", "held", 0)).await.expect("a row");
     let holder = hold(&database, "a", &["held"]).await;
     let gate = Gate::close(&database, &limiter, 1).await;
@@ -261,9 +258,10 @@ async fn a_call_dropped_between_two_attempts_is_not_charged() {
     let database = Database::migrated().await;
     bad_key(&database, "40001", 2).await; // The first retry follows without a pause.
     let pause = Duration::from_secs(2);
-    let policy =
-        RetryPolicy { deadline: Duration::from_secs(60), initial: pause, max: pause, ..RetryPolicy::default() };
-    let limiter = with_deadline(&database.pool, policy);
+    let limiter = with_retries(&database.pool, |retry| {
+        retry.deadline = Duration::from_secs(60);
+        (retry.initial, retry.max) = (pause, pause);
+    });
     let stays = futures_util::future::join(limiter.limit(("a", "bad")), limiter.limit(("a", "k")));
     let goes = futures_util::future::join_all((0..20).map(|_| limiter.limit(("a", "k"))));
     let goes = async {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Durability, Error, Item, Limit, Limiter, Limits, RetryPolicy};
+use pg_limiter::{Connections, Durability, Error, Item, Limit, Limiter, Limits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -318,7 +318,7 @@ async fn a_full_server_is_not_mistaken_for_a_pooler() {
     let (url, refused, _) = pooler(&database, "53300").await;
     let pool: PgPool = Database::pool(&url, 3).await;
     let limiter = limiter(&pool, limits(), |config| {
-        config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+        config.retry.max_attempts = 3;
     });
     let error = limiter.limit(("a", "k")).await.expect_err("no connection");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");

@@ -61,7 +61,7 @@ impl From<Decision> for Told {
             outcome: Some(outcome),
             wait: decision.retry_after().or(decision.wait()),
             balances: states.iter().map(|state| state.remaining).collect(),
-            refused: states.iter().map(|state| state.refused).collect(),
+            refused: states.iter().map(|state| state.denied).collect(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::{Connection, PgConnection, PgPool};
-use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits, RetryPolicy};
+use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limits};
 use serde::{Deserialize, Serialize};
 
 use crate::support::gate::until_waiting;
@@ -87,7 +87,8 @@ async fn limiter_pool(limiter: &Limiter) -> sqlx::pool::PoolConnection<sqlx::Pos
 async fn run(work: &Work) -> Done {
     let pool = Database::pool(&work.url, 12).await;
     let mut config = Database::config();
-    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    config.retry.max_attempts = 10_000;
+    config.retry.deadline = Duration::from_secs(60);
     if MODES.contains(&work.level.as_str()) {
         let is = |part: &str| work.level.contains(part);
         config.connections = if is("over the pool") { Connections::Pool } else { Connections::Own };

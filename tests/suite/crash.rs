@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pg_limiter::embedded::Server;
 use pg_limiter::sqlx::{self, AssertSqlSafe, PgPool};
-use pg_limiter::{Error, Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Error, Isolation, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::payloads::payload;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
@@ -19,7 +19,7 @@ fn limiter(pool: &PgPool, isolation: Isolation) -> Limiter {
     let limits = Limits::new().define("a", Limit::token_bucket(1e-6, century).capacity(CAPACITY)).expect("a limit");
     let mut config = LimiterConfig::default();
     config.isolation = isolation;
-    config.retry = RetryPolicy { deadline: Duration::from_secs(20), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_secs(20);
     Limiter::with_config(pool.clone(), limits, config)
 }
 

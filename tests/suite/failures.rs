@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy, Schema};
+use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, Schema};
 
 use crate::support::{Database, guide};
 
@@ -34,7 +34,7 @@ async fn no_database_is_an_error_and_not_a_denial() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
     let pool = PgPool::connect_lazy(&format!("postgres://postgres@127.0.0.1:{port}/postgres")).expect("a URL");
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { deadline: Duration::from_millis(500), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_millis(500);
     let error = Limiter::with_config(pool, limits(), config).limit(("a", "k")).await.expect_err("no server");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
 }
@@ -44,7 +44,7 @@ async fn a_pool_without_a_free_connection_is_unavailable() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 1).await;
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { deadline: Duration::from_secs(2), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_secs(2);
     config.connections = Connections::Pool;
     let limiter = Limiter::with_config(pool.clone(), limits(), config);
     let held = pool.acquire().await.expect("the only connection");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pg_limiter::migrate::migrate;
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Engine, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Connections, Engine, Error, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::gate::CENTURY;
 use crate::support::payloads::payload;
@@ -51,8 +51,8 @@ async fn attempts_are_bounded() {
         for (name, point) in cases {
             let limiter = limiter(&proxy.url, |config| {
                 config.connections = connections;
-                config.retry =
-                    RetryPolicy { max_attempts: 4, deadline: Duration::from_secs(30), ..config.retry.clone() };
+                config.retry.max_attempts = 4;
+                config.retry.deadline = Duration::from_secs(30);
             });
             let before = proxy.count(|seen| &seen.statements);
             proxy.put(Fault::always(point, Way::Before(payload(name))));

@@ -6,7 +6,6 @@ use futures_util::future::join_all;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{
     Call, DenialMemory, Error, InvalidCall, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, Outcome,
-    RetryPolicy,
 };
 
 use crate::support::Database;
@@ -25,7 +24,8 @@ fn limits() -> Limits {
 
 fn limiter(pool: &PgPool) -> Limiter {
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    config.retry.max_attempts = 10_000;
+    config.retry.deadline = Duration::from_secs(60);
     Limiter::with_config(pool.clone(), limits(), config)
 }
 
@@ -139,7 +139,8 @@ async fn concurrent_repeats_take_the_tokens_once() {
     let database = Database::migrated().await;
     let pool = Database::pool(&database.url, 12).await;
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    config.retry.max_attempts = 10_000;
+    config.retry.deadline = Duration::from_secs(60);
     config.isolation = Isolation::ReadCommitted;
     let patient = Limiter::with_config(pool.clone(), limits(), config);
     let serializable = limiter(&pool);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::Database;
 
@@ -18,7 +18,7 @@ fn limiter(pool: &PgPool, deadline: Duration) -> Limiter {
 fn limiter_over(connections: Connections, pool: &PgPool, deadline: Duration) -> Limiter {
     let mut config = LimiterConfig::default();
     config.connections = connections;
-    config.retry = RetryPolicy { deadline, ..RetryPolicy::default() };
+    config.retry.deadline = deadline;
     Limiter::with_config(pool.clone(), limits(), config)
 }
 
@@ -231,7 +231,7 @@ async fn a_closed_pool_and_a_read_only_server_return_clear_errors() {
 async fn exhausted_retries_are_not_multiplied() {
     let database = Database::migrated().await;
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+    config.retry.max_attempts = 3;
     let limiter = Limiter::with_config(database.pool.clone(), limits(), config);
     database.rivals_always_win().await;
     let result = limiter

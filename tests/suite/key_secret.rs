@@ -177,7 +177,7 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     scheduled(&queue.enqueue(job("mails", ANNA, 4)).await.expect("an answer"));
     scheduled(&queue.enqueue(job("calls", ANNA, 4)).await.expect("an answer"));
     assert_eq!(queue.estimate(job("mails", BERT, 1).group(ANNA)).await.expect("an estimate").ahead, 2);
-    assert_eq!(queue.counts().await.expect("counts").len(), 1);
+    assert_eq!(queue.group_counts().await.expect("counts").len(), 1);
 
     // Settled under the key, and under the hash that a handler gets for it.
     let settling = queue.clone();

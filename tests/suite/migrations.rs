@@ -87,7 +87,7 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
            END IF;
          END $$;
          CREATE EVENT TRIGGER clash ON ddl_command_end EXECUTE FUNCTION clash()";
-    let stepwise = Migrator::default().on(Engine::Yugabyte);
+    let stepwise = Migrator::default().engine(Engine::Yugabyte);
     for clash in [false, true] {
         let database = Database::empty().await;
         if clash {
@@ -118,7 +118,7 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
 async fn an_interrupted_migration_is_finished_by_the_next_run() {
     let database = Database::empty().await;
     database.execute("CREATE VIEW rate_limit_groups AS SELECT 1 AS one").await;
-    let stepwise = Migrator::default().on(Engine::Yugabyte);
+    let stepwise = Migrator::default().engine(Engine::Yugabyte);
     let error = stepwise.run(&database.pool).await.expect_err("something is in the way");
     assert!(matches!(&error, MigrateError::Occupied { table, .. } if table == "rate_limit_groups"), "{error}");
     database.execute("DROP VIEW rate_limit_groups; CREATE TYPE rate_limit_groups AS (one int)").await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::observability::count_shadow_denial;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
-use pg_limiter::{Error, Item, Limit, Limits, RetryPolicy};
+use pg_limiter::{Error, Item, Limit, Limits};
 
 use crate::queue::{in_state, quick};
 use crate::support::gate::{self, CENTURY};
@@ -129,10 +129,10 @@ async fn everything(database: &Database) {
     assert!(limiter.prune().await.expect("pruned") > 0);
     database.rivals_always_win().await;
     let hurried = gate::limiter(&database.app, limits(), |config| {
-        config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+        config.retry.max_attempts = 3;
     });
     let error = hurried.limit(("many", KEY)).await.expect_err("no attempt is left");
-    assert_eq!(error.kind(), "retries_exhausted");
+    assert_eq!(error.code(), "retries_exhausted");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, PgConnection, PgPool};
-use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::{Database, Node};
@@ -24,7 +24,8 @@ fn limits() -> Limits {
 
 fn limiter(pool: &PgPool, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { max_attempts: 1_000, deadline: Duration::from_secs(20), ..RetryPolicy::default() };
+    config.retry.max_attempts = 1_000;
+    config.retry.deadline = Duration::from_secs(20);
     change(&mut config);
     Limiter::with_config(pool.clone(), limits(), config)
 }

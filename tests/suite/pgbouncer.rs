@@ -233,7 +233,7 @@ async fn a_queue_and_its_worker_need_no_session() {
     let sql = "SELECT count(*) FROM effects";
     let effects: i64 = sqlx::query_scalar(sql).fetch_one(&site.database.pool).await.expect("a count");
     assert_eq!(effects, 20);
-    assert_eq!(queue.counts().await.expect("counts").len(), 1);
+    assert_eq!(queue.group_counts().await.expect("counts").len(), 1);
     assert_eq!(queue.prune(Duration::ZERO).await.expect("pruned"), 21);
     assert_eq!(site.left_behind().await, [] as [(String, String); 0]);
 }

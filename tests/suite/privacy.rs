@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Call, Error, Item, Key, KeySecret, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Call, Error, Item, Key, KeySecret, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::queue::{quick, until_in_state};
 use crate::support::gate::{self, CENTURY};
@@ -217,7 +217,7 @@ async fn a_missing_database_schema_or_privilege_shows_no_key() {
     database.execute(&format!("DROP ROLE {role}")).await;
 
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { deadline: Duration::from_millis(300), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_millis(300);
     let hurried = Limiter::with_config(database.pool.clone(), limits(), config.clone());
     assert!(hurried.limit(("a", KEY)).await.expect("a decision").is_allowed());
     let holder = gate::hold(&database, "a", &[KEY]).await;
@@ -262,7 +262,7 @@ async fn a_queue_and_its_worker_show_no_key() {
     }
 
     let id = queue.enqueue(job()).await.expect("an answer").enforce().expect("a ticket").id;
-    let shown = format!("{:?} {:?}", queue.job(id).await.expect("a job"), queue.counts().await.expect("counts"));
+    let shown = format!("{:?} {:?}", queue.job(id).await.expect("a job"), queue.group_counts().await.expect("counts"));
     assert!(shown.contains("JobInfo") && shown.contains("GroupCounts") && !shown.contains(PART), "{shown}");
     tells_no_key(&queue.settle(id, ("jobs", KEY, 1)).await.expect_err("not started"));
     tells_no_key(&queue.settle(id + 1, ("jobs", KEY, 1)).await.expect_err("unknown"));

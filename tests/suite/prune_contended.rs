@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, AssertSqlSafe};
-use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::prune::fill;
 use crate::support::Database;
@@ -22,7 +22,7 @@ async fn prune_skips_locked_rows_without_waiting() {
     let database = Database::migrated().await;
     fill(&database, 20, "false").await;
     let mut config = LimiterConfig::default();
-    config.retry = RetryPolicy { deadline: Duration::from_secs(2), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_secs(2);
     let limiter = Limiter::with_config(database.pool.clone(), Limits::new(), config);
     let mut user = database.pool.begin().await.expect("begin");
     assert!(limiter.within(&mut user).limit(Item::new(("a", ten()), "k7")).await.expect("a decision").is_allowed());
@@ -51,8 +51,8 @@ async fn nothing_is_granted_twice_while_rows_are_pruned() {
         let database = Database::migrated().await;
         let pool = Database::pool(&database.url, 12).await;
         let mut config = LimiterConfig::default();
-        config.retry =
-            RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+        config.retry.max_attempts = 10_000;
+        config.retry.deadline = Duration::from_secs(60);
         let limiter = Limiter::with_config(pool, Limits::new(), config);
         let (mut pruned, mut admitted) = (0, 0);
         for _ in 0..ROUNDS {

@@ -148,7 +148,7 @@ async fn waits_are_counted_and_shown_but_are_not_failures() {
     };
     let until = Some(held_until);
     assert_eq!(shown().await, [(1, 2, None), (2, 1, until), (3, 0, until), (4, 0, None), (5, 0, None)]);
-    let groups = queue.counts().await.expect("counts");
+    let groups = queue.group_counts().await.expect("counts");
     let groups: Vec<_> = groups.iter().map(|one| (&*one.group, one.waiting_until.map(micros))).collect();
     assert_eq!(groups, [("g", None), ("held", until), ("other", None)]);
     database.execute("UPDATE rate_limit_jobs SET waits_until = waits_until - 3601000000").await;

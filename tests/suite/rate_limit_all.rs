@@ -87,13 +87,13 @@ async fn all_limits_are_charged_or_none_is() {
             let decided = all(&mut conn, &group).await;
             assert!(decided.ok && decided.wait.is_none() && decided.denied_by.is_empty(), "{level}: {decided:?}");
             assert_eq!(decided.values(), left);
-            assert_eq!(decided.all("refused"), [false, false]);
+            assert_eq!(decided.all("denied"), [false, false]);
         }
         for _ in 0..3 {
             let decided = all(&mut conn, &group).await;
             assert!(!decided.ok && decided.wait.is_some_and(|wait| wait > 0), "{level}: {decided:?}");
             assert_eq!((decided.denied_by.as_slice(), decided.values()), (&["narrow".to_owned()][..], vec![3, 0]));
-            assert_eq!(decided.all("refused"), [false, true]);
+            assert_eq!(decided.all("denied"), [false, true]);
         }
         // The denied call has taken nothing.
         assert_eq!(all(&mut conn, &[with(group[0].clone(), "count", 3)]).await.values(), [0]);
@@ -119,10 +119,10 @@ async fn a_denial_names_each_denying_limit_once_and_sorted() {
     for field in ["name", "key"] {
         assert_eq!(denied.all(field), group.iter().map(|limit| limit[field].clone()).collect::<Vec<_>>());
     }
-    assert_eq!(denied.all("refused"), [true, true, false, true, true, false]);
+    assert_eq!(denied.all("denied"), [true, true, false, true, true, false]);
     assert_eq!(denied.values(), [0, 0, 8, 0, 0, 8]);
     let fields: Vec<&String> = denied.limits[0].as_object().expect("an object").keys().collect();
-    assert_eq!(fields, ["key", "name", "refused", "value"]);
+    assert_eq!(fields, ["denied", "key", "name", "value"]);
     // Without a denial, `denied_by` is an empty array in SQL.
     let free = "SELECT denied_by = '{}' AND 'a' <> ALL (denied_by) FROM rate_limit_all($1::jsonb)";
     let empty: bool =
@@ -241,7 +241,7 @@ async fn the_same_bucket_twice_counts_twice() {
     assert!(values.iter().zip(left).all(|(value, left)| (value - left).abs() < 1e-6), "{values:?}");
     // Each item alone would be allowed.
     let denied = all(&mut conn, &[with(a.clone(), "count", 2), with(a.clone(), "count", 2)]).await;
-    assert!(!denied.ok && denied.denied_by == ["a"] && denied.all("refused") == [true, true], "{denied:?}");
+    assert!(!denied.ok && denied.denied_by == ["a"] && denied.all("denied") == [true, true], "{denied:?}");
     assert_eq!(database.rows().await, 2);
     // In total, more than the bucket can ever hold.
     let (code, message, _) =
@@ -325,9 +325,9 @@ async fn sql_and_rust_decide_groups_the_same() {
             assert_eq!(in_sql.wait.is_some(), in_rust.retry_after().is_some(), "{picks:?}");
             if !in_sql.ok {
                 for (nth, limit) in in_rust.limits().iter().enumerate() {
-                    assert_eq!(in_sql.limits[nth]["refused"], limit.refused, "{picks:?}");
+                    assert_eq!(in_sql.limits[nth]["denied"], limit.denied, "{picks:?}");
                     // For a sharded bucket that did not deny, the balance is an estimate.
-                    if limit.refused || &*limit.limit != "sharded" {
+                    if limit.denied || &*limit.limit != "sharded" {
                         assert_eq!(in_sql.values()[nth], limit.remaining.round() as i64, "{picks:?}: {in_sql:?}");
                     }
                 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pg_limiter::migrate::{MigrateError, Migrator};
 use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
 use pg_limiter::sqlx::{self, PgConnection, PgPool};
-use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, RetryPolicy, Schema};
+use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, Schema};
 
 use crate::queue::quick;
 use crate::support::Database;
@@ -27,7 +27,7 @@ fn limits() -> Limits {
 
 fn limiter(pool: &PgPool, connections: Connections) -> Limiter {
     let mut config = Database::config();
-    config.retry = RetryPolicy { deadline: Duration::from_secs(20), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_secs(20);
     config.connections = connections;
     Limiter::with_config(pool.clone(), limits(), config)
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_limiter::sqlx::Connection;
-use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, RetryPolicy, TransactionLimiter};
+use pg_limiter::{Call, Error, Item, Limit, Limiter, Limits, Outcome, TransactionLimiter};
 
 use crate::support::{Database, Events, watch};
 use crate::support::{pooler, sqlx};
@@ -93,7 +93,7 @@ async fn several_limits_are_charged_all_or_none() {
     assert_eq!(limiter.limit(call()).await.expect("a decision").outcome(), Outcome::Allowed);
     let decision = limiter.limit(call()).await.expect("a decision");
     assert_eq!(decision.denied_by(), ["searches"]);
-    let states: Vec<(&str, bool)> = decision.limits().iter().map(|state| (&*state.limit, state.refused)).collect();
+    let states: Vec<(&str, bool)> = decision.limits().iter().map(|state| (&*state.limit, state.denied)).collect();
     assert_eq!(states, [("messages", false), ("pages", false), ("searches", true)]);
     let balances = limiter.peek(call()).await.expect("balances");
     near(balances[0], 8.0);
@@ -263,7 +263,7 @@ async fn a_conflict_in_the_callers_transaction_is_returned_and_not_retried() {
 async fn the_limiters_own_calls_end_by_their_deadline() {
     let database = Database::migrated().await;
     let mut config = Database::config();
-    config.retry = RetryPolicy { deadline: Duration::from_millis(300), ..RetryPolicy::default() };
+    config.retry.deadline = Duration::from_millis(300);
     let limiter = Limiter::with_config(database.app.clone(), limits(), config);
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
     let mut holder = database.app.begin().await.expect("begin");
@@ -281,7 +281,7 @@ async fn exhausted_retries_report_attempts_and_duration() {
     let _traced = watch(events.clone());
     let database = Database::migrated().await;
     let mut config = Database::config();
-    config.retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+    config.retry.max_attempts = 3;
     let limiter = Limiter::with_config(database.app.clone(), limits(), config);
     database.rivals_always_win().await;
     let error = limiter.limit(("messages", "u1")).await.expect_err("conflicts only");

@@ -306,18 +306,18 @@ async fn invalid_waits_are_errors_before_anything_is_sent() {
         other => panic!("{other:?}"),
     };
     let error = invalid(("paced", "k", 4).into(), SECOND / 10).await;
-    assert!(matches!(&error, InvalidCall::WaitTooShort { count: 4.0, most: 3.0, .. }), "{error:?}");
+    assert!(matches!(&error, InvalidCall::WaitTooShort { count: 4.0, max: 3.0, .. }), "{error:?}");
     assert_eq!(error.code(), "wait_too_short");
     assert!(error.to_string().contains("within 100ms") && error.to_string().contains("raise max_wait"), "{error}");
     let error = invalid(("none", "k").into(), Duration::ZERO).await;
-    assert!(matches!(&error, InvalidCall::WaitTooShort { most: 0.0, .. }), "{error:?}");
+    assert!(matches!(&error, InvalidCall::WaitTooShort { max: 0.0, .. }), "{error:?}");
     // Only two windows are certain to open within two seconds.
     let error = invalid(("windows", "k", 10).into(), SECOND * 2).await;
-    assert!(matches!(&error, InvalidCall::WaitTooShort { most: 9.0, .. }), "{error:?}");
+    assert!(matches!(&error, InvalidCall::WaitTooShort { max: 9.0, .. }), "{error:?}");
     let error = invalid(("owing_one", "k", 3).into(), MINUTE).await;
-    assert!(matches!(&error, InvalidCall::CountExceedsCapacity { most: 2.0, .. }), "{error:?}");
+    assert!(matches!(&error, InvalidCall::CountExceedsCapacity { max: 2.0, .. }), "{error:?}");
     let error = invalid(("sliding", "k", 11).into(), MINUTE).await;
-    assert!(matches!(&error, InvalidCall::CountExceedsCapacity { most: 10.0, .. }), "{error:?}");
+    assert!(matches!(&error, InvalidCall::CountExceedsCapacity { max: 10.0, .. }), "{error:?}");
     let error = invalid(Item::new("sliding", "k").reserve(), MINUTE).await;
     assert!(matches!(&error, InvalidCall::ReserveUnsupported { .. }), "{error:?}");
     let error = invalid(Call::from(("paced", "k")).idempotency_key("once"), MINUTE).await;

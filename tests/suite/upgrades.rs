@@ -433,7 +433,7 @@ async fn a_client_rejects_a_schema_that_a_newer_release_has_broken() {
     ];
     for error in errors {
         assert!(matches!(error, Error::SchemaTooNew { found: 99, known: 4, .. }), "{error:?}");
-        assert_eq!(error.kind(), "schema_too_new");
+        assert_eq!(error.code(), "schema_too_new");
         assert!(!error.is_retryable() && error.to_string().ends_with("update pg-limiter"), "{error}");
     }
     drop(tx);

@@ -51,9 +51,9 @@ impl BenchSetup {
         };
         let limiters: Vec<_> = args.isolations().iter().copied().map(with).collect();
         let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
-        let retry = RetryPolicy { deadline: TO_CLEAR, ..RetryPolicy::default() };
         config.isolation = Isolation::ReadCommitted;
-        config.retry = retry;
+        config.retry = RetryPolicy::default();
+        config.retry.deadline = TO_CLEAR;
         let clearing = limiter(config);
         let setup = Self { open, owing, owed, limiters, clearing, pool };
         setup.forget().await?;

@@ -83,9 +83,10 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
         if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
     };
     let shipped = functions(&session.schema).len();
-    let of_functions = list(|one| one.is_mended_by_migrate() && !matches!(one, Drift::NotApplied { .. }));
-    let of_tables =
-        list(|one| matches!(one, Drift::Missing { .. } | Drift::Definition { .. } | Drift::OtherText { .. }));
+    let of_functions = list(|one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. }));
+    let of_tables = list(|one| {
+        matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. })
+    });
     let of_owners = list(|one| matches!(one, Drift::Untrusted(_)));
     vec![
         (
@@ -121,7 +122,7 @@ fn privileges(session: &Session, drift: &[Drift]) -> Finding {
     let mut finding = Finding::ok("no role may write to the tables by hand, and PUBLIC may call no function");
     let mut found = Vec::new();
     for one in drift {
-        if let Drift::Grant { object, grantee, privilege } = one {
+        if let Drift::ExtraGrant { object, grantee, privilege } = one {
             found.push(one.to_string());
             let revoke = match object.split_once('.') {
                 _ if object.ends_with(')') => format!("ON FUNCTION {}", session.table(object)),

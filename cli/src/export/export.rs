@@ -39,7 +39,8 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
         let before = written;
         let mut pages = Pages::new(&schema, limit, args.key.as_deref());
         loop {
-            let mut rows = pages.next(&mut conn).await.map_err(|error| refused(Error::of_sql(error, schema.name())))?;
+            let mut rows =
+                pages.next(&mut conn).await.map_err(|error| refused(Error::from_sql(error, schema.name())))?;
             if rows.is_empty() && args.must_exist {
                 break;
             }

@@ -50,7 +50,7 @@ pub(super) async fn run(args: LsArgs, database: Database) -> Result<ExitCode, Cl
 }
 
 async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
-    let mut listed = queues.all.groups(args.queue.as_deref()).await?;
+    let mut listed = queues.all.group_counts(args.queue.as_deref()).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
         return Err(queues.no_such(queue).await);
     }

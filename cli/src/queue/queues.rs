@@ -49,7 +49,7 @@ impl Queues {
     }
 
     pub(super) async fn no_such(&self, queue: &str) -> CliError {
-        let groups = match self.all.groups(None).await {
+        let groups = match self.all.group_counts(None).await {
             Ok(groups) => groups,
             Err(error) => return error.into(),
         };

@@ -99,7 +99,7 @@ impl Pictured {
                 continue;
             }
             if let Some(panel) = self.panels.iter_mut().find(|panel| panel.name == state.limit) {
-                panel.add(timed.at, item.tokens(), Became::of(decision, state.refused), state.remaining);
+                panel.add(timed.at, item.tokens(), Became::of(decision, state.denied), state.remaining);
             }
         }
     }

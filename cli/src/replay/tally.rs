@@ -63,7 +63,7 @@ impl Tally {
                 }
                 for (item, state) in timed.call.items().iter().zip(decision.limits()) {
                     let bucket = (Arc::clone(&state.limit), item.key().as_str().into());
-                    self.rows.entry(bucket).or_default().add(timed.at, decision.is_denied(), state.refused);
+                    self.rows.entry(bucket).or_default().add(timed.at, decision.is_denied(), state.denied);
                 }
             }
         }

@@ -56,7 +56,7 @@ async fn a_wrong_certificate_is_rejected() {
         let pool = PgPool::connect_lazy(&server.verified(host, ca)).expect("a pool");
         let limits = Limits::new().define("mails", Limit::token_bucket(1, Duration::from_secs(60))).expect("a limit");
         let error = Limiter::new(pool, limits).limit(("mails", "u1")).await.expect_err("no connection");
-        assert_eq!(error.kind(), "unavailable", "{error}");
+        assert_eq!(error.code(), "unavailable", "{error}");
     }
 }
 

@@ -21,14 +21,14 @@ pub(crate) struct JobArrays {
 /// The result for one job.
 #[derive(Clone, Debug)]
 pub(crate) struct EnqueueAnswer {
-    /// `scheduled`, `duplicate`, `refused` or `past`.
+    /// `scheduled`, `duplicate`, `denied` or `past`.
     pub(crate) outcome: String,
     pub(crate) id: Option<i64>,
     pub(crate) run_at: Option<i64>,
     pub(crate) wait: Option<i64>,
     pub(crate) ahead: Option<i64>,
     /// One for each item of its call.
-    pub(crate) refused: Vec<bool>,
+    pub(crate) denied: Vec<bool>,
     pub(crate) balances: Vec<f64>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn enqueue(
     let run_ats = optional(row.try_get("job_run_ats")?);
     let waits = optional(row.try_get("job_waits")?);
     let aheads = optional(row.try_get("job_aheads")?);
-    let refused: Option<Vec<bool>> = row.try_get("item_refused")?; // NULL: none were.
+    let denied: Option<Vec<bool>> = row.try_get("item_refused")?; // NULL: none were.
     let balances: Vec<f64> = row.try_get("item_values")?;
     let mut item = 0;
     let answers = outcomes.into_iter().zip(batch.sizes()).enumerate().map(|(nth, (outcome, size))| {
@@ -70,7 +70,7 @@ pub(crate) async fn enqueue(
             run_at: run_ats(nth),
             wait: waits(nth),
             ahead: aheads(nth),
-            refused: refused.as_ref().and_then(|all| all.get(items.clone())).unwrap_or_default().to_vec(),
+            denied: denied.as_ref().and_then(|all| all.get(items.clone())).unwrap_or_default().to_vec(),
             balances: balances.get(items).unwrap_or_default().to_vec(),
         }
     });

@@ -42,7 +42,7 @@ impl Fields {
             }
         }
         if self.x_ratelimit
-            && let Some(standing) = standings.iter().min_by_key(|standing| (!standing.refused, standing.remaining))
+            && let Some(standing) = standings.iter().min_by_key(|standing| (!standing.denied, standing.remaining))
         {
             add_x_ratelimit(headers, standing);
         }
@@ -76,7 +76,7 @@ fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option
 /// limits of other layers are compared, too.
 fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
     let present = whole_number(headers, &X_RATELIMIT_REMAINING);
-    if !standing.refused && present.is_some_and(|present| present <= standing.remaining) {
+    if !standing.denied && present.is_some_and(|present| present <= standing.remaining) {
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, standing.quota.into());

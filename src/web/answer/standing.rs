@@ -24,7 +24,7 @@ pub(in crate::web) struct Standing {
     pub(super) reset: Option<i64>,
     /// The time after which the whole quota is available in any case, in seconds.
     pub(super) whole: i64,
-    pub(super) refused: bool,
+    pub(super) denied: bool,
 }
 
 /// The limit's name in printable ASCII, as a String of Structured Fields requires.
@@ -52,7 +52,7 @@ pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<St
     for (limit, state) in limits.iter().zip(decision.limits()) {
         let standing = Standing::new(limit, state, decision);
         match standings.iter_mut().find(|other| other.policy == standing.policy) {
-            Some(other) if (!standing.refused, standing.remaining) < (!other.refused, other.remaining) => {
+            Some(other) if (!standing.denied, standing.remaining) < (!other.denied, other.remaining) => {
                 *other = standing;
             }
             Some(_) => {}
@@ -65,7 +65,7 @@ pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<St
 impl Standing {
     fn new(limit: &Limit, state: &LimitState, decision: &Decision) -> Self {
         let window = window(limit);
-        let reset = match decision.retry_after().filter(|_| state.refused) {
+        let reset = match decision.retry_after().filter(|_| state.denied) {
             Some(wait) => Some(whole_seconds(wait)),
             None => until_as_many(limit, state.remaining),
         };
@@ -76,7 +76,7 @@ impl Standing {
             remaining: down(state.remaining),
             reset,
             whole: up(window).max(1),
-            refused: state.refused,
+            denied: state.denied,
         }
     }
 }
@@ -114,8 +114,8 @@ mod tests {
             Some((retry_after, _)) => Outcome::Denied { retry_after },
             None => Outcome::Allowed,
         };
-        let refused = retry_after.is_some_and(|(_, refused)| refused);
-        let limits = vec![LimitState { limit: "a".into(), remaining, refused }];
+        let denied = retry_after.is_some_and(|(_, denied)| denied);
+        let limits = vec![LimitState { limit: "a".into(), remaining, denied }];
         let decision = Decision { outcome, limits };
         standings(&[limit], &decision).pop().unwrap()
     }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_limit_that_is_asked_for_two_keys_is_one_policy_with_the_least_left() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
-        let state = |remaining, refused| LimitState { limit: "a".into(), remaining, refused };
+        let state = |remaining, denied| LimitState { limit: "a".into(), remaining, denied };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
         let shown = standings(&[limit, limit], &allowed);
         assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, PgPool, Postgres, Transaction};
-use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits};
 use tokio::task::JoinHandle;
 
 use super::Database;
@@ -15,7 +15,8 @@ pub const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 /// A limiter with a long deadline and many attempts, for a busy machine.
 pub fn limiter(pool: &PgPool, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = Database::config();
-    config.retry = RetryPolicy { max_attempts: 10_000, deadline: Duration::from_secs(60), ..RetryPolicy::default() };
+    config.retry.max_attempts = 10_000;
+    config.retry.deadline = Duration::from_secs(60);
     change(&mut config);
     Limiter::with_config(pool.clone(), limits, config)
 }

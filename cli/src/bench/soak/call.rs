@@ -28,7 +28,7 @@ pub(super) async fn in_transaction(
     setting: &str,
 ) -> Result<Decision, Error> {
     let schema = setup.audit().schema().name();
-    let failed = |error| Error::of_sql(error, schema);
+    let failed = |error| Error::from_sql(error, schema);
     let mut connection = setup.any_pool(dice).acquire().await.map_err(failed)?;
     let level = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(3)];
     let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}{setting}"));
@@ -65,7 +65,7 @@ impl WorkError {
                 Taken::No
             }
             Self::Limit(error) => stats.failed(&error),
-            Self::Database(error) => stats.failed(&Error::of_sql(error, "")),
+            Self::Database(error) => stats.failed(&Error::from_sql(error, "")),
             Self::OnPurpose => Taken::No,
         }
     }

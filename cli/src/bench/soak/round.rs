@@ -11,7 +11,7 @@ use crate::bench::soak::call::take;
 use crate::bench::soak::setup::SoakSetup;
 use crate::bench::soak::stats::{Stats, Taken};
 use crate::bench::work::Dice;
-use pg_limiter::{Call, Error, Item};
+use pg_limiter::{Call, Error, Item, Limit};
 
 /// In tokens. Far fewer are refilled during a round.
 pub(super) const TOLERANCE: f64 = 0.01;
@@ -73,7 +73,8 @@ pub(super) async fn rounds(
     mut dice: Dice,
 ) {
     let limits: Vec<_> = account.limits.iter().filter_map(|what| setup.of(what).copied()).collect();
-    let most: Vec<f64> = limits.iter().map(|limit| limit.largest_count(account.reserves).min(1e9)).collect();
+    let largest = |limit: &Limit| if account.reserves { limit.largest_reservation() } else { limit.largest_count() };
+    let most: Vec<f64> = limits.iter().map(|limit| largest(limit).min(1e9)).collect();
     let least = most.iter().copied().fold(f64::INFINITY, f64::min);
     for round in 1_u64.. {
         let key = format!("{} {round}", account.name);

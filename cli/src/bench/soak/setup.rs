@@ -85,9 +85,9 @@ impl SoakSetup {
         };
         let limiters = ways.into_iter().map(with).collect();
         let quiet = ways.into_iter().filter(|(_, connections, _)| *connections == Connections::Own).map(with).collect();
-        let retry = RetryPolicy { deadline: TO_AUDIT, max_attempts: 1000, ..RetryPolicy::default() };
         config.connections = Connections::Pool;
-        config.retry = retry;
+        config.retry = RetryPolicy::default();
+        (config.retry.deadline, config.retry.max_attempts) = (TO_AUDIT, 1000);
         let audit = Limiter::with_config(pool(&format!("{name} audit")), limits.clone(), config);
         let schema = running.schema().quoted();
         let options = running.options().clone();

@@ -49,7 +49,7 @@ const fn kind(error: &Error) -> (&'static str, bool) {
             | Error::OutcomeUnknown { .. }
             | Error::Conflict { .. }
     );
-    (error.kind(), explained)
+    (error.code(), explained)
 }
 
 impl Stats {

@@ -124,7 +124,7 @@ async fn compare(
     known: u32,
     perhaps: u32,
 ) -> Result<Option<String>, Error> {
-    let of_table = |error| Error::of_sql(error, "");
+    let of_table = |error| Error::from_sql(error, "");
     let mut wrong = None;
     for _ in 0..LOOKS {
         let before = rows(setup.audit_pool(), table, round).await.map_err(of_table)?;
