@@ -4,18 +4,18 @@ mod debt;
 mod kind;
 mod length;
 mod limit;
-mod set;
+mod limits;
+mod serde_impls;
 mod shards;
-mod spec;
 mod tokens;
 
 pub use kind::{Kind, LimitBuilder, kinds};
 pub use length::{InvalidLength, Length};
 pub use limit::Limit;
-pub use set::Limits;
+pub use limits::Limits;
 pub use shards::LimitWarning;
 pub use tokens::Tokens;
 
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};
-pub(crate) use set::check_name;
+pub(crate) use limits::check_name;

@@ -5,10 +5,10 @@ mod config;
 mod denials;
 mod limiter;
 mod prune;
+mod unit_of_work;
 mod until_ready;
 mod wait;
 mod waiters;
-mod work;
 
 pub use config::{DenialMemory, LimiterConfig};
 pub use limiter::Limiter;

@@ -3,7 +3,7 @@
 mod batch;
 mod call_span;
 mod count;
-mod job;
+mod job_span;
 #[cfg(feature = "metrics")]
 #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
 pub mod metric;
@@ -15,7 +15,7 @@ pub(crate) use call_span::{Answered, CallSpan};
 #[cfg(feature = "metrics")]
 pub(crate) use count::queue_is;
 pub(crate) use count::{batch, enqueued, pruned, retried};
-pub(crate) use job::{SeenJob, handler_begins};
+pub(crate) use job_span::{JobSpan, handler_begins};
 
 /// The target of all spans.
 const TARGET: &str = "pg_limiter";

@@ -7,9 +7,9 @@ use sqlx::Connection;
 use tracing::{Instrument, Span, debug, warn};
 
 use crate::error::{Error, database_message};
-use crate::observability::{SeenJob, handler_begins};
+use crate::observability::{JobSpan, handler_begins};
+use crate::queue::context::QueueContext;
 use crate::queue::leases::Leases;
-use crate::queue::transactions::QueueContext;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
 use crate::transact::PooledConnection;
@@ -71,7 +71,7 @@ pub(super) async fn run<H: Handler>(
     job: ClaimedJob,
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
-    let mut span = SeenJob::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
+    let mut span = JobSpan::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
     let (ended, holds_group) = run_in(&span.span(), queue, context, config, handler, job, leases).await;
     span.ended(ended.as_str());
     (ended, holds_group)

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 use tracing::warn;
 
+use crate::queue::context::QueueContext;
 use crate::queue::time;
-use crate::queue::transactions::QueueContext;
 use crate::sql::queue::extend;
 
 #[derive(Debug, Default)]

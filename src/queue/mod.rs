@@ -51,6 +51,7 @@
 
 mod answers;
 mod config;
+mod context;
 mod counts;
 mod enqueue;
 mod enqueue_batcher;
@@ -68,11 +69,10 @@ mod queue;
 mod queues;
 mod running_jobs;
 mod time;
-mod transactions;
 mod upkeep;
 mod within;
-mod work;
 mod worker;
+mod worker_loop;
 
 pub use config::{QueueConfig, WorkerConfig};
 pub use counts::GroupCounts;

@@ -6,10 +6,10 @@ use crate::error::{Error, InvalidJob};
 use crate::limiter::Limiter;
 use crate::observability::{self, CallSpan};
 use crate::queue::answers::{Settled, found, missing, no_such_item, settled};
+use crate::queue::context::QueueContext;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
-use crate::queue::transactions::QueueContext;
 use crate::queue::{
     Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, Worker, WorkerConfig, time,
 };

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::Limiter;
 use crate::error::Error;
+use crate::queue::context::QueueContext;
 use crate::queue::queue::prune_dead_of;
-use crate::queue::transactions::QueueContext;
 use crate::queue::{GroupCounts, JobInfo, JobState};
 use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
 

@@ -2,11 +2,11 @@
 
 mod batch;
 mod decide;
-mod once;
+mod idempotency;
 mod prune;
 pub(crate) mod queue;
-mod release;
 mod schema;
+mod schema_version;
 mod server;
 mod statement;
 mod within;
@@ -18,9 +18,9 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::{Batch, Bucket};
 pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
-pub(crate) use once::{KEEP_ANSWERS, Once, decide_once};
+pub(crate) use idempotency::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
-pub(crate) use release::check_release;
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
+pub(crate) use schema_version::check_release;
 pub(crate) use server::{detect, explain, is_read_only_by_default};
 pub(crate) use statement::{Names, Sql};

@@ -14,7 +14,7 @@ use crate::call::{Denied, Key};
 use crate::error::Error;
 use crate::web::answer::{error_response, plain};
 use crate::web::keys::{KeyExtractor, NoKey};
-use crate::web::{RequestLimits, note};
+use crate::web::{RequestLimits, log};
 
 /// The peer's address, if the app is served with `into_make_service_with_connect_info` or tested with a `MockConnectInfo`.
 pub(super) fn connect_info(extensions: &Extensions) -> Option<SocketAddr> {
@@ -66,7 +66,7 @@ impl std::error::Error for NoRequestLimits {}
 
 impl IntoResponse for NoRequestLimits {
     fn into_response(self) -> Response {
-        note::misconfigured(&self);
+        log::misconfigured(&self);
         plain(StatusCode::INTERNAL_SERVER_ERROR, None).map(Body::from)
     }
 }

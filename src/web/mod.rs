@@ -78,7 +78,7 @@ mod address;
 mod answer;
 mod keys;
 mod layer;
-mod note;
+mod log;
 mod request_limits;
 
 #[cfg(feature = "axum")]

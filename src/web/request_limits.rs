@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::web::answer::{Standing, set_retry_after};
 use crate::web::layer::Rules;
-use crate::web::note;
+use crate::web::log;
 
 /// The limits and keys of one request, for a handler that charges them itself.
 ///
@@ -197,7 +197,7 @@ impl RequestLimits {
     pub(super) fn add_fields<B>(&self, response: &mut Response<B>) {
         let state = self.lock();
         if !state.charged && !self.items.is_empty() && response.status().is_success() {
-            note::not_asked(&self.items);
+            log::not_asked(&self.items);
         }
         // For handlers that create their own 429 without it.
         if let Some(retry_after) = state.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {

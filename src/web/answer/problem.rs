@@ -9,7 +9,7 @@ use crate::error::{Error, InvalidCall};
 use crate::web::answer::set_retry_after;
 use crate::web::answer::standing::policy_name;
 use crate::web::keys::NoKey;
-use crate::web::note;
+use crate::web::log;
 
 /// The `Retry-After` if the database made no decision. It is short, because the database may recover at any moment.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ pub fn error_response(error: &Error) -> Response<String> {
         }
     };
     if response.status().is_server_error() {
-        note::failed(error);
+        log::failed(error);
     }
     response
 }
@@ -151,7 +151,7 @@ pub(in crate::web) fn no_key_response(no_key: &NoKey) -> Response<String> {
             plain(StatusCode::BAD_REQUEST, Some(detail))
         }
         NoKey::Misconfigured { .. } => {
-            note::misconfigured(no_key);
+            log::misconfigured(no_key);
             plain(StatusCode::INTERNAL_SERVER_ERROR, None)
         }
     }

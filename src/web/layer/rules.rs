@@ -14,7 +14,7 @@ use crate::limiter::Limiter;
 use crate::web::answer::{Fields, Standing, error_response, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
-use crate::web::note;
+use crate::web::log;
 
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> Tokens + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -70,7 +70,7 @@ impl Rules {
         }
         match self.rules.iter().filter_map(|rule| self.item(rule, request).transpose()).collect() {
             Err(no_key) if self.shadow => {
-                note::let_through_without_key(&no_key);
+                log::let_through_without_key(&no_key);
                 Ok(Vec::new())
             }
             items => items,
@@ -122,7 +122,7 @@ impl Rules {
             (false, OnFailure::Open) if !matches!(error, Error::Invalid(_)) => "on_failure is Open",
             (false, _) => return false,
         };
-        note::let_through(error, why);
+        log::let_through(error, why);
         true
     }
 
@@ -135,8 +135,8 @@ impl Rules {
     /// Counts and logs a denial. Returns the limits for the fields of the response: none in shadow mode.
     pub(in crate::web) fn note(&self, limits: &[Limit], decision: &Decision) -> Vec<Standing> {
         match (self.shadow, decision.is_denied()) {
-            (true, true) => note::shadow_denied(&self.shadow_denials, decision),
-            (false, true) => note::denied(decision),
+            (true, true) => log::shadow_denied(&self.shadow_denials, decision),
+            (false, true) => log::denied(decision),
             (_, false) => {}
         }
         if self.shadow { Vec::new() } else { standings(limits, decision) }

@@ -1,11 +1,12 @@
 use std::any::Any;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
-use pg_limiter::{Limiter, LimiterConfig, Limits};
+use pg_limiter::{Engine, Limiter, LimiterConfig, Limits};
 
 use super::pooler::{self, Pooler, Settings};
 use super::yugabyte;
@@ -162,4 +163,15 @@ impl Drop for Database {
             });
         });
     }
+}
+
+/// A limiter for a database at this URL, for example behind a proxy that injects faults. It connects on its first call. A call ends by its deadline, which is 30 s unless `change` sets another one, even
+/// if it waits for a connection of the pool. The engine is set to PostgreSQL, and not detected.
+pub fn limiter_at(url: &str, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
+    let mut config = LimiterConfig::default();
+    config.engine = Some(Engine::PostgreSql);
+    config.retry.deadline = Duration::from_secs(30);
+    change(&mut config);
+    let options = PgPoolOptions::new().max_connections(4).acquire_timeout(config.retry.deadline);
+    Limiter::with_config(options.connect_lazy(url).expect("a URL"), limits, config)
 }

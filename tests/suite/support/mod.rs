@@ -11,20 +11,17 @@ pub mod node;
 pub mod payloads;
 pub mod pooler;
 pub mod proxy;
-pub mod reached;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
-pub mod ticket;
 pub mod tool;
 #[cfg(feature = "axum")]
 pub mod web;
 pub mod yugabyte;
 
-pub use database::{Database, server_config};
+pub use database::{Database, limiter_at, server_config};
 pub use events::{Events, watch};
 pub use function::{Answer, Step, decide};
 pub use node::Node;
-pub use reached::limiter_at;
 pub use spans::Spans;
-pub use ticket::scheduled;
+pub use starts::scheduled;

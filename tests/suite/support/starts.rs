@@ -1,8 +1,16 @@
-//! Records when jobs start: a trigger writes it, in the transaction that claims.
+//! When jobs start: the ticket of a scheduled job, and a trigger that records each start in the transaction that claims.
 
 use std::time::Duration;
 
+use pg_limiter::queue::{EnqueueOutcome, Enqueued, Ticket};
 use pg_limiter::sqlx::{self, PgPool, Row};
+
+pub fn scheduled(enqueued: &Enqueued) -> Ticket {
+    match enqueued.outcome() {
+        EnqueueOutcome::Scheduled(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct Start {

@@ -8,14 +8,14 @@ use tracing::{Span, debug_span, field};
 use crate::observability::{TARGET, count};
 
 /// One start of a job, from its claim by this worker to its end.
-pub(crate) struct SeenJob {
+pub(crate) struct JobSpan {
     queue: Arc<str>,
     span: Span,
     began: Instant,
     outcome: &'static str,
 }
 
-impl SeenJob {
+impl JobSpan {
     pub(crate) fn new(queue: Arc<str>, id: i64, attempt: u32) -> Self {
         let span = debug_span!(
             target: TARGET,
@@ -41,7 +41,7 @@ impl SeenJob {
     }
 }
 
-impl Drop for SeenJob {
+impl Drop for JobSpan {
     fn drop(&mut self) {
         self.span.record("outcome", self.outcome);
         count::job_ended(&self.queue, self.outcome, self.began.elapsed());
