@@ -77,6 +77,11 @@ impl Decision {
         matches!(self.outcome, Outcome::Allowed)
     }
 
+    /// Returns whether the call may go ahead after a [wait](Self::wait).
+    pub const fn is_reserved(&self) -> bool {
+        matches!(self.outcome, Outcome::Reserved { .. })
+    }
+
     /// Returns whether the call was denied.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Denied { .. })

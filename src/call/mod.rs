@@ -17,4 +17,4 @@ pub use key_secret::{InvalidKeySecret, KeySecret};
 pub use resolved::Op;
 
 pub(crate) use item::Hidden;
-pub(crate) use resolved::{Resolved, ResolvedItem};
+pub(crate) use resolved::{LONGEST_KEY, Resolved, ResolvedItem};

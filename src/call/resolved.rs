@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::call::{Call, Key, KeySecret};
 use crate::error::InvalidCall;
-use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name};
+use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
 
 /// The longest key, in bytes. An index entry holds it together with the name.
-const LONGEST_KEY: usize = 1024;
+pub(crate) const LONGEST_KEY: usize = 1024;
 const LONGEST_IDEMPOTENCY_KEY: usize = 255;
 
 /// The operation of a call.
@@ -69,7 +69,7 @@ impl Resolved {
             return Err(InvalidCall::Empty);
         }
         if let Some(Key(key)) = &call.idempotency_key {
-            if !(1..=LONGEST_IDEMPOTENCY_KEY).contains(&key.len()) || key.contains('\0') {
+            if !is_storable(key, 1..=LONGEST_IDEMPOTENCY_KEY) {
                 return Err(InvalidCall::IdempotencyKey { bytes: key.len() });
             }
             if !matches!(op, Op::Limit | Op::Credit | Op::Charge) {
@@ -131,7 +131,7 @@ impl Resolved {
 impl ResolvedItem {
     fn check_words(&self) -> Result<(), InvalidCall> {
         check_name(&self.name)?;
-        if self.key.len() > LONGEST_KEY || self.key.contains('\0') {
+        if !is_storable(&self.key, 0..=LONGEST_KEY) {
             return Err(InvalidCall::Key { limit: self.name.to_string(), bytes: self.key.len() });
         }
         if self.count != 0.0 && !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.count) {

@@ -194,6 +194,12 @@ pub enum InvalidJob {
         /// The bound in the queue's configuration.
         max: usize,
     },
+    /// The job's group is longer than 1024 bytes or contains a NUL.
+    #[error("the job's group {}", refused_text(*.bytes, 1024, "shorten or hash it"))]
+    Group {
+        /// The length of the group.
+        bytes: usize,
+    },
     /// A unique id is empty, longer than 255 bytes, or contains a NUL.
     #[error("the unique id {}", refused_text(*.bytes, 255, "shorten or hash it"))]
     UniqueId {

@@ -4,8 +4,8 @@ use std::time::Duration;
 use crate::error::InvalidLimit;
 use crate::limit::{Kind, format_micros, shards};
 
-/// A hundred years of 365.25 days, in microseconds.
-const LONGEST_PERIOD: i64 = 3_155_760_000_000_000;
+/// A hundred years of 365.25 days: the longest period, and the longest of other durations.
+pub(crate) const LONGEST_PERIOD: Duration = Duration::from_secs(36_525 * 86_400);
 const FINEST_RESOLUTION: u32 = 1000;
 /// The upper bound for numbers. Within both bounds, every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
@@ -62,7 +62,8 @@ impl Options {
         if !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.rate) {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
-        let period = self.period.filter(|period| (1..=LONGEST_PERIOD).contains(period)).ok_or_else(|| {
+        let longest = LONGEST_PERIOD.as_micros() as i64;
+        let period = self.period.filter(|period| (1..=longest).contains(period)).ok_or_else(|| {
             InvalidLimit::new("the period must be a whole number of microseconds, from 1 microsecond to 36525 days")
         })?;
         for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {

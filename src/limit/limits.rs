@@ -4,10 +4,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{InvalidCall, InvalidLimit, LimitsFileError};
-use crate::limit::Limit;
+use crate::limit::{Limit, is_storable};
 
-/// The longest name of a limit, in bytes.
-const LONGEST_NAME: usize = 255;
+/// The longest name of a limit or a queue, in bytes.
+pub(crate) const LONGEST_NAME: usize = 255;
 
 /// Limits by name, defined in code or loaded from a limits file. Cheap to clone.
 ///
@@ -112,10 +112,7 @@ struct File<V> {
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
-        return Err(InvalidCall::Name { bytes: name.len() });
-    }
-    Ok(())
+    if is_storable(name, 1..=LONGEST_NAME) { Ok(()) } else { Err(InvalidCall::Name { bytes: name.len() }) }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod limit;
 mod limits;
 mod serde_impls;
 mod shards;
+mod text;
 mod tokens;
 
 pub use kind::{Kind, LimitBuilder, kinds};
@@ -17,5 +18,6 @@ pub use shards::LimitWarning;
 pub use tokens::Tokens;
 
 pub(crate) use length::{format_micros, parse_micros};
-pub(crate) use limit::{LARGEST_NUMBER, SMALLEST_NUMBER};
-pub(crate) use limits::check_name;
+pub(crate) use limit::{LARGEST_NUMBER, LONGEST_PERIOD, SMALLEST_NUMBER};
+pub(crate) use limits::{LONGEST_NAME, check_name};
+pub(crate) use text::is_storable;

@@ -29,7 +29,7 @@ pub enum EnqueueOutcome {
     /// were taken.
     Duplicate(Ticket),
     /// The job's [`run_at`](crate::queue::Job::run_at) is in the past. Nothing was written or taken.
-    Past,
+    RunAtPast,
     /// A limit allows no further reservation: its `max_reserved` would be exceeded. Nothing was written or taken.
     Denied {
         /// The time until the same job would be scheduled, if there are no other reservations meanwhile.
@@ -56,7 +56,7 @@ impl Enqueued {
         let outcome = match answer.outcome.as_str() {
             "scheduled" => EnqueueOutcome::Scheduled(ticket()),
             "duplicate" => EnqueueOutcome::Duplicate(ticket()),
-            "past" => EnqueueOutcome::Past,
+            "past" => EnqueueOutcome::RunAtPast,
             _ => EnqueueOutcome::Denied { retry_after: time::wait(answer.wait) },
         };
         let denied = call.items.iter().zip(&answer.denied).filter(|(_, denied)| **denied);
@@ -72,14 +72,14 @@ impl Enqueued {
         match self.outcome {
             EnqueueOutcome::Scheduled(_) => "scheduled",
             EnqueueOutcome::Duplicate(_) => "duplicate",
-            EnqueueOutcome::Past => "past",
+            EnqueueOutcome::RunAtPast => "past",
             EnqueueOutcome::Denied { .. } => "denied",
         }
     }
 
     /// An error if the time of the job is in the past: for an enqueue of one job, of which nothing is lost by an error.
     pub(super) fn not_past(self) -> Result<Self, Error> {
-        if self.outcome == EnqueueOutcome::Past { Err(InvalidJob::RunAtPast.into()) } else { Ok(self) }
+        if self.outcome == EnqueueOutcome::RunAtPast { Err(InvalidJob::RunAtPast.into()) } else { Ok(self) }
     }
 
     /// The outcome: scheduled, a duplicate, denied, or in the past.
@@ -90,6 +90,14 @@ impl Enqueued {
     /// Whether the job was denied.
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, EnqueueOutcome::Denied { .. })
+    }
+
+    /// Returns the time until the same job would be scheduled, if this job was denied; otherwise `None`.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            EnqueueOutcome::Denied { retry_after } => Some(retry_after),
+            EnqueueOutcome::Scheduled(_) | EnqueueOutcome::Duplicate(_) | EnqueueOutcome::RunAtPast => None,
+        }
     }
 
     /// The names of the limits that denied the job, each once, in alphabetical order.
@@ -105,7 +113,7 @@ impl Enqueued {
     pub fn enforce(self) -> Result<Ticket, Error> {
         match self.outcome {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Ok(ticket),
-            EnqueueOutcome::Past => Err(InvalidJob::RunAtPast.into()),
+            EnqueueOutcome::RunAtPast => Err(InvalidJob::RunAtPast.into()),
             EnqueueOutcome::Denied { retry_after } => {
                 Err(Error::Denied(Denied { retry_after, remaining: self.remaining, limits: self.denied_by }))
             }
@@ -114,15 +122,31 @@ impl Enqueued {
 }
 
 /// When a job would run if it were enqueued now, from [`Queue::estimate`](crate::queue::Queue::estimate).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// When the job would run; `None` if it would be denied.
-    pub run_at: Option<SystemTime>,
-    /// The time from now until `run_at`. If the job would be denied, the time until it would be scheduled.
-    pub wait: Duration,
+    /// What would become of the job.
+    pub outcome: EstimateOutcome,
     /// How many jobs of its group already wait.
     pub ahead: u64,
+}
+
+/// What would become of a job if it were enqueued now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EstimateOutcome {
+    /// The job would be scheduled. If the queue already has a job of its unique id, these are the times of that job.
+    Scheduled {
+        /// When the job would run, on the database's clock.
+        run_at: SystemTime,
+        /// The time from now until `run_at`; zero if the job would be due.
+        wait: Duration,
+    },
+    /// A limit would deny the job.
+    Denied {
+        /// The time until the same job would be scheduled, if there are no other reservations meanwhile.
+        retry_after: Duration,
+    },
 }
 
 impl Estimate {
@@ -130,11 +154,12 @@ impl Estimate {
         if answer.outcome == "past" {
             return Err(InvalidJob::RunAtPast.into());
         }
-        Ok(Self {
-            run_at: answer.run_at.map(time::from_micros),
-            wait: time::wait(answer.wait),
-            ahead: answer.ahead.unwrap_or_default().unsigned_abs(),
-        })
+        let wait = time::wait(answer.wait);
+        let outcome = match answer.run_at.map(time::from_micros) {
+            Some(run_at) => EstimateOutcome::Scheduled { run_at, wait },
+            None => EstimateOutcome::Denied { retry_after: wait },
+        };
+        Ok(Self { outcome, ahead: answer.ahead.unwrap_or_default().unsigned_abs() })
     }
 }
 
@@ -146,7 +171,7 @@ impl Answered for Enqueued {
     fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Some(ticket.wait),
-            EnqueueOutcome::Past => None,
+            EnqueueOutcome::RunAtPast => None,
             EnqueueOutcome::Denied { retry_after } => Some(retry_after),
         }
     }

@@ -3,13 +3,14 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::call::{Call, Hidden, Key, Op, Resolved};
+use crate::call::{Call, Hidden, Key, LONGEST_KEY, Op, Resolved};
 use crate::error::{Error, InvalidCall, InvalidJob};
+use crate::limit::{LONGEST_NAME, is_storable};
 use crate::queue::{QueueConfig, time};
 use crate::sql::TransactionLimiter;
 
 /// The suffix of the second bucket must fit, too.
-const LONGEST_LIMIT_NAME: usize = 255 - "/started".len();
+const LONGEST_LIMIT_NAME: usize = LONGEST_NAME - "/started".len();
 const LONGEST_UNIQUE_ID: usize = 255;
 
 /// A job to enqueue: a payload, and the limits and keys to reserve tokens from.
@@ -119,7 +120,8 @@ impl Job {
 
     /// Does not run the job before this time (default: it runs as soon as its tokens are available). The tokens are reserved
     /// when the job is enqueued, not at this time. The database's clock applies. A time that has passed by more than 1 s is
-    /// an error when the job is enqueued: [`InvalidJob::RunAtPast`], or the outcome `Past` of one among several jobs.
+    /// an error when the job is enqueued: [`InvalidJob::RunAtPast`], or the outcome
+    /// [`RunAtPast`](crate::queue::EnqueueOutcome::RunAtPast) of one among several jobs.
     pub const fn run_at(mut self, time: SystemTime) -> Self {
         self.run_at = Some(time);
         self
@@ -138,7 +140,7 @@ impl Job {
             return Err(InvalidJob::PayloadTooLarge { bytes: self.payload.len(), max: config.max_payload }.into());
         }
         if let Some(id) = &self.unique_id
-            && (id.is_empty() || id.len() > LONGEST_UNIQUE_ID || id.contains('\0'))
+            && !is_storable(id, 1..=LONGEST_UNIQUE_ID)
         {
             return Err(InvalidJob::UniqueId { bytes: id.len() }.into());
         }
@@ -155,9 +157,8 @@ impl Job {
         if let Some(item) = call.items.iter().find(|item| item.name.len() > LONGEST_LIMIT_NAME) {
             return Err(InvalidJob::LimitName { bytes: item.name.len() }.into());
         }
-        if group.0.len() > 1024 || group.0.contains('\0') {
-            let limit = call.items[0].name.to_string();
-            return Err(crate::error::InvalidCall::Key { limit, bytes: group.0.len() }.into());
+        if !is_storable(&group.0, 0..=LONGEST_KEY) {
+            return Err(InvalidJob::Group { bytes: group.0.len() }.into());
         }
         let group = limits.key_secret().map_or(group.clone(), |secret| secret.group(&group));
         let max_attempts = self.max_attempts.unwrap_or(config.max_attempts).max(1);

@@ -76,7 +76,7 @@ mod worker_loop;
 
 pub use config::{QueueConfig, WorkerConfig};
 pub use counts::GroupCounts;
-pub use enqueued::{EnqueueOutcome, Enqueued, Estimate, Ticket};
+pub use enqueued::{EnqueueOutcome, Enqueued, Estimate, EstimateOutcome, Ticket};
 pub use handler::{BoxError, Finish, Handler, HandlerFn, RunningJob, handler_fn};
 pub use info::{InvalidJobState, JobInfo, JobItem, JobState};
 pub use job::Job;

@@ -3,6 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::call::Item;
 use crate::error::{Error, InvalidJob};
+use crate::limit::{LONGEST_NAME, is_storable};
 use crate::limiter::Limiter;
 use crate::observability::{self, CallSpan};
 use crate::queue::answers::{Settled, found, missing, no_such_item, settled};
@@ -16,9 +17,6 @@ use crate::queue::{
 use crate::sql::queue::{
     EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
 };
-
-/// The maximum length of a queue's name, in bytes.
-const LONGEST_NAME: usize = 255;
 
 /// The most jobs that one transaction deletes.
 const PRUNED_AT_ONCE: i32 = 1000;
@@ -60,7 +58,7 @@ impl Queue {
     /// # Errors
     /// See [`new`](Self::new).
     pub fn with_config(limiter: &Limiter, name: &str, config: QueueConfig) -> Result<Self, InvalidJob> {
-        if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
+        if !is_storable(name, 1..=LONGEST_NAME) {
             return Err(InvalidJob::Queue { bytes: name.len() });
         }
         let (context, name): (_, Arc<str>) = (QueueContext::new(limiter), name.into());
@@ -110,9 +108,9 @@ impl Queue {
     /// Enqueues several jobs in one transaction, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`Queue`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::Past`].
+    /// See [`Queue`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::RunAtPast`].
     ///
-    /// [`EnqueueOutcome::Past`]: crate::queue::EnqueueOutcome::Past
+    /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
     ///
     /// # Cancel safety
     /// Safe. The jobs may still be enqueued after the future is dropped.
@@ -317,17 +315,12 @@ impl Queue {
     /// Runs in several short transactions of its own, of up to 1,000 jobs each.
     pub async fn prune(&self, ended_for: Duration) -> Result<u64, Error> {
         let arguments = (&*self.name, time::capped(ended_for));
-        let mut pruned = 0;
-        loop {
-            let run = self.context.own(arguments, |conn, sql, (name, ended_for)| {
+        let step = || {
+            self.context.own(arguments, |conn, sql, (name, ended_for)| {
                 Box::pin(prune(conn, sql, name, *ended_for, PRUNED_AT_ONCE))
-            });
-            let step = run.await?;
-            pruned += step.unsigned_abs();
-            if step < i64::from(PRUNED_AT_ONCE) {
-                return Ok(pruned);
-            }
-        }
+            })
+        };
+        prune_in_steps(step).await
     }
 
     /// Deletes jobs that have been dead for at least `dead_for`, and returns how many. Workers never delete dead jobs: you
@@ -375,14 +368,21 @@ pub(super) async fn prune_dead_of(
     dead_for: Duration,
 ) -> Result<u64, Error> {
     let arguments = (queue, time::capped(dead_for));
+    let step = || {
+        context.own(arguments, |conn, sql, (queue, dead_for)| {
+            Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
+        })
+    };
+    prune_in_steps(step).await
+}
+
+/// Repeats the step until it deletes fewer jobs than it may. Returns how many were deleted.
+async fn prune_in_steps<F: Future<Output = Result<i64, Error>>>(step: impl Fn() -> F) -> Result<u64, Error> {
     let mut pruned = 0;
     loop {
-        let run = context.own(arguments, |conn, sql, (queue, dead_for)| {
-            Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
-        });
-        let step = run.await?;
-        pruned += step.unsigned_abs();
-        if step < i64::from(PRUNED_AT_ONCE) {
+        let deleted = step().await?;
+        pruned += deleted.unsigned_abs();
+        if deleted < i64::from(PRUNED_AT_ONCE) {
             return Ok(pruned);
         }
     }

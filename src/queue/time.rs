@@ -3,9 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::InvalidJob;
-
-/// The longest duration, which is also the longest period of a limit.
-const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+use crate::limit::LONGEST_PERIOD;
 
 pub(super) fn from_micros(micros: i64) -> SystemTime {
     let length = Duration::from_micros(micros.unsigned_abs());
@@ -22,7 +20,7 @@ pub(super) fn to_micros(time: SystemTime, what: &'static str) -> Result<i64, Inv
 }
 
 pub(super) fn length(length: Duration, what: &'static str) -> Result<i64, InvalidJob> {
-    if length > LONGEST {
+    if length > LONGEST_PERIOD {
         return Err(InvalidJob::Time { what });
     }
     ceil_micros(length).ok_or(InvalidJob::Time { what })
@@ -30,7 +28,7 @@ pub(super) fn length(length: Duration, what: &'static str) -> Result<i64, Invali
 
 /// Like `length`, but shortens a longer duration to the maximum.
 pub(super) fn capped(length: Duration) -> i64 {
-    ceil_micros(length.min(LONGEST)).unwrap_or(i64::MAX)
+    ceil_micros(length.min(LONGEST_PERIOD)).unwrap_or(i64::MAX)
 }
 
 pub(super) fn wait(micros: Option<i64>) -> Duration {

@@ -57,9 +57,9 @@ impl QueueWithin<'_> {
     /// Enqueues several jobs, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`QueueWithin`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::Past`].
+    /// See [`QueueWithin`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::RunAtPast`].
     ///
-    /// [`EnqueueOutcome::Past`]: crate::queue::EnqueueOutcome::Past
+    /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
     ///
     /// # Cancel safety
     /// Not safe. The statement may still run on the server, so roll the transaction back.

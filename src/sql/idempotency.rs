@@ -6,13 +6,13 @@ use sqlx::{PgConnection, Row};
 
 use crate::call::{Op, Resolved};
 use crate::error::{Error, InvalidCall};
+use crate::limit::LONGEST_PERIOD;
 use crate::sql::decide::{bind_items, of_several};
 use crate::sql::{Answer, Batch, Statements};
 
 /// How long answers are kept by default: one day.
 pub(crate) const KEEP_ANSWERS: Duration = Duration::from_secs(86_400);
 const SHORTEST: Duration = Duration::from_micros(1);
-const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// The result of a call with an idempotency key.
 pub(crate) enum Once {
@@ -40,7 +40,7 @@ pub(crate) async fn decide_once(
     keep: Duration,
 ) -> Result<Once, sqlx::Error> {
     let batch = Batch::of(call);
-    let keep = i64::try_from(keep.clamp(SHORTEST, LONGEST).as_micros()).unwrap_or(i64::MAX);
+    let keep = i64::try_from(keep.clamp(SHORTEST, LONGEST_PERIOD).as_micros()).unwrap_or(i64::MAX);
     let query = statements.decide_once.query().bind(key).bind(keep);
     let row = bind_items(query, &batch)
         .bind(call.op.as_str())

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, SystemTime};
 
-use pg_limiter::queue::{EnqueueOutcome, Finish, Job, JobState, Queue, QueueConfig, Ticket, WorkerConfig, handler_fn};
+use pg_limiter::queue::{
+    EnqueueOutcome, EstimateOutcome, Finish, Job, JobState, Queue, QueueConfig, Ticket, WorkerConfig, handler_fn,
+};
 use pg_limiter::sqlx::AssertSqlSafe;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::{Error, InvalidCall, InvalidJob, Item, Limit, Limiter, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
 use crate::support::gate::CENTURY;
-use crate::support::scheduled;
-use crate::support::{Database, guide, sqlx};
+use crate::support::{Database, estimated, guide, scheduled, sqlx};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -79,7 +80,7 @@ async fn a_cancelled_job_gives_its_tokens_back_and_jobs_behind_it_move_up() {
         Err(Error::InvalidJob(InvalidJob::UnknownJob { id: 1_000_000, .. }))
     ));
     assert!(queue.requeue(tickets[1].id).await.expect("an answer").is_some());
-    assert!(near(queue.estimate(job("g")).await.expect("an estimate").wait, 8));
+    assert!(near(estimated(&queue.estimate(job("g")).await.expect("an estimate")).1, 8));
 }
 
 #[tokio::test]
@@ -195,14 +196,15 @@ async fn an_estimate_matches_the_ticket() {
     for ahead in 0..3 {
         let estimate = queue.estimate(job("g")).await.expect("an estimate");
         assert_eq!(estimate.ahead, ahead);
-        assert!(estimate.run_at.is_some());
         let ticket = enqueue(&queue, job("g")).await;
-        assert!(ticket.wait.abs_diff(estimate.wait) < MINUTE, "{estimate:?}, {ticket:?}");
+        assert!(ticket.wait.abs_diff(estimated(&estimate).1) < MINUTE, "{estimate:?}, {ticket:?}");
     }
     let estimate = queue.estimate(job("g")).await.expect("an estimate");
-    assert_eq!((estimate.run_at, estimate.ahead), (None, 3));
-    assert!(near(estimate.wait, 1), "{estimate:?}");
-    assert!(queue.enqueue(job("g")).await.expect("an answer").is_denied());
+    assert_eq!(estimate.ahead, 3);
+    let EstimateOutcome::Denied { retry_after } = estimate.outcome else { panic!("{estimate:?}") };
+    assert!(near(retry_after, 1), "{estimate:?}");
+    let denied = queue.enqueue(job("g")).await.expect("an answer");
+    assert!(denied.is_denied() && denied.retry_after().is_some_and(|wait| near(wait, 1)), "{denied:?}");
     assert_eq!(in_state(&queue, JobState::Scheduled).await, 3);
 }
 
@@ -243,7 +245,7 @@ async fn invalid_jobs_are_rejected_before_they_take_anything() {
     let inline = Limit::token_bucket(1, MINUTE).build().expect("a limit");
     let text = "x".repeat(99);
     let new = |limit: &str| Job::new((limit, "k"), &1).expect("a job");
-    let jobs: [(Job, &str); 12] = [
+    let jobs: [(Job, &str); 14] = [
         (Job::new(("l", "k"), &text).expect("a job"), "the payload has 101 bytes, and at most 100 are allowed"),
         (new("nothing"), "there is no limit \"nothing\""),
         (new("sliding"), "cannot reserve"),
@@ -252,6 +254,8 @@ async fn invalid_jobs_are_rejected_before_they_take_anything() {
         (Job::new(("l", "k", f64::NAN), &1).expect("a job"), "the count NaN"),
         (Job::new(Vec::new(), &1).expect("a job"), "names no limit"),
         (Job::new(Item::new(("l", inline), "k"), &1).expect("a job"), "define it by name"),
+        (new("l").group("g".repeat(1025)), "the job's group has 1025 bytes, and at most 1024 are allowed"),
+        (new("l").group("a\0b"), "the job's group contains a NUL"),
         (new("l").unique_id(""), "the unique id is empty"),
         (new("l").run_at(SystemTime::now() - Duration::from_secs(5)), "run_at is in the past"),
         (new("l").run_at(SystemTime::UNIX_EPOCH), "run_at is in the past"),
@@ -289,7 +293,7 @@ async fn a_job_in_the_past_fails_no_other_job_of_its_enqueue() {
     tx.commit().await.expect("commit");
     for answers in [queue.enqueue_all(jobs()).await.expect("answers"), within] {
         let (first, last) = (scheduled(&answers[0]), scheduled(&answers[2]));
-        assert_eq!(answers[1].outcome(), EnqueueOutcome::Past);
+        assert_eq!(answers[1].outcome(), EnqueueOutcome::RunAtPast);
         assert!(matches!(answers[1].clone().enforce(), Err(Error::InvalidJob(InvalidJob::RunAtPast))));
         for id in [first.id, last.id] {
             assert!(queue.job(id).await.expect("a lookup").is_some(), "{id}");

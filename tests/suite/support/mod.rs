@@ -24,4 +24,4 @@ pub use events::{Events, watch};
 pub use function::{Answer, Step, decide};
 pub use node::Node;
 pub use spans::Spans;
-pub use starts::scheduled;
+pub use starts::{estimated, scheduled};

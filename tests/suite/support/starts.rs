@@ -1,13 +1,21 @@
 //! When jobs start: the ticket of a scheduled job, and a trigger that records each start in the transaction that claims.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use pg_limiter::queue::{EnqueueOutcome, Enqueued, Ticket};
+use pg_limiter::queue::{EnqueueOutcome, Enqueued, Estimate, EstimateOutcome, Ticket};
 use pg_limiter::sqlx::{self, PgPool, Row};
 
 pub fn scheduled(enqueued: &Enqueued) -> Ticket {
     match enqueued.outcome() {
         EnqueueOutcome::Scheduled(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// When the job would run, and the time until then.
+pub fn estimated(estimate: &Estimate) -> (SystemTime, Duration) {
+    match estimate.outcome {
+        EstimateOutcome::Scheduled { run_at, wait } => (run_at, wait),
         other => panic!("{other:?}"),
     }
 }
