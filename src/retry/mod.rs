@@ -1,10 +1,10 @@
 //! When to retry.
 
-mod backoff;
+mod attempts;
 mod jitter;
 mod policy;
 
 pub use policy::RetryPolicy;
 
-pub(crate) use backoff::{Attempts, longest};
+pub(crate) use attempts::{Attempts, longest};
 pub(crate) use jitter::{clamped_fraction, part_of};

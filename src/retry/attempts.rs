@@ -1,11 +1,8 @@
-//! Pauses between attempts. This is the only module that uses the crate `backoff`.
+//! Pauses between attempts.
 
 use std::time::{Duration, Instant};
 
-use backoff::backoff::Backoff;
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
-
-use crate::retry::{RetryPolicy, clamped_fraction};
+use crate::retry::{RetryPolicy, clamped_fraction, part_of};
 
 /// Clamps a duration to 365 days: a longer one cannot be added to every clock.
 pub(crate) fn longest(deadline: Duration) -> Duration {
@@ -19,7 +16,11 @@ pub(crate) struct Attempts {
     most: u32,
     began: Instant,
     deadline: Instant,
-    pauses: ExponentialBackoff,
+    /// The next pause, before jitter.
+    pause: Duration,
+    longest_pause: Duration,
+    multiplier: f64,
+    jitter: f64,
 }
 
 impl Attempts {
@@ -29,16 +30,17 @@ impl Attempts {
 
     /// Starts with the time left until a deadline that was set before.
     pub(crate) fn until(policy: &RetryPolicy, deadline: Instant) -> Self {
-        let began = Instant::now();
-        let multiplier = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 };
-        let pauses = ExponentialBackoffBuilder::new()
-            .with_initial_interval(policy.initial.min(policy.max))
-            .with_max_interval(policy.max)
-            .with_multiplier(multiplier)
-            .with_randomization_factor(clamped_fraction(policy.jitter))
-            .with_max_elapsed_time(None) // Checked in `next_delay`: a pause must not outlast the deadline.
-            .build();
-        Self { made: 1, most: policy.max_attempts.max(1), began, deadline, pauses }
+        let longest_pause = longest(policy.max);
+        Self {
+            made: 1,
+            most: policy.max_attempts.max(1),
+            began: Instant::now(),
+            deadline,
+            pause: policy.initial.min(longest_pause),
+            longest_pause,
+            multiplier: if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 },
+            jitter: clamped_fraction(policy.jitter),
+        }
     }
 
     /// Returns the pause before the next attempt, and counts that attempt; `None` if none is left.
@@ -46,7 +48,9 @@ impl Attempts {
         if self.made >= self.most {
             return None;
         }
-        let pause = self.pauses.next_backoff()?;
+        let spread = self.pause.mul_f64(self.jitter);
+        let pause = self.pause.saturating_sub(spread) + part_of(spread * 2);
+        self.pause = self.pause.mul_f64(self.multiplier).min(self.longest_pause);
         if Instant::now().checked_add(pause).is_none_or(|then| then >= self.deadline) {
             return None;
         }
@@ -116,6 +120,20 @@ mod tests {
         let mut attempts = Attempts::new(&policy);
         let pauses: Vec<_> = (0..9).filter_map(|_| attempts.next_delay()).map(|pause| pause.as_millis()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    }
+
+    #[test]
+    fn jitter_makes_pauses_shorter_and_longer() {
+        let pause = Duration::from_millis(100);
+        let policy =
+            RetryPolicy { initial: pause, max: pause, jitter: 0.5, max_attempts: 1001, ..RetryPolicy::default() };
+        let mut attempts = Attempts::new(&policy);
+        let pauses: Vec<_> = (0..1000).filter_map(|_| attempts.next_delay()).collect();
+        assert_eq!(pauses.len(), 1000);
+        assert!(pauses.iter().all(|drawn| (pause / 2..=pause * 3 / 2).contains(drawn)));
+        assert!(
+            pauses.iter().any(|drawn| *drawn < pause * 6 / 10) && pauses.iter().any(|drawn| *drawn > pause * 14 / 10)
+        );
     }
 
     #[test]
