@@ -53,7 +53,7 @@ pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode,
     let call = Call::from(Item::new(name, key).count(0));
     let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
     let value = balances.remaining();
-    output::line(if json { format!("{{\"value\": {}}}", text::plain(value)) } else { left(value) })?;
+    output::line(if json { json::object([("value", text::plain(value))]) } else { left(value) })?;
     Ok(ExitCode::SUCCESS)
 }
 

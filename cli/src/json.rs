@@ -5,22 +5,22 @@ use pg_limiter::{Decision, InvalidCall};
 
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.
 pub(super) fn decision(decision: &Decision) -> String {
-    let ok = !decision.is_denied();
     let wait = decision.retry_after().or(decision.wait());
-    let wait = wait.map_or_else(|| "null".to_owned(), |wait| milliseconds(wait.as_micros()));
-    let value = plain(decision.remaining());
-    let mut text = format!("{{\"ok\": {ok}, \"retry_after_ms\": {wait}, \"value\": {value}");
-    if !ok {
-        let names: Vec<String> = decision.denied_by().into_iter().map(string).collect();
-        text.push_str(&format!(", \"denied_by\": [{}]", names.join(", ")));
-    }
-    text.push('}');
-    text
+    let denied_by = || array(decision.denied_by().into_iter().map(string));
+    object(
+        [
+            ("ok", (!decision.is_denied()).to_string()),
+            ("retry_after_ms", optional(wait.map(|wait| milliseconds(wait.as_micros())))),
+            ("value", plain(decision.remaining())),
+        ]
+        .into_iter()
+        .chain(decision.is_denied().then(|| ("denied_by", denied_by()))),
+    )
 }
 
 /// `{"error": "count_exceeds_capacity", "message": ".."}`.
 pub(super) fn impossible(error: &InvalidCall) -> String {
-    format!("{{\"error\": {}, \"message\": {}}}", string(error.code()), string(&error.to_string()))
+    object([("error", string(error.code())), ("message", string(&error.to_string()))])
 }
 
 /// Builds `{"a": 1, "b": null}` on one line from values that are JSON already. It escapes control characters from 0x7f on,
@@ -49,4 +49,16 @@ pub(super) fn optional(value: Option<String>) -> String {
 
 pub(super) fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_in_names_are_escaped() {
+        let line = impossible(&InvalidCall::UnknownLimit { limit: "a\u{9b}\n".to_owned() });
+        assert!(line.starts_with(r#"{"error": "unknown_limit", "message": ""#), "{line}");
+        assert!(line.contains(r"a\u009b\n") && !line.chars().any(char::is_control), "{line}");
+    }
 }
