@@ -146,13 +146,6 @@ impl TransactionLimiter {
     pub(crate) const fn key_secret(&self) -> Option<&KeySecret> {
         self.key_secret.as_ref()
     }
-
-    /// Resolves a call with all counts 0, which reads the balances.
-    pub(crate) fn resolve_peek(&self, mut call: Call) -> Result<Resolved, Error> {
-        call.reserve = false;
-        call.items.iter_mut().for_each(|item| item.count = 0.0);
-        self.resolve(Op::Check, call)
-    }
 }
 
 /// Calls as part of the caller's transaction, from [`TransactionLimiter::within`] and
@@ -240,7 +233,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
-            let call = self.transaction_limiter.resolve_peek(call)?;
+            let call = self.transaction_limiter.resolve(Op::Check, call.into_peek())?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
