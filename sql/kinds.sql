@@ -1,5 +1,5 @@
--- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. A new kind adds
--- a branch to each of these functions, and changes nothing else.
+-- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. CONTRIBUTING.md
+-- ("Add a kind of limit") lists the other places that depend on the kind.
 --
 -- A row is (value, ts, earlier_counts). `now` is never before `ts`, so a clock that steps back removes no tokens. A kind
 -- ignores the arguments that it does not need.

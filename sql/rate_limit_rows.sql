@@ -1,4 +1,5 @@
--- Returns the rows of a bucket, and whether a transaction is writing to a row. Inlined.
+-- Returns the rows of a bucket as a table, each with whether a transaction is writing to it. Locks no row. rate_limit_draw
+-- draws from these rows; rate_limit_bucket_rows returns them in order, and can lock them. Inlined.
 --
 -- A row with an xmax is in use: a transaction is writing to it, or has written to it since the snapshot (or has rolled back). A
 -- caller that has the choice takes another row. If a row was locked before it was written, its xmax stays that of the writer.

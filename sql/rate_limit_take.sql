@@ -1,4 +1,5 @@
--- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. Clients of earlier releases call it.
+-- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. Clients of earlier releases
+-- and rate_limit_enqueue call it.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text, key text, rate double precision, period double precision, capacity double precision, count double precision,
   times integer, shards integer, reserves boolean DEFAULT false, max_reserved double precision DEFAULT NULL

@@ -1,10 +1,11 @@
-//! Exact application-layer rate limits inside your own PostgreSQL database. One statement per decision, for any number of
-//! limits; two numbers per bucket; no other service.
+//! Exact application-layer rate limits inside your own PostgreSQL database. Most decisions take one round trip, for any number of
+//! limits. A bucket is one row, or several if you shard it. No other service is needed.
 //!
-//! - **Never over-admits.** A decision locks its rows before it reads them, or fails with a conflict and is retried.
+//! - **Never over-admits.** A decision is written only if its rows have not changed since they were read. Otherwise it is made
+//!   again on locked rows, or fails with a conflict.
 //! - **Commits with your data.** [`Limiter::within`] takes tokens in your own sqlx transaction. A call on several limits
 //!   charges all of them or none.
-//! - **Exact retry times.** `retry_after` is the time until the same call is allowed if no other caller consumes tokens.
+//! - **Exact retry times.** `retry_after` is the time until the same call would be allowed, if no other call takes tokens.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -30,7 +31,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The [`guide`] covers the kinds of limits, transactions, failures, performance, poolers and the command-line tool.
+//! The [`guide`] has an index by task, and a [glossary](guide::glossary).
 //!
 //! # Overview
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
@@ -38,23 +39,17 @@
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
 //! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
 //! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower` and `axum`).
-//! - Spans and metrics: [`observability`].
+//! - Spans, and metrics with the feature `metrics`: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
+//! - A private PostgreSQL for tests: `embedded` (feature `embedded`).
 //!
 //! # Units and defaults
 //! Tokens are `f64`. Fractions are allowed, and comparisons tolerate an error of 1e-9. Times are [`std::time::Duration`] in
-//! whole microseconds. The clock is the database's, read after the row is locked. The default count is 1, and the default
-//! capacity is the rate. A bucket without a row is full.
+//! whole microseconds. The clock is the database's, read again after a long wait for a row. The default count is 1, and the
+//! default capacity is the rate. A bucket without a row is full.
 //!
 //! # Features
-//! - `toml` (default): [`Limits::from_toml`].
-//! - `embedded`: a private PostgreSQL server for tests.
-//! - `containers`: the private server may run in a container.
-//! - `metrics`: counters and histograms ([`observability`]).
-//! - `rustls`: TLS for every connection of sqlx, with the certificates that this machine trusts. The tool uses it; an
-//!   application chooses its TLS in its own sqlx dependency.
-//! - `tower`: limits for HTTP services.
-//! - `axum`: the same for axum, with its connections, routes and error responses.
+//! The README has a table of the features. Only `toml` is on by default.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;

@@ -16,8 +16,7 @@ use crate::simulate::SimulateArgs;
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  allowed, reserved, or done
-  1  denied; --must-exist: no row was found; `migrate --check`: the schema differs; `doctor`: a warning or a problem;
-     `bench --soak`: a violation or growth
+  1  denied; --must-exist: no row was found; `migrate --check`: the schema differs; `doctor`: a warning or a problem
   2  a request that can never be allowed, a job that cannot be requeued, cancelled or discarded, or an invalid argument or file
   3  the database is unavailable or lacks the schema, or something else failed
 

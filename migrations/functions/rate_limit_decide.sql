@@ -1,8 +1,8 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
 -- SHA-256: da0373690899d7ad44556bd8db9ac58fc742e7cbc4703f0231692fd667f244e4
 
--- Decides calls on several buckets one by one. Every path uses it: calls in a caller's transaction, lone calls, batches,
--- replay, psql.
+-- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_take_ample do not
+-- decide.
 --
 -- A call is an all-or-nothing group of items. An item takes a count of tokens from one bucket (name, key) under one limit.
 -- Calls are decided in the order given; each sees what earlier calls took.

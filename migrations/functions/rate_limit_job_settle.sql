@@ -1,7 +1,7 @@
 -- rate_limit_job_settle(text, bigint, text, text, double precision, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
 -- SHA-256: ad3a809a5b70fa7e060c844b0ace41461920b22651712b313b8d89ecd66c85d3
 
--- Corrects what a job reserved from one bucket to what it really used, up or down, once. Returns 'settled', 'already',
+-- Corrects what a job reserved from one bucket to what it actually used, up or down, once. Returns 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
   queue_name text, job_id bigint, limit_name text, limit_key text, used double precision, limit_names text[], limit_kinds text[],

@@ -1,7 +1,8 @@
 -- rate_limit_take(text, text, double precision, double precision, double precision, double precision, integer, integer, boolean, double precision)
 -- SHA-256: befeecb7bee1522889cf73b15abfcc8cc5d3f3ea273b168f401239f35abb46c1
 
--- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. Clients of earlier releases call it.
+-- Decides calls on one token bucket like rate_limit_decide_one, and returns the same. Clients of earlier releases
+-- and rate_limit_enqueue call it.
 CREATE OR REPLACE FUNCTION public.rate_limit_take(
   name text, key text, rate double precision, period double precision, capacity double precision, count double precision,
   times integer, shards integer, reserves boolean DEFAULT false, max_reserved double precision DEFAULT NULL

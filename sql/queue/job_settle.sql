@@ -1,4 +1,4 @@
--- Corrects what a job reserved from one bucket to what it really used, up or down, once. Returns 'settled', 'already',
+-- Corrects what a job reserved from one bucket to what it actually used, up or down, once. Returns 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
 CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
   queue_name text, job_id bigint, limit_name text, limit_key text, used double precision, limit_names text[], limit_kinds text[],

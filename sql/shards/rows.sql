@@ -1,7 +1,7 @@
--- Returns the rows of a bucket, that of shard 0 first. The rows store how many there are; at least `shards` rows are looked
--- up. With `locks`, each row is locked, in this order. Only a transaction that has locked the row of shard 0 adds or removes
--- other rows. Without `may_wait`, because the caller has locked rows that come later in the order, a row that another
--- transaction has locked is an error.
+-- Returns the rows of a bucket as an array in the order of their shards, to decide on all of them. The rows store how many
+-- exist; at least `shards` rows are looked up. With `locks`, each row is locked, in this order. Only a transaction that has
+-- locked the row of shard 0 adds or removes other rows. Without `may_wait`, because the caller has locked rows that come
+-- later in the order, a row that another transaction has locked is an error.
 CREATE OR REPLACE FUNCTION public.rate_limit_bucket_rows(
   bucket_name text, bucket_key text, shards integer, locks boolean, may_wait boolean
 ) RETURNS public.rate_limits[] LANGUAGE plpgsql VOLATILE

@@ -17,7 +17,7 @@ pub enum Outcome {
     },
     /// The call was denied. No tokens were taken from any limit.
     Denied {
-        /// The time until the same call is allowed, if no other caller consumes tokens. Before that, it is denied.
+        /// The time until the same call would be allowed, if no other call takes tokens. Before that, it is denied.
         retry_after: Duration,
     },
 }
@@ -55,7 +55,7 @@ pub struct LimitState {
 ///     Outcome::Allowed => println!("go, {} left", decision.remaining()),
 ///     Outcome::Reserved { wait } => println!("go in {wait:?}"),
 ///     Outcome::Denied { retry_after } => println!("denied, retry in {retry_after:?}"),
-///     _ => println!("no"), // An outcome that this code does not know is no permit.
+///     _ => println!("no"), // Treat an unknown outcome as a denial.
 /// }
 /// # }
 /// ```
@@ -153,7 +153,7 @@ pub struct Permit {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Denied {
-    /// The time until the same call is allowed, if no other caller consumes tokens. Before that, it is denied.
+    /// The time until the same call would be allowed, if no other call takes tokens. Before that, it is denied.
     pub retry_after: Duration,
     /// The smallest balance of the call's limits, in tokens.
     pub remaining: f64,

@@ -182,7 +182,7 @@ impl Item {
         self.count
     }
 
-    /// Returns the correction from this item's estimate to the tokens really used: a credit or a charge of the difference.
+    /// Returns the correction from this item's estimate to the tokens actually used: a credit or a charge of the difference.
     pub(crate) fn correction(mut self, used: Tokens) -> (Op, Self) {
         let (estimate, used) = (self.count, used.get());
         let (op, difference) =

@@ -2,19 +2,16 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tokio::runtime::Handle;
 use tokio::sync::{RwLock, oneshot};
 
 use crate::call::{Op, Resolved, ResolvedItem};
-use crate::combine::connection::{LaneConnection, LaneConnections, attempt, look_for_held};
-use crate::combine::driver::{Batched, LOCK_TIMEOUT, Lanes, Place, drive};
-use crate::combine::lane::{Refused, Waiting};
+use crate::combine::connection::{LaneConnection, LaneConnections, Sessions, lock_timeout};
+use crate::combine::driver::{Batched, Lanes, Place, submit};
+use crate::combine::lane::Waiting;
 use crate::combine::short::ShortBuckets;
 use crate::error::{Cause, Engine, Error, Phase};
-use crate::observability;
-use crate::retry::longest;
 use crate::sql::{Answer, Batch, Bucket};
 use crate::transact::{Bounds, Decide, Failure, LookForHeld, Statement, Transactor, before};
 
@@ -37,7 +34,7 @@ pub(crate) struct Combiner {
     quiet: RwLock<()>,
     short: ShortBuckets,
     /// Connections for calls that wait for locks, kept while any of them is needed.
-    spare_links: Mutex<Vec<LaneConnection>>,
+    spare: Mutex<Vec<LaneConnection>>,
     pub(super) max_batch: usize,
     max_waiting: usize,
     hasher: RandomState,
@@ -61,7 +58,7 @@ impl Combiner {
             crowded: AtomicU32::new(0),
             quiet: RwLock::default(),
             short: ShortBuckets::default(),
-            spare_links: Mutex::default(),
+            spare: Mutex::default(),
             max_batch: max_batch.max(1),
             max_waiting: max_waiting.max(1),
             hasher: RandomState::new(),
@@ -73,40 +70,22 @@ impl Combiner {
         if self.is_closed() {
             return Err(Error::Closed);
         }
-        let Ok(runtime) = Handle::try_current() else {
-            let source = std::io::Error::other("there is no Tokio runtime to run the call on");
-            return Err(Error::Unavailable { source: source.into() });
-        };
         if call.items.len() > 1 {
             self.lanes.has_group();
         }
-        let lane = self.lane(&call);
-        let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + self.allowed_time();
-        let waiting = Waiting { call, deadline, span: observability::asking(), reply };
-        match self.lanes.lanes[lane].push(waiting, self.max_waiting) {
-            Ok(true) => drop(runtime.spawn(drive(Arc::clone(self), lane))),
-            Ok(false) => {}
-            Err(Refused::Closed) => return Err(Error::Closed),
-            Err(Refused::Full) => return Err(Error::Overloaded { waiting: self.max_waiting }),
-        }
-        match answer.await {
-            Ok(answer) => answer,
-            // The driver's runtime ended while the call was being sent.
-            Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
-        }
+        submit(self, call, self.max_waiting).await
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.transactor.pool.is_closed() || self.lanes.is_shut()
     }
 
-    pub(super) fn goes_over_pool(&self) -> bool {
+    fn goes_over_pool(&self) -> bool {
         self.over_pool.load(Ordering::Relaxed)
     }
 
     /// Switches to the pool and to unnamed statements, because sessions are shared, as behind a pooler.
-    pub(super) fn give_up_own_connections(&self) {
+    fn give_up_own_connections(&self) {
         if self.transactor.transaction_limiter.statements().names.give_up() {
             tracing::warn!(
                 "connections do not keep their session settings, as behind a pooler: calls now use the pool and unnamed \
@@ -135,13 +114,45 @@ impl Combiner {
             Ok(if alone { (Some(self.quiet.write().await), None) } else { (None, Some(self.quiet.read().await)) })
         };
         let _others = before(deadline, others).await.map_err(Failure::at(Phase::Begin))?;
-        let mut links = self.lanes.lanes[nth].links.lock().await;
         let is_alone = alone || self.lanes.lanes.len() == 1;
-        let result = attempt(self, &mut links, batch, is_alone, deadline).await;
+        let result = self.attempt(nth, is_alone, batch, deadline).await;
         if matches!(&result, Err(failure) if failure.cause(self.transactor.known_engine()) == Cause::Conflict) {
             self.crowded.store(if is_alone { 0 } else { CROWDED }, Ordering::Relaxed);
         }
         result
+    }
+
+    /// Makes one attempt over the lane's own connection or over the pool. `is_alone` is set if no other lane of the
+    /// process decides.
+    async fn attempt(
+        &self,
+        nth: usize,
+        is_alone: bool,
+        batch: &Batch,
+        deadline: Instant,
+    ) -> Result<Vec<Answer>, Failure> {
+        let mut connections = self.lanes.lanes[nth].connections.lock().await;
+        if !self.goes_over_pool() {
+            let close_with_pool = || self.close_with_pool();
+            let result = connections.decide(self.sessions(&close_with_pool), batch, deadline).await;
+            let Err(failure) = result else { return result };
+            match failure.cause(self.transactor.known_engine()) {
+                Cause::Settings => self.give_up_own_connections(),
+                // With several lanes, keys on one index page can cause the conflict. On a single key, another process
+                // caused it.
+                Cause::Conflict if is_alone || !batch.has_several_buckets() => {
+                    connections.expect_contention();
+                    return Err(failure);
+                }
+                _ => return Err(failure),
+            }
+        }
+        let bounds = Bounds { deadline, lock_timeout: lock_timeout(&self.transactor) };
+        self.transactor.over_pool(bounds, &Decide(batch)).await
+    }
+
+    fn sessions<'a>(&'a self, close_with_pool: &'a (dyn Fn() -> oneshot::Sender<()> + Sync)) -> Sessions<'a> {
+        Sessions { transactor: &self.transactor, close_with_pool }
     }
 
     fn short_is_asked(&self, calls: &[Waiting<Resolved, Answer>]) -> bool {
@@ -153,46 +164,32 @@ impl Combiner {
         if self.goes_over_pool() {
             return self.transactor.over_pool(bounds, statement).await;
         }
-        let spare = self.spare_links().pop();
-        let mut link = LaneConnection::ready(spare, self, &[], bounds.deadline).await?;
-        let result = link.transact(self, bounds, statement).await;
+        let spare = self.spare().pop();
+        let close_with_pool = || self.close_with_pool();
+        let mut connection =
+            LaneConnection::ready(spare, self.sessions(&close_with_pool), &[], bounds.deadline).await?;
+        let result = connection.transact(&self.transactor, bounds, statement).await;
         if !matches!(&result, Err(failure) if failure.breaks_the_connection(self.transactor.known_engine())) {
-            self.spare_links().push(link);
+            self.spare().push(connection);
         }
         result
     }
 
-    fn spare_links(&self) -> MutexGuard<'_, Vec<LaneConnection>> {
-        self.spare_links.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
+    fn spare(&self) -> MutexGuard<'_, Vec<LaneConnection>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
     /// Closes the connections that waited for locks.
-    pub(super) async fn close_spare_links(&self) {
-        let links = std::mem::take(&mut *self.spare_links());
-        for link in links {
-            link.close().await;
+    pub(crate) async fn close_spare(&self) {
+        let spare = std::mem::take(&mut *self.spare());
+        for connection in spare {
+            connection.close().await;
         }
-    }
-
-    /// Returns the longest time from a call to its answer.
-    pub(crate) fn allowed_time(&self) -> Duration {
-        longest(self.transactor.retry.deadline)
-    }
-
-    /// Returns how long a batch in a lane waits for one lock.
-    pub(crate) fn lock_timeout(&self) -> Duration {
-        LOCK_TIMEOUT.min(self.statement_timeout())
-    }
-
-    /// Returns the timeout after which the server itself cancels a statement that is sent alone. It is half of the
-    /// retry policy's deadline: a cancelled statement has changed nothing, and is retried before the deadline.
-    pub(super) fn statement_timeout(&self) -> Duration {
-        (longest(self.transactor.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
     }
 
     /// Closes all connections when the pool is closed, unless the returned sender is dropped before. So an application
     /// that has closed its pool can drop its database.
-    pub(super) fn close_with_pool(&self) -> oneshot::Sender<()> {
+    fn close_with_pool(&self) -> oneshot::Sender<()> {
         let (connection, dropped) = oneshot::channel();
         let (this, mut closed) = (self.this.clone(), self.transactor.pool.close_event());
         tokio::spawn(async move {
@@ -209,9 +206,9 @@ impl Combiner {
     pub(crate) async fn close(&self) {
         self.lanes.close().await;
         for lane in &self.lanes.lanes {
-            std::mem::take(&mut *lane.links.lock().await).close().await;
+            std::mem::take(&mut *lane.connections.lock().await).close().await;
         }
-        self.close_spare_links().await;
+        self.close_spare().await;
     }
 }
 
@@ -222,8 +219,8 @@ impl Batched for Combiner {
 
     const OP: &'static str = "decide";
 
-    fn combiner(&self) -> &Combiner {
-        self
+    fn transactor(&self) -> &Transactor {
+        &self.transactor
     }
 
     fn lanes(&self) -> &Lanes<Resolved, Answer, LaneConnections> {
@@ -291,8 +288,17 @@ impl Batched for Combiner {
         buckets: &[Bucket],
         deadline: Instant,
     ) -> Result<Vec<Option<bool>>, Failure> {
-        let mut links = self.lanes.lanes[nth].links.lock().await;
-        look_for_held(self, &mut links, &LookForHeld(buckets), deadline).await
+        let looking = LookForHeld(buckets);
+        if self.goes_over_pool() {
+            return self.transactor.over_pool(Bounds::until(deadline), &looking).await;
+        }
+        let mut connections = self.lanes.lanes[nth].connections.lock().await;
+        let close_with_pool = || self.close_with_pool();
+        connections.look_for_held(self.sessions(&close_with_pool), &looking, deadline).await
+    }
+
+    async fn none_is_beside(&self) {
+        self.close_spare().await;
     }
 }
 

@@ -6,15 +6,18 @@ use sqlx::{Connection, PgConnection};
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 
-use crate::combine::Combiner;
-use crate::error::{Cause, Engine, Phase};
+use crate::error::{Engine, Phase};
 use crate::sql::{Alone, Answer, Batch, decide_alone, flush};
-use crate::transact::{Bounds, Decide, Failure, LookForHeld, Statement, before, open_session};
-use crate::transact::{Durability, Isolation};
+use crate::transact::{Bounds, Decide, Durability, Failure, Isolation, LookForHeld, Statement, Transactor};
+use crate::transact::{before, open_session};
 
 /// A connection that was idle for longer is checked before use. It is better to find out then that it is lost than to
 /// lose the outcome of a statement.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or a few milliseconds on
+/// a slow disk. A longer wait means that the owner keeps the row locked.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long the client waits for a connection to close.
 const TO_CLOSE: Duration = Duration::from_secs(1);
@@ -25,10 +28,18 @@ const CONTENDED: u32 = 100;
 /// How many waits in a row count as contention: a single one may be caused by the machine.
 const WAITS: u32 = 3;
 
+/// What the limiter's own connections need of it.
+#[derive(Clone, Copy)]
+pub(super) struct Sessions<'a> {
+    pub(super) transactor: &'a Transactor,
+    /// Starts a task that closes all connections when the pool is closed, unless the returned sender is dropped before.
+    pub(super) close_with_pool: &'a (dyn Fn() -> oneshot::Sender<()> + Sync),
+}
+
 /// The connection of a lane, and what it has learned about other processes that use the same rows.
 #[derive(Default)]
 pub(crate) struct LaneConnections {
-    link: Option<LaneConnection>,
+    kept: Option<LaneConnection>,
     /// Whether the server is known to support `flush`.
     flushes: bool,
     /// For how many more batches other processes are expected to want the same rows.
@@ -52,24 +63,24 @@ impl LaneConnection {
     /// Returns the kept connection if it is usable, or opens a new one with these settings.
     pub(super) async fn ready(
         kept: Option<Self>,
-        combiner: &Combiner,
+        sessions: Sessions<'_>,
         settings: &[(&str, &str)],
         deadline: Instant,
     ) -> Result<Self, Failure> {
         let ready = async {
-            if let Some(mut link) = kept
-                && link.runtime == Handle::current().id()
-                && (link.used.elapsed() <= IDLE || link.connection.ping().await.is_ok())
+            if let Some(mut kept) = kept
+                && kept.runtime == Handle::current().id()
+                && (kept.used.elapsed() <= IDLE || kept.connection.ping().await.is_ok())
             {
-                return Ok(link);
+                return Ok(kept);
             }
-            let mut connection = open_session(&combiner.transactor.pool.connect_options(), settings).await?;
-            combiner.transactor.engine(&mut connection).await?;
+            let mut connection = open_session(&sessions.transactor.pool.connect_options(), settings).await?;
+            sessions.transactor.engine(&mut connection).await?;
             Ok(Self {
                 connection,
                 used: Instant::now(),
                 runtime: Handle::current().id(),
-                _close_with_pool: combiner.close_with_pool(),
+                _close_with_pool: (sessions.close_with_pool)(),
             })
         };
         before(deadline, ready).await.map_err(Failure::at(Phase::Connect))
@@ -78,12 +89,12 @@ impl LaneConnection {
     /// Makes one attempt at the statement, in a transaction with its own time limits.
     pub(super) async fn transact<S: Statement>(
         &mut self,
-        combiner: &Combiner,
+        transactor: &Transactor,
         bounds: Bounds,
         statement: &S,
     ) -> Result<S::Output, Failure> {
-        let result = combiner.transactor.transact(&mut self.connection, bounds, statement).await;
-        if matches!(&result, Err(failure) if !failure.breaks_the_connection(combiner.transactor.known_engine())) {
+        let result = transactor.transact(&mut self.connection, bounds, statement).await;
+        if matches!(&result, Err(failure) if !failure.breaks_the_connection(transactor.known_engine())) {
             // The driver sends the ROLLBACK with its next message, which may be late. If it cannot be sent, the
             // connection is lost, and its next use detects that before anything is decided.
             let _ = before(bounds.deadline, self.connection.ping()).await;
@@ -100,7 +111,7 @@ impl LaneConnection {
     /// row, as far as that is known.
     async fn decide(
         &mut self,
-        combiner: &Combiner,
+        transactor: &Transactor,
         batch: &Batch,
         waits_for_disk: bool,
         deadline: Instant,
@@ -108,13 +119,13 @@ impl LaneConnection {
         // If less time is left than the session's timeout, the server needs a shorter timeout, so the statement cannot
         // be sent alone. YugabyteDB may report an error for a statement that it has committed, so there COMMIT is a
         // message of its own.
-        if combiner.transactor.known_engine() != Some(Engine::PostgreSql)
-            || deadline.saturating_duration_since(Instant::now()) <= combiner.statement_timeout()
+        if transactor.known_engine() != Some(Engine::PostgreSql)
+            || deadline.saturating_duration_since(Instant::now()) <= transactor.statement_timeout()
         {
-            let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
-            return Ok((self.transact(combiner, bounds, &Decide(batch)).await?, Duration::ZERO));
+            let bounds = Bounds { deadline, lock_timeout: lock_timeout(transactor) };
+            return Ok((self.transact(transactor, bounds, &Decide(batch)).await?, Duration::ZERO));
         }
-        let statements = combiner.transactor.transaction_limiter.statements();
+        let statements = transactor.transaction_limiter.statements();
         let mut alone = Alone::default();
         let running = decide_alone(&mut self.connection, statements, batch, waits_for_disk, &mut alone);
         let answers = before(deadline, running).await.map_err(|error| {
@@ -127,34 +138,35 @@ impl LaneConnection {
     }
 
     /// Waits until all earlier commits are on disk.
-    async fn flush(&mut self, combiner: &Combiner, deadline: Instant) -> Result<(), sqlx::Error> {
-        before(deadline, flush(&mut self.connection, combiner.transactor.transaction_limiter.statements())).await
+    async fn flush(&mut self, transactor: &Transactor, deadline: Instant) -> Result<(), sqlx::Error> {
+        before(deadline, flush(&mut self.connection, transactor.transaction_limiter.statements())).await
     }
 }
 
 impl LaneConnections {
     /// Takes the lane's connection, and opens or replaces it if necessary. It is not in `self` while in use: if the
     /// caller is dropped, the connection is closed.
-    async fn take(&mut self, combiner: &Combiner, deadline: Instant) -> Result<LaneConnection, Failure> {
-        let isolation = match combiner.transactor.isolation {
+    async fn take(&mut self, sessions: Sessions<'_>, deadline: Instant) -> Result<LaneConnection, Failure> {
+        let transactor = sessions.transactor;
+        let isolation = match transactor.isolation {
             Isolation::Serializable => "serializable",
             Isolation::ReadCommitted => "read committed",
         };
-        let (statement, lock) = (combiner.statement_timeout().as_millis(), combiner.lock_timeout().as_millis());
+        let (statement, lock) = (transactor.statement_timeout().as_millis(), lock_timeout(transactor).as_millis());
         let (statement, lock) = (statement.to_string(), lock.to_string());
         let mut settings = vec![
             ("default_transaction_isolation", isolation),
             ("statement_timeout", &*statement),
             ("lock_timeout", &*lock),
         ];
-        settings.extend(combiner.transactor.durability.setting());
-        LaneConnection::ready(self.link.take(), combiner, &settings, deadline).await
+        settings.extend(transactor.durability.setting());
+        LaneConnection::ready(self.kept.take(), sessions, &settings, deadline).await
     }
 
-    fn put<T>(&mut self, combiner: &Combiner, mut link: LaneConnection, result: &Result<T, Failure>) {
-        if !matches!(result, Err(failure) if failure.breaks_the_connection(combiner.transactor.known_engine())) {
-            link.used = Instant::now();
-            self.link = Some(link);
+    fn put<T>(&mut self, transactor: &Transactor, mut connection: LaneConnection, result: &Result<T, Failure>) {
+        if !matches!(result, Err(failure) if failure.breaks_the_connection(transactor.known_engine())) {
+            connection.used = Instant::now();
+            self.kept = Some(connection);
         }
     }
 
@@ -175,29 +187,50 @@ impl LaneConnections {
     }
 
     pub(super) async fn close(self) {
-        if let Some(link) = self.link {
-            link.close().await;
+        if let Some(kept) = self.kept {
+            kept.close().await;
         }
     }
 
-    /// Decides over the lane's own connection.
-    async fn decide(
+    /// Decides a batch, and learns from how long that took.
+    pub(super) async fn decide(
         &mut self,
-        combiner: &Combiner,
+        sessions: Sessions<'_>,
         batch: &Batch,
         deadline: Instant,
-    ) -> Result<(Vec<Answer>, Duration), Failure> {
+    ) -> Result<Vec<Answer>, Failure> {
+        let transactor = sessions.transactor;
         let quick = self.contended > 0
-            && combiner.transactor.durability == Durability::Full
-            && combiner.transactor.known_engine() == Some(Engine::PostgreSql);
-        let mut link = self.take(combiner, deadline).await?;
+            && transactor.durability == Durability::Full
+            && transactor.known_engine() == Some(Engine::PostgreSql);
+        let mut connection = self.take(sessions, deadline).await?;
         let result = if quick {
             self.contended -= 1;
-            self.quickly(&mut link, combiner, batch, deadline).await
+            self.quickly(&mut connection, transactor, batch, deadline).await
         } else {
-            link.decide(combiner, batch, true, deadline).await
+            connection.decide(transactor, batch, true, deadline).await
         };
-        self.put(combiner, link, &result);
+        self.put(transactor, connection, &result);
+        let (answers, waited) = result?;
+        self.learn(waited);
+        Ok(answers)
+    }
+
+    /// Expects other processes to want the same rows, for some time.
+    pub(super) fn expect_contention(&mut self) {
+        self.contended = CONTENDED;
+    }
+
+    /// Returns which of these buckets have a row that another transaction has locked.
+    pub(super) async fn look_for_held(
+        &mut self,
+        sessions: Sessions<'_>,
+        looking: &LookForHeld<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<bool>>, Failure> {
+        let mut connection = self.take(sessions, deadline).await?;
+        let result = connection.transact(sessions.transactor, Bounds::until(deadline), looking).await;
+        self.put(sessions.transactor, connection, &result);
         result
     }
 
@@ -210,76 +243,34 @@ impl LaneConnections {
     /// prove nothing.
     async fn quickly(
         &mut self,
-        link: &mut LaneConnection,
-        combiner: &Combiner,
+        connection: &mut LaneConnection,
+        transactor: &Transactor,
         batch: &Batch,
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
         if !self.flushes {
             // Not every server supports it: better to find out before anything is decided.
-            let flushed = link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Begin));
+            let flushed = connection.flush(transactor, deadline).await.map_err(Failure::at(Phase::Begin));
             match flushed {
                 Ok(()) => self.flushes = true,
-                Err(failure) if failure.breaks_the_connection(combiner.transactor.known_engine()) => {
+                Err(failure) if failure.breaks_the_connection(transactor.known_engine()) => {
                     return Err(failure);
                 }
                 Err(_) => {
                     self.contended = 0;
-                    return link.decide(combiner, batch, true, deadline).await;
+                    return connection.decide(transactor, batch, true, deadline).await;
                 }
             }
         }
-        let (answers, waited) = link.decide(combiner, batch, false, deadline).await?;
+        let (answers, waited) = connection.decide(transactor, batch, false, deadline).await?;
         if batch.may_write() && answers.iter().any(Answer::is_ok) {
-            link.flush(combiner, deadline).await.map_err(Failure::at(Phase::Flush))?;
+            connection.flush(transactor, deadline).await.map_err(Failure::at(Phase::Flush))?;
         }
         Ok((answers, waited))
     }
 }
 
-/// Makes one attempt to decide a batch, over the lane's own connection or over the pool. `alone` is set if no other
-/// lane of the process decides.
-pub(super) async fn attempt(
-    combiner: &Combiner,
-    links: &mut LaneConnections,
-    batch: &Batch,
-    alone: bool,
-    deadline: Instant,
-) -> Result<Vec<Answer>, Failure> {
-    if !combiner.goes_over_pool() {
-        match links.decide(combiner, batch, deadline).await {
-            Ok((answers, waited)) => {
-                links.learn(waited);
-                return Ok(answers);
-            }
-            Err(failure) => match failure.cause(combiner.transactor.known_engine()) {
-                Cause::Settings => combiner.give_up_own_connections(),
-                // With several lanes, keys on one index page can cause the conflict. On a single key, another process
-                // caused it.
-                Cause::Conflict if alone || !batch.has_several_buckets() => {
-                    links.contended = CONTENDED;
-                    return Err(failure);
-                }
-                _ => return Err(failure),
-            },
-        }
-    }
-    let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
-    combiner.transactor.over_pool(bounds, &Decide(batch)).await
-}
-
-/// Runs the query over the lane's own connection or over the pool.
-pub(super) async fn look_for_held(
-    combiner: &Combiner,
-    links: &mut LaneConnections,
-    looking: &LookForHeld<'_>,
-    deadline: Instant,
-) -> Result<Vec<Option<bool>>, Failure> {
-    if combiner.goes_over_pool() {
-        return combiner.transactor.over_pool(Bounds::until(deadline), looking).await;
-    }
-    let mut link = links.take(combiner, deadline).await?;
-    let result = link.transact(combiner, Bounds::until(deadline), looking).await;
-    links.put(combiner, link, &result);
-    result
+/// Returns how long a batch in a lane waits for one lock.
+pub(crate) fn lock_timeout(transactor: &Transactor) -> Duration {
+    LOCK_TIMEOUT.min(transactor.statement_timeout())
 }

@@ -6,21 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use crate::combine::Combiner;
 use crate::combine::beside::{Beside, HeldBuckets};
+use crate::combine::connection::LOCK_TIMEOUT;
 use crate::combine::in_flight::InFlight;
-use crate::combine::lane::{Lane, Waiting};
+use crate::combine::lane::{Lane, Refused, Waiting};
 use crate::error::{Cause, Error, clone_error};
 use crate::observability;
-use crate::retry::Attempts;
+use crate::retry::{Attempts, longest};
 use crate::sql::Bucket;
-use crate::transact::{Failure, exhausted};
-
-/// How long a batch in a lane waits for one lock. A commit takes a fraction of a millisecond, or a few milliseconds on
-/// a slow disk. A longer wait means that the owner keeps the row locked.
-pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(50);
+use crate::transact::{Failure, Transactor, exhausted};
 
 /// Work that is sent in batches: the calls of a limiter, or the jobs of a queue.
 pub(crate) trait Batched: Send + Sync + 'static {
@@ -32,7 +30,7 @@ pub(crate) trait Batched: Send + Sync + 'static {
     /// The operation's name in metrics and traces.
     const OP: &'static str;
 
-    fn combiner(&self) -> &Combiner;
+    fn transactor(&self) -> &Transactor;
 
     fn lanes(&self) -> &Lanes<Self::Call, Self::Answer, Self::Connections>;
 
@@ -71,6 +69,9 @@ pub(crate) trait Batched: Send + Sync + 'static {
         buckets: &[Bucket],
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<Option<bool>>, Failure>> + Send;
+
+    /// Called when no call waits beside the lanes any more.
+    fn none_is_beside(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Where a batch is sent.
@@ -130,6 +131,33 @@ impl<C, A, T: Default> Lanes<C, A, T> {
     }
 }
 
+/// Queues the call in its lane, and waits for the answer.
+pub(crate) async fn submit<W: Batched>(
+    work: &Arc<W>,
+    call: W::Call,
+    max_waiting: usize,
+) -> Result<(W::Call, W::Answer), Error> {
+    let Ok(runtime) = Handle::try_current() else {
+        let source = std::io::Error::other("there is no Tokio runtime to run the call on");
+        return Err(Error::Unavailable { source: source.into() });
+    };
+    let nth = work.lane(&call);
+    let (reply, answer) = oneshot::channel();
+    let deadline = Instant::now() + longest(work.transactor().retry.deadline);
+    let waiting = Waiting { call, deadline, span: observability::asking(), reply };
+    match work.lanes().lanes[nth].push(waiting, max_waiting) {
+        Ok(true) => drop(runtime.spawn(drive(Arc::clone(work), nth))),
+        Ok(false) => {}
+        Err(Refused::Closed) => return Err(Error::Closed),
+        Err(Refused::Full) => return Err(Error::Overloaded { waiting: max_waiting }),
+    }
+    match answer.await {
+        Ok(answer) => answer,
+        // The driver's runtime ended while the call was being sent.
+        Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
+    }
+}
+
 type WaitingCall<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;
 
 /// Answers the waiting calls even if the runtime ends, so that none waits forever.
@@ -149,7 +177,7 @@ impl<W: Batched> Drop for Driving<W> {
 }
 
 /// Not an `async fn`: `Driving` must be dropped even if the task is dropped before its first poll.
-pub(crate) fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output = ()> + Send {
+fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output = ()> + Send {
     run(Driving { work, nth, done: false })
 }
 
@@ -251,7 +279,7 @@ fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Outpu
         }
         driving.done = true;
         if beside.is_empty() {
-            work.combiner().close_spare_links().await;
+            work.none_is_beside().await;
         }
     })
 }
@@ -280,9 +308,9 @@ async fn decide_calls<W: Batched>(
     mut place: Place,
     mut calls: Vec<WaitingCall<W>>,
 ) -> Vec<WaitingCall<W>> {
-    let combiner = work.combiner();
+    let transactor = work.transactor();
     let Some(deadline) = earliest(&calls) else { return calls };
-    let mut attempts = Attempts::until(&combiner.transactor.retry, deadline);
+    let mut attempts = Attempts::until(&transactor.retry, deadline);
     let (mut has_looked, mut one_by_one) = (false, false);
     loop {
         calls.retain(|waiting| !waiting.reply.is_closed());
@@ -315,7 +343,7 @@ async fn decide_calls<W: Batched>(
             }
             Err(failure) => failure,
         };
-        let cause = failure.cause(combiner.transactor.known_engine());
+        let cause = failure.cause(transactor.known_engine());
         span.record("outcome", cause.as_str());
         let Failure { phase, error } = failure;
         match (&mut place, cause) {
@@ -336,10 +364,9 @@ async fn decide_calls<W: Batched>(
         match cause {
             // The winner of the conflict has just committed, so this is the best moment to retry. Only once.
             Cause::Conflict
-                if attempts.made() == 1 && combiner.transactor.retry_at_once(&mut attempts, cause.as_str(), &error) => {
-            }
+                if attempts.made() == 1 && transactor.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
             Cause::Conflict | Cause::Connection | Cause::Busy | Cause::Locked => {
-                if let Some(delay) = combiner.transactor.delay_before_retry(&mut attempts, cause.as_str(), &error) {
+                if let Some(delay) = transactor.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
                     continue;
                 }
@@ -360,12 +387,8 @@ async fn decide_calls<W: Batched>(
                 return left;
             }
             _ => {
-                let schema = combiner.transactor.transaction_limiter.schema().name();
-                refuse(
-                    calls,
-                    |error| Error::of_attempt(error, phase, combiner.transactor.known_engine(), schema),
-                    error,
-                );
+                let schema = transactor.transaction_limiter.schema().name();
+                refuse(calls, |error| Error::of_attempt(error, phase, transactor.known_engine(), schema), error);
                 return Vec::new();
             }
         }

@@ -27,14 +27,14 @@ impl<C, A> Waiting<C, A> {
 pub(crate) struct Lane<C, A, T> {
     state: Mutex<State<C, A>>,
     /// Locked while a batch of this lane is being sent.
-    pub(crate) links: tokio::sync::Mutex<T>,
+    pub(crate) connections: tokio::sync::Mutex<T>,
     idle: Notify,
 }
 
 impl<C, A, T: Default> Default for Lane<C, A, T> {
     fn default() -> Self {
         let state = State { queue: VecDeque::new(), driven: false, closed: false };
-        Self { state: Mutex::new(state), links: tokio::sync::Mutex::default(), idle: Notify::new() }
+        Self { state: Mutex::new(state), connections: tokio::sync::Mutex::default(), idle: Notify::new() }
     }
 }
 

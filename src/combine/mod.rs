@@ -14,5 +14,6 @@ mod lane;
 mod short;
 
 pub(crate) use combiner::Combiner;
-pub(crate) use driver::{Batched, Lanes, Place, drive};
-pub(crate) use lane::{Refused, Waiting};
+pub(crate) use connection::lock_timeout;
+pub(crate) use driver::{Batched, Lanes, Place, submit};
+pub(crate) use lane::Waiting;

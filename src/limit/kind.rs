@@ -143,10 +143,10 @@ impl Limit {
         LimitBuilder::new(Kind::FixedWindow, rate.into().get(), period)
     }
 
-    /// A sliding window: at most `rate` tokens in the last `period`, which is counted in `resolution` parts. The oldest part is
-    /// weighted by how much of it remains in the window, as if its calls were evenly spread. In any span that is one part
-    /// shorter than the period, at most `rate` tokens are allowed. In a whole period, more than `rate` but less than twice
-    /// `rate` can be allowed if calls crowd at the end of a part.
+    /// A sliding window: at most `rate` tokens in the last `period`, which is counted in `resolution` sub-intervals. The oldest
+    /// one is weighted by how much of it remains in the window, as if its calls were evenly spread. In any span that is one
+    /// sub-interval shorter than the period, at most `rate` tokens are allowed. In a whole period, more than `rate` but less
+    /// than twice `rate` can be allowed if calls crowd at the end of a sub-interval.
     ///
     /// ```
     /// # use std::time::Duration;

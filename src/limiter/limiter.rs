@@ -103,7 +103,7 @@ impl Limiter {
 
     /// Returns the limits that are defined by name.
     pub fn limits(&self) -> &Limits {
-        self.combiner.transactor.transaction_limiter.limits()
+        self.transaction_limiter().limits()
     }
 
     /// Returns the pool.
@@ -113,12 +113,12 @@ impl Limiter {
 
     /// Whether statements are prepared under names on the server.
     pub(crate) fn names(&self) -> &Names {
-        &self.combiner.transactor.transaction_limiter.statements().names
+        &self.transaction_limiter().statements().names
     }
 
     /// Returns the schema that holds the limiter's tables and functions.
     pub fn schema(&self) -> &Schema {
-        self.combiner.transactor.transaction_limiter.schema()
+        self.transaction_limiter().schema()
     }
 
     /// Runs the statement in a transaction of its own, on a connection of the pool.
@@ -162,7 +162,7 @@ impl Limiter {
 
     /// Makes calls on this connection, as part of the caller's transaction: see [`Within`].
     pub fn within<'c>(&'c self, connection: &'c mut PgConnection) -> Within<'c> {
-        self.combiner.transactor.transaction_limiter.within(connection)
+        self.transaction_limiter().within(connection)
     }
 
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
@@ -198,7 +198,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("check", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Check, call)?;
+            let call = self.resolve(Op::Check, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.decision(&call))
         };
@@ -220,7 +220,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve_peek(call)?;
+            let call = self.resolve(Op::Check, call.into_peek())?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -242,7 +242,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("reset", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Reset, call)?;
+            let call = self.resolve(Op::Reset, call)?;
             self.ask_and_forget(call).await.map(|_| ())
         };
         span.watch(running).await
@@ -273,8 +273,14 @@ impl Limiter {
         span.watch(running).await
     }
 
+    /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
+    fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
+        let limiter = self.transaction_limiter();
+        Ok(Resolved::new(op, call, limiter.limits(), limiter.key_secret())?)
+    }
+
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
-        let call = self.combiner.transactor.transaction_limiter.resolve(Op::Limit, call)?;
+        let call = self.resolve(Op::Limit, call)?;
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
@@ -292,7 +298,7 @@ impl Limiter {
     /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
     async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
-        let once = DecideOnce { call: &call, key, keep: self.combiner.transactor.transaction_limiter.keep_answers() };
+        let once = DecideOnce { call: &call, key, keep: self.transaction_limiter().keep_answers() };
         let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`. Most calls have no such key.
         Ok((call, once.answer()?))
     }
@@ -323,7 +329,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("credit", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Credit, call)?;
+            let call = self.resolve(Op::Credit, call)?;
             let (call, answer) = self.ask_and_forget(call).await?;
             Ok(answer.balances(&call))
         };
@@ -346,7 +352,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("charge", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve(Op::Charge, call)?;
+            let call = self.resolve(Op::Charge, call)?;
             let (call, answer) = self.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -393,7 +399,7 @@ impl Limiter {
         let call = Call::from(item);
         let span = CallSpan::own("settle", &call);
         let running = async {
-            let call = self.combiner.transactor.transaction_limiter.resolve(op, call)?;
+            let call = self.resolve(op, call)?;
             let (call, answer) = match op {
                 Op::Credit => self.ask_and_forget(call).await?,
                 _ => self.ask(call).await?,

@@ -36,8 +36,8 @@ impl Limiter {
     /// let limits = limiter.clone();
     /// limiter
     ///     .transaction(async move |tx| {
-    ///         limits.within(tx).limit(("send_message", "u1")).await?.enforce()?;
     ///         sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
+    ///         limits.within(tx).limit(("send_message", "u1")).await?.enforce()?;
     ///         Ok::<_, AppError>(())
     ///     })
     ///     .await?;

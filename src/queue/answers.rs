@@ -15,7 +15,7 @@ pub(super) fn found(state: Option<String>, id: i64, queue: &str) -> Result<JobSt
     }
 }
 
-/// The count that a job really used, with its limit and key.
+/// The count that a job actually used, with its limit and key.
 pub(super) struct Settled {
     pub(super) limit: String,
     /// The keys to try: the hash of the given key, then the given key itself, because handlers get keys as they are stored.

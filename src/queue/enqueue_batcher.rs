@@ -5,18 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sqlx::PgConnection;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
-use crate::combine::{Batched, Combiner, Lanes, Place, Refused, Waiting, drive};
+use crate::combine::{Batched, Lanes, Place, Waiting, lock_timeout, submit};
 use crate::error::{Cause, Error};
-use crate::observability;
 use crate::queue::context::QueueContext;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::job::ReadyJob;
 use crate::sql::queue::{EnqueueAnswer, QueueStatements};
 use crate::sql::{Bucket, Statements};
-use crate::transact::{Bounds, Failure, Isolation, LookForHeld, Statement};
+use crate::transact::{Bounds, Failure, Isolation, LookForHeld, Statement, Transactor};
 
 /// The most jobs in one statement.
 const MOST: usize = 256;
@@ -45,23 +42,7 @@ impl EnqueueBatcher {
 
     /// Enqueues a job in a batch with others, and waits for its answer.
     pub(super) async fn enqueue(self: &Arc<Self>, job: ReadyJob) -> Result<(ReadyJob, EnqueueAnswer), Error> {
-        let Ok(runtime) = Handle::try_current() else {
-            let source = std::io::Error::other("there is no Tokio runtime to run the call on");
-            return Err(Error::Unavailable { source: source.into() });
-        };
-        let (reply, answer) = oneshot::channel();
-        let deadline = Instant::now() + self.combiner().allowed_time();
-        let waiting = Waiting { call: job, deadline, span: observability::asking(), reply };
-        match self.lanes.lanes[0].push(waiting, MOST_WAITING) {
-            Ok(true) => drop(runtime.spawn(drive(Arc::clone(self), 0))),
-            Ok(false) => {}
-            Err(Refused::Closed) => return Err(Error::Closed),
-            Err(Refused::Full) => return Err(Error::Overloaded { waiting: MOST_WAITING }),
-        }
-        match answer.await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
-        }
+        submit(self, job, MOST_WAITING).await
     }
 }
 
@@ -90,8 +71,8 @@ impl Batched for EnqueueBatcher {
 
     const OP: &'static str = "enqueue";
 
-    fn combiner(&self) -> &Combiner {
-        self.context.limiter.combiner()
+    fn transactor(&self) -> &Transactor {
+        &self.context.limiter.combiner().transactor
     }
 
     fn lanes(&self) -> &Lanes<ReadyJob, EnqueueAnswer, ()> {
@@ -138,13 +119,14 @@ impl Batched for EnqueueBatcher {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
         let statement = Enqueues { statements: &self.context.statements, enqueueing };
-        let combiner = self.combiner();
         let answers = match place {
             Place::Lane { .. } => {
-                let bounds = Bounds { deadline, lock_timeout: combiner.lock_timeout() };
-                combiner.transactor.over_pool(bounds, &statement).await
+                let bounds = Bounds { deadline, lock_timeout: lock_timeout(self.transactor()) };
+                self.transactor().over_pool(bounds, &statement).await
             }
-            Place::Beside { lock_timeout } => combiner.beside(Bounds { deadline, lock_timeout }, &statement).await,
+            Place::Beside { lock_timeout } => {
+                self.context.limiter.combiner().beside(Bounds { deadline, lock_timeout }, &statement).await
+            }
         };
         answers.map(|answers| answers.into_iter().map(Some).collect())
     }
@@ -155,6 +137,10 @@ impl Batched for EnqueueBatcher {
         buckets: &[Bucket],
         deadline: Instant,
     ) -> Result<Vec<Option<bool>>, Failure> {
-        self.combiner().transactor.over_pool(Bounds::until(deadline), &LookForHeld(buckets)).await
+        self.transactor().over_pool(Bounds::until(deadline), &LookForHeld(buckets)).await
+    }
+
+    async fn none_is_beside(&self) {
+        self.context.limiter.combiner().close_spare().await;
     }
 }

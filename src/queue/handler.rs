@@ -19,7 +19,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub enum Finish {
     /// The job is done. The transaction commits together with the job's completion.
     Done,
-    /// The job must wait for this duration, because the third party said so (429 with Retry-After). The transaction is rolled
+    /// The job must wait for this duration, because the third party returned 429 with `Retry-After`. The transaction is rolled
     /// back, and no job of the group starts until the time has passed. Then this job is the first of its group.
     ///
     /// A wait is not a failure: [`RunningJob::attempt`] stays the same, and [`RunningJob::waits`] counts it. After

@@ -84,7 +84,7 @@ pub struct JobItem {
     pub key: String,
     /// The number of tokens reserved.
     pub count: f64,
-    /// The number of tokens really used, once that is settled: see [`Queue::settle`](crate::queue::Queue::settle). `None` in a
+    /// The number of tokens actually used, once that is settled: see [`Queue::settle`](crate::queue::Queue::settle). `None` in a
     /// handler.
     pub used: Option<f64>,
 }

@@ -174,9 +174,8 @@ impl Queue {
         found(run.await?, id, &self.name)
     }
 
-    /// Replaces the count that a job reserved from a limit and key, an estimate, with the count that it really used. If the job
-    /// used less, the difference is given back, up to the capacity. If it used more, the bucket owes the
-    /// difference.
+    /// Replaces the count that a job reserved from a limit and key, an estimate, with the count that it actually used. If the
+    /// job used less, the difference is given back, up to the capacity. If it used more, the bucket owes the difference.
     ///
     /// Each limit and key of a job can be settled once. Returns `false`, and changes nothing, if it was settled before.
     ///

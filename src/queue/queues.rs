@@ -7,7 +7,7 @@ use crate::queue::queue::prune_dead_of;
 use crate::queue::{GroupCounts, JobInfo, JobState};
 use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
 
-/// All queues of a schema, to look at: groups, jobs, dead jobs. A [`Queue`](crate::queue::Queue) shows one of them.
+/// Lists the groups and jobs of all queues in a schema, and deletes dead jobs. A [`Queue`](crate::queue::Queue) is one of them.
 #[derive(Clone, Debug)]
 pub struct Queues(QueueContext);
 
@@ -35,13 +35,13 @@ impl Queues {
     /// `rate_limit_jobs`.
     ///
     /// # Errors
-    /// As the methods of [`Queue`](crate::queue::Queue).
+    /// See [`Queue`](crate::queue::Queue).
     ///
     /// # Cancel safety
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn group_counts(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
         let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
@@ -51,13 +51,13 @@ impl Queues {
     /// `rate_limit_jobs`.
     ///
     /// # Errors
-    /// As the methods of [`Queue`](crate::queue::Queue).
+    /// See [`Queue`](crate::queue::Queue).
     ///
     /// # Cancel safety
     /// Safe: nothing is written.
     ///
     /// # In a transaction
-    /// In one of its own.
+    /// Runs in a transaction of its own.
     pub async fn jobs(&self, filter: &JobFilter, max: u32) -> Result<Vec<JobInfo>, Error> {
         let filter = Filter {
             queue: filter.queue.as_deref(),
@@ -73,13 +73,13 @@ impl Queues {
     /// Deletes the jobs of all queues that have been dead for this long. Returns how many.
     ///
     /// # Errors
-    /// As the methods of [`Queue`](crate::queue::Queue).
+    /// See [`Queue`](crate::queue::Queue).
     ///
     /// # Cancel safety
     /// A dropped future may have deleted some of the jobs.
     ///
     /// # In a transaction
-    /// In several transactions of its own.
+    /// Runs in several transactions of its own.
     pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
         prune_dead_of(&self.0, None, dead_for).await
     }

@@ -115,7 +115,7 @@ impl QueueWithin<'_> {
         found(state.map_err(|error| context.error(error))?, id, name)
     }
 
-    /// Replaces the count that a job reserved with the count that it really used: see [`Queue::settle`]. In a handler, settle
+    /// Replaces the count that a job reserved with the count that it actually used: see [`Queue::settle`]. In a handler, settle
     /// last: other transactions wait for the row of the limit.
     ///
     /// # Errors

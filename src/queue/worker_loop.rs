@@ -15,7 +15,7 @@ impl<H: Handler> Worker<H> {
     ///
     /// A worker starts due jobs in order, up to [`WorkerConfig::concurrency`] at once. It sleeps until the next job is due,
     /// and looks at the queue at least once every [`WorkerConfig::poll`]. New jobs wake it if it can
-    /// [`listen`](WorkerConfig::listen). Any number of workers, in any number of processes, can share a queue.
+    /// [`listen`](crate::queue::WorkerConfig::listen). Any number of workers, in any number of processes, can share a queue.
     ///
     /// While the database cannot be reached, the worker retries forever.
     ///
@@ -30,6 +30,10 @@ impl<H: Handler> Worker<H> {
     /// # In a transaction
     /// The worker claims jobs in transactions of its own. Each job runs in one more transaction, which its handler gets, and
     /// which commits together with the job's completion.
+    ///
+    /// [`WorkerConfig::patience`]: crate::queue::WorkerConfig::patience
+    /// [`WorkerConfig::concurrency`]: crate::queue::WorkerConfig::concurrency
+    /// [`WorkerConfig::poll`]: crate::queue::WorkerConfig::poll
     pub async fn run(self, stop: impl Future<Output = ()> + Send) -> Result<WorkerReport, Error> {
         let mut jobs = RunningJobs::new(&self);
         let limiter = self.queue.limiter();

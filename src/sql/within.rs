@@ -78,8 +78,8 @@ impl TransactionLimiter {
     /// # use pg_limiter::{Error, TransactionLimiter};
     /// # async fn f(limits: TransactionLimiter, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut tx = pool.begin().await?;
-    /// limits.within(&mut tx).limit(("send_message", "u1")).await?.enforce()?;
     /// sqlx::query("INSERT INTO messages (author) VALUES ('u1')").execute(&mut *tx).await?;
+    /// limits.within(&mut tx).limit(("send_message", "u1")).await?.enforce()?;
     /// tx.commit().await?;
     /// # Ok(()) }
     /// ```
@@ -146,13 +146,6 @@ impl TransactionLimiter {
     pub(crate) const fn key_secret(&self) -> Option<&KeySecret> {
         self.key_secret.as_ref()
     }
-
-    /// Resolves a call with all counts 0, which reads the balances.
-    pub(crate) fn resolve_peek(&self, mut call: Call) -> Result<Resolved, Error> {
-        call.reserve = false;
-        call.items.iter_mut().for_each(|item| item.count = 0.0);
-        self.resolve(Op::Check, call)
-    }
 }
 
 /// Calls as part of the caller's transaction, from [`TransactionLimiter::within`] and
@@ -161,9 +154,11 @@ impl TransactionLimiter {
 ///
 /// # In a transaction
 /// The caller's commit takes the tokens, and a rollback gives them back. The rows stay locked until then. So charge
-/// limits late in the transaction, and name all of them in one call: such transactions never deadlock with each other.
-/// A second call in the same transaction can deadlock, if it is for another key, or for the same key of a limit with
-/// shards. Outside of a transaction, each call commits on its own.
+/// limits late in the transaction. If a denial should save expensive work, call [`check`](Self::check) before the work: it
+/// locks no rows.
+///
+/// Make one call per transaction: such transactions never deadlock with each other. A second call can deadlock if it names
+/// another key, or the same key of a limit with shards. Outside of a transaction, each call commits on its own.
 ///
 /// # Errors
 /// All methods can return:
@@ -241,7 +236,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
-            let call = self.transaction_limiter.resolve_peek(call)?;
+            let call = self.transaction_limiter.resolve(Op::Check, call.into_peek())?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await

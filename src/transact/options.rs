@@ -5,7 +5,7 @@ pub enum Isolation {
     /// A transaction that conflicts with another one on the same row fails and is retried.
     #[default]
     Serializable,
-    /// Rows are locked before the decision. A transaction waits for another one on the same row instead of failing.
+    /// If another transaction has locked or changed a row, the call waits for it and decides again, instead of failing.
     /// Faster for keys that many processes share.
     ReadCommitted,
 }
@@ -48,18 +48,19 @@ impl Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Connections {
-    /// One connection for each lane, opened on first use with the pool's connect options. The pool does not count them.
-    /// A decision takes one round trip. While other transactions lock rows for longer than 50 ms, up to 4 more
-    /// connections wait for these rows, so that calls on other rows continue. The pool's hook for new connections
-    /// (`after_connect`) does not run on them.
+    /// The limiter's own connections, opened on first use with the pool's connect options: [Many callers] has their number.
+    /// The pool does not count them, and its hook for new connections (`after_connect`) does not run on them. A decision
+    /// takes one round trip.
     ///
     /// A pooler in transaction mode rejects or ignores their session settings. The limiter detects that, logs a
     /// warning, and switches to the pool and to unnamed statements. It is better to choose [`Connections::Pool`] from
     /// the start.
+    ///
+    /// [Many callers]: crate::guide::many_callers
     #[default]
     Own,
     /// The pool's connections: BEGIN, the call, COMMIT. Needed where sessions cannot keep settings of their own, as
     /// behind a pooler in transaction mode, or where the pool's hook sets the role. If the pooler does not support
-    /// prepared statements, see [`named_statements`](LimiterConfig::named_statements).
+    /// prepared statements, see [`named_statements`](crate::LimiterConfig::named_statements).
     Pool,
 }

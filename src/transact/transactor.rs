@@ -9,7 +9,7 @@ use tracing::debug;
 
 use crate::error::{Cause, Engine, Error, Phase, without_keys};
 use crate::observability;
-use crate::retry::{Attempts, RetryPolicy};
+use crate::retry::{Attempts, RetryPolicy, longest};
 use crate::sql::{TransactionLimiter, check_release, detect, explain};
 use crate::transact::attempt::{Bounds, Failure, before};
 use crate::transact::pooled::PooledConnection;
@@ -95,6 +95,12 @@ impl Transactor {
                 Ok(*self.engine.get_or_init(|| engine))
             }
         }
+    }
+
+    /// Returns the timeout after which the server itself cancels a statement that is sent alone. It is half of the
+    /// retry policy's deadline: a cancelled statement has changed nothing, and is retried before the deadline.
+    pub(crate) fn statement_timeout(&self) -> Duration {
+        (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
     }
 
     pub(crate) fn known_engine(&self) -> Option<Engine> {

@@ -7,7 +7,7 @@
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
 //! use axum::{Router, routing::get};
-//! use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer, TrustedProxies};
+//! use pg_limiter::web::{ClientAddress, HeaderKey, KeyExtractor, RateLimitLayer, TrustedProxies};
 //! use pg_limiter::{Limit, Limiter, Limits};
 //!
 //! let limits = Limits::new()
@@ -16,7 +16,7 @@
 //! let proxies: TrustedProxies = "10.0.0.0/8, fd00::/8".parse()?;
 //! let layer = RateLimitLayer::new(Limiter::new(pool, limits))
 //!     .limit("per_address", ClientAddress::behind(proxies))?
-//!     .limit("per_org", HeaderKey::new("x-org")?)?
+//!     .limit("per_org", HeaderKey::new("x-org")?.or_unlimited())?
 //!     .skip(|request| request.uri.path() == "/health");
 //! let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layer);
 //! let listener = tokio::net::TcpListener::bind("0.0.0.0:3000").await?;

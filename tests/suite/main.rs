@@ -54,6 +54,7 @@ mod shards_contended;
 mod shards_under_load;
 mod skew;
 mod sliding_period;
+mod soak;
 mod sql_sources;
 mod sqlx_test;
 mod statistics;

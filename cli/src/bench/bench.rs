@@ -7,7 +7,6 @@ use crate::bench::interrupt::interrupt;
 use crate::bench::measure::{measure, round_trip};
 use crate::bench::report::{Report, Setting};
 use crate::bench::setup::BenchSetup;
-use crate::bench::soak;
 use crate::bench::text;
 use crate::bench::work::Work;
 use crate::database::{Database, Running};
@@ -15,9 +14,6 @@ use crate::error::CliError;
 use crate::output;
 
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
-    if let Some(time) = args.soak {
-        return soak::run(&args, time, database).await;
-    }
     let running = database.start_durable().await?;
     let setup = BenchSetup::open(&running, &args).await?;
     let measured = tokio::select! {
@@ -66,7 +62,7 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
 }
 
 /// The server's version without a distribution's suffix: `18.4`.
-pub(super) async fn version(pool: &PgPool) -> Result<String, CliError> {
+async fn version(pool: &PgPool) -> Result<String, CliError> {
     let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(pool).await?;
     Ok(version.split(' ').next().unwrap_or_default().to_owned())
 }

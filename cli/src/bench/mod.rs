@@ -1,4 +1,4 @@
-//! `bench` measures a server with real calls on its own rows. `bench --soak` tests it for a long time, with faults.
+//! `bench` measures a server with real calls on its own rows.
 
 mod args;
 mod bench;
@@ -8,7 +8,6 @@ mod load;
 mod measure;
 mod report;
 mod setup;
-mod soak;
 mod text;
 mod work;
 

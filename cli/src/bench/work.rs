@@ -81,10 +81,4 @@ impl Dice {
         self.0 ^= self.0 << 17;
         ((u128::from(self.0) * sides as u128) >> 64) as usize
     }
-
-    /// Returns another generator, for another task.
-    pub(super) fn another(&mut self) -> Self {
-        // Generators with similar seeds return similar numbers at first, so the seed is multiplied.
-        Self::new((self.roll(usize::MAX) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
 }

@@ -9,7 +9,6 @@ mod export;
 mod plot;
 mod queue;
 mod simulate;
-mod soak;
 mod tls;
 mod tls_server;
 mod tool;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
 use pg_limiter::Call;
+
+use super::dice::Dice;
+use super::setup::SoakSetup;
+use super::stats::{Stats, Taken};
 
 const BETWEEN_KEYS: Duration = Duration::from_millis(10);
 const BETWEEN_PRUNES: Duration = Duration::from_secs(3);

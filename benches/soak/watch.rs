@@ -5,14 +5,10 @@ use std::time::{Duration, Instant};
 
 use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::bench::report::rounded;
-use crate::bench::soak::flat::{is_flat, quarters};
-use crate::bench::soak::report::{Growth, Line, Violation};
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::Stats;
-use crate::bench::soak::text;
-use crate::error::CliError;
-use crate::output;
+use super::flat::{is_flat, quarters};
+use super::report::{Event, Growth, Sample};
+use super::setup::SoakSetup;
+use super::stats::Stats;
 
 const LOOKS: Duration = Duration::from_secs(10);
 /// The least number of samples, however short the run is.
@@ -23,7 +19,6 @@ const TO_LOOK: Duration = Duration::from_secs(5);
 pub(super) struct Watch {
     setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
-    json: bool,
     began: Instant,
     before: (Instant, u64),
     rss: Vec<u64>,
@@ -32,14 +27,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(setup: Arc<SoakSetup>, stats: Arc<Stats>, json: bool) -> Self {
+    pub(super) fn new(setup: Arc<SoakSetup>, stats: Arc<Stats>) -> Self {
         let began = Instant::now();
         let (rss, table, answers) = Default::default();
-        Self { setup, stats, json, began, before: (began, 0), rss, table, answers }
+        Self { setup, stats, began, before: (began, 0), rss, table, answers }
     }
 
     /// Takes samples until the time is up.
-    pub(super) async fn until(&mut self, time: Duration) -> Result<(), CliError> {
+    pub(super) async fn until(&mut self, time: Duration) {
         let every = LOOKS.min(time / AT_LEAST);
         let mut looks = 0;
         loop {
@@ -47,35 +42,24 @@ impl Watch {
             let next = (every * looks).min(time);
             tokio::time::sleep_until((self.began + next).into()).await;
             if next == time {
-                return Ok(());
+                return;
             }
-            self.look().await?;
+            self.look().await;
             // If a sample took longer than the interval, the samples in between are skipped.
             looks = looks.max((self.began.elapsed().as_micros() / every.as_micros().max(1)) as u32);
         }
     }
 
-    pub(super) async fn look(&mut self) -> Result<Line, CliError> {
-        let line = self.line().await;
-        self.rss.extend(line.rss_bytes);
-        self.table.extend(line.table_bytes);
-        self.answers.extend(line.answers_bytes);
-        for violation in self.stats.untold() {
-            output::line(if self.json {
-                serde_json::to_string(&Violation { violation }).map_err(CliError::failed)?
-            } else {
-                text::violation(&violation)
-            })?;
-        }
-        output::line(if self.json {
-            serde_json::to_string(&line).map_err(CliError::failed)?
-        } else {
-            text::line(&line)
-        })?;
-        Ok(line)
+    pub(super) async fn look(&mut self) -> Sample {
+        let sample = self.sample().await;
+        self.rss.extend(sample.rss_bytes);
+        self.table.extend(sample.table_bytes);
+        self.answers.extend(sample.answers_bytes);
+        self.stats.show(Event::Sample(&sample));
+        sample
     }
 
-    async fn line(&mut self) -> Line {
+    async fn sample(&mut self) -> Sample {
         let pool = self.setup.audit_pool();
         let schema = self.setup.schema();
         let (table_bytes, answers_bytes, rows) = tokio::join!(
@@ -92,10 +76,10 @@ impl Watch {
         let (at, decisions) = self.before;
         let seconds = now.duration_since(at).as_secs_f64().max(0.001);
         self.before = (now, counts.decisions);
-        Line {
-            elapsed_s: rounded(now.duration_since(self.began).as_secs_f64()),
+        Sample {
+            elapsed_ms: now.duration_since(self.began).as_millis() as u64,
             decisions: counts.decisions,
-            decisions_per_second: rounded((counts.decisions - decisions) as f64 / seconds),
+            decisions_per_second: ((counts.decisions - decisions) as f64 / seconds).round() as u64,
             retries: self.setup.retries(),
             faults: counts.faults,
             cancelled: counts.cancelled,
@@ -151,11 +135,8 @@ fn rss() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-#[cfg(test)]
-mod tests {
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn linux_reports_the_memory_of_a_process() {
-        assert!(super::rss().is_some_and(|bytes| bytes > 100_000));
-    }
+#[test]
+#[cfg(target_os = "linux")]
+fn linux_reports_the_memory_of_a_process() {
+    assert!(rss().is_some_and(|bytes| bytes > 100_000));
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_limiter::Error;
 use sqlx::{Connection, PgConnection};
 
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::Stats;
-use crate::bench::work::Dice;
-use crate::database::connect_with;
-use crate::output;
-use pg_limiter::Error;
+use super::database::connect;
+use super::dice::Dice;
+use super::setup::SoakSetup;
+use super::stats::Stats;
 
 /// Ends one of the soak's own sessions or statements.
 #[derive(Clone, Copy)]
@@ -60,7 +59,7 @@ fn about(millis: u64, dice: &mut Dice) -> Duration {
 async fn connected(setup: &SoakSetup, connection: &mut Option<PgConnection>) -> Option<PgConnection> {
     match connection.take() {
         Some(connection) => Some(connection),
-        None => connect_with(&setup.options_for_faults()).await.ok(),
+        None => connect(&setup.options_for_faults()).await.ok(),
     }
 }
 
@@ -78,7 +77,7 @@ pub(super) async fn signals(setup: Arc<SoakSetup>, stats: Arc<Stats>, signal: Si
                 idle = Some(connection);
             }
             Err(error) if error.as_database_error().is_some() => {
-                return output::note(format!("{} is skipped: {}", signal.name(), Error::database_message(&error)));
+                return stats.note(&format!("{} is skipped: {}", signal.name(), Error::database_message(&error)));
             }
             Err(_) => {} // The faults may end this connection, too.
         }

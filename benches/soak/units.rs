@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_limiter::Error;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
-use crate::bench::soak::call::WorkError;
-use crate::bench::soak::round::audited;
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
-use pg_limiter::Error;
+use super::call::WorkError;
+use super::dice::Dice;
+use super::round::{Books, audited};
+use super::setup::SoakSetup;
+use super::stats::{Stats, Taken};
 
 const WHAT: &str = "units";
 const LOOKS: u32 = 50;
@@ -130,7 +130,7 @@ async fn compare(
         let before = rows(setup.audit_pool(), table, round).await.map_err(of_table)?;
         wrong = audited(setup, &[setup.item(WHAT, key)], &[capacity], |spent| {
             let spent = spent.first().copied().unwrap_or_default();
-            let books = crate::bench::soak::round::Books { admitted: known.into(), perhaps: perhaps.into() };
+            let books = Books { admitted: known.into(), perhaps: perhaps.into() };
             books.wrong(spent, capacity)
         })
         .await?;

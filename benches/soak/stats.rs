@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pg_limiter::{Decision, Error};
 use tokio::sync::Notify;
 
-use pg_limiter::{Decision, Error};
+use super::report::Event;
 
-/// The number of violations that are printed. Further ones are only counted.
-const TOLD: usize = 50;
+/// The number of violations that are shown. Further ones are only counted.
+const SHOWN: u64 = 50;
 
 /// Whether a call took its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +21,8 @@ pub(super) enum Taken {
     Perhaps,
 }
 
-#[derive(Default)]
 pub(super) struct Stats {
+    show: Box<dyn Fn(Event<'_>) + Send + Sync>,
     decisions: AtomicU64,
     cancelled: AtomicU64,
     faults: AtomicU64,
@@ -30,8 +31,6 @@ pub(super) struct Stats {
     violations: AtomicU64,
     errors: Mutex<BTreeMap<&'static str, u64>>,
     by_fault: Mutex<BTreeMap<&'static str, u64>>,
-    /// The violations that were not printed yet.
-    untold: Mutex<Vec<String>>,
     stopped: AtomicBool,
     stopping: Notify,
 }
@@ -53,6 +52,30 @@ const fn kind(error: &Error) -> (&'static str, bool) {
 }
 
 impl Stats {
+    pub(super) fn new(show: impl Fn(Event<'_>) + Send + Sync + 'static) -> Self {
+        Self {
+            show: Box::new(show),
+            decisions: AtomicU64::default(),
+            cancelled: AtomicU64::default(),
+            faults: AtomicU64::default(),
+            pruned: AtomicU64::default(),
+            audits: AtomicU64::default(),
+            violations: AtomicU64::default(),
+            errors: Mutex::default(),
+            by_fault: Mutex::default(),
+            stopped: AtomicBool::default(),
+            stopping: Notify::default(),
+        }
+    }
+
+    pub(super) fn show(&self, event: Event<'_>) {
+        (self.show)(event);
+    }
+
+    pub(super) fn note(&self, note: &str) {
+        self.show(Event::Note(note));
+    }
+
     pub(super) fn decided(&self) {
         self.decisions.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,14 +118,9 @@ impl Stats {
     }
 
     pub(super) fn violated(&self, what: String) {
-        if self.violations.fetch_add(1, Ordering::Relaxed) < TOLD as u64 {
-            lock(&self.untold).push(what);
+        if self.violations.fetch_add(1, Ordering::Relaxed) < SHOWN {
+            self.show(Event::Violation(&what));
         }
-    }
-
-    /// Returns the violations since the last call.
-    pub(super) fn untold(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.untold))
     }
 
     pub(super) fn count(&self) -> Counts {
@@ -154,18 +172,17 @@ pub(super) struct Counts {
     pub(super) by_fault: BTreeMap<&'static str, u64>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unexpected_error_is_a_violation() {
-        let stats = Stats::default();
-        let failed = |source: sqlx::Error| stats.failed(&Error::Unavailable { source });
-        assert_eq!((failed(sqlx::Error::PoolTimedOut), stats.count().violations), (Taken::No, 0));
-        let unknown = Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed };
-        assert_eq!((stats.failed(&unknown), stats.count().violations), (Taken::Perhaps, 0));
-        assert_eq!((stats.failed(&Error::Closed), stats.count().violations), (Taken::No, 1));
-        assert_eq!((stats.untold().len(), stats.untold().len()), (1, 0));
-    }
+#[test]
+fn an_unexpected_error_is_a_violation() {
+    let shown = std::sync::Arc::new(AtomicU64::new(0));
+    let violations = std::sync::Arc::clone(&shown);
+    let stats = Stats::new(move |event| {
+        violations.fetch_add(matches!(event, Event::Violation(_)).into(), Ordering::Relaxed);
+    });
+    let failed = |source: sqlx::Error| stats.failed(&Error::Unavailable { source });
+    assert_eq!((failed(sqlx::Error::PoolTimedOut), stats.count().violations), (Taken::No, 0));
+    let unknown = Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed };
+    assert_eq!((stats.failed(&unknown), stats.count().violations), (Taken::Perhaps, 0));
+    assert_eq!((stats.failed(&Error::Closed), stats.count().violations), (Taken::No, 1));
+    assert_eq!(shown.load(Ordering::Relaxed), 1);
 }

@@ -62,41 +62,36 @@ impl Recent {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[test]
+fn the_bounds_are_those_of_the_kinds() {
+    let second = Duration::from_secs(1);
+    let limits = [
+        Limit::token_bucket(10, second).capacity(5).build(),
+        Limit::fixed_window(10, second).build(),
+        Limit::sliding_window(10, second).build(),
+    ];
+    let bounds = limits.map(|limit| limit.map(|limit| most(&limit, 2.5)));
+    assert_eq!(bounds, [Ok(30.0), Ok(40.0), Ok(40.0)]);
+}
 
-    #[test]
-    fn the_bounds_are_those_of_the_kinds() {
-        let second = Duration::from_secs(1);
-        let limits = [
-            Limit::token_bucket(10, second).capacity(5).build(),
-            Limit::fixed_window(10, second).build(),
-            Limit::sliding_window(10, second).build(),
-        ];
-        let bounds = limits.map(|limit| limit.map(|limit| most(&limit, 2.5)));
-        assert_eq!(bounds, [Ok(30.0), Ok(40.0), Ok(40.0)]);
-    }
+#[test]
+fn in_a_sliding_window_all_parts_but_one_count_fully() {
+    let limit = Limit::sliding_window(100, Duration::from_secs(1)).resolution(4).build();
+    assert_eq!(limit.map(|limit| sure_window(&limit)), Ok(Duration::from_millis(750)));
+}
 
-    #[test]
-    fn in_a_sliding_window_all_parts_but_one_count_fully() {
-        let limit = Limit::sliding_window(100, Duration::from_secs(1)).resolution(4).build();
-        assert_eq!(limit.map(|limit| sure_window(&limit)), Ok(Duration::from_millis(750)));
+#[test]
+fn only_calls_certainly_within_a_period_count() {
+    let (now, period) = (Instant::now(), Duration::from_secs(1));
+    let at = |millis| now + Duration::from_millis(millis);
+    let call = |asked, answered, count| Admitted { asked: at(asked), answered: at(answered), count };
+    let mut recent = Recent::default();
+    for call in [call(0, 100, 1.0), call(50, 900, 2.0), call(500, 1001, 4.0), call(900, 1040, 8.0)] {
+        recent.add(call);
     }
-
-    #[test]
-    fn only_calls_certainly_within_a_period_count() {
-        let (now, period) = (Instant::now(), Duration::from_secs(1));
-        let at = |millis| now + Duration::from_millis(millis);
-        let call = |asked, answered, count| Admitted { asked: at(asked), answered: at(answered), count };
-        let mut recent = Recent::default();
-        for call in [call(0, 100, 1.0), call(50, 900, 2.0), call(500, 1001, 4.0), call(900, 1040, 8.0)] {
-            recent.add(call);
-        }
-        recent.add(call(0, 3000, 100.0));
-        assert_eq!(recent.most_within(period), 14.0);
-        recent.add(call(9000, 9100, 3.0));
-        assert_eq!(recent.most_within(period), 14.0);
-        assert_eq!((recent.most_within(period), recent.calls.len()), (3.0, 1));
-    }
+    recent.add(call(0, 3000, 100.0));
+    assert_eq!(recent.most_within(period), 14.0);
+    recent.add(call(9000, 9100, 3.0));
+    assert_eq!(recent.most_within(period), 14.0);
+    assert_eq!((recent.most_within(period), recent.calls.len()), (3.0, 1));
 }

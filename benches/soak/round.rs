@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use pg_limiter::{Call, Error, Item, Limit};
 use tokio::task::JoinSet;
 
-use crate::bench::soak::call::take;
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
-use pg_limiter::{Call, Error, Item, Limit};
+use super::call::take;
+use super::dice::Dice;
+use super::setup::SoakSetup;
+use super::stats::{Stats, Taken};
 
 /// In tokens. Far fewer are refilled during a round.
 pub(super) const TOLERANCE: f64 = 0.01;
@@ -159,22 +159,17 @@ pub(super) async fn audited(
     Ok(found)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[test]
+fn a_count_that_differs_from_the_balance_is_reported() {
+    let books = Books { admitted: 10.0, perhaps: 2.0 };
+    assert_eq!([10.0, 11.0, 12.0].map(|spent| books.wrong(spent, 12.0)), [None, None, None]);
+    assert!([9.0, 13.0].iter().all(|spent| books.wrong(*spent, 20.0).is_some()));
+    assert!(books.wrong(10.0, 9.0).is_some() && books.wrong(12.0, 11.0).is_some());
+}
 
-    #[test]
-    fn a_count_that_differs_from_the_balance_is_reported() {
-        let books = Books { admitted: 10.0, perhaps: 2.0 };
-        assert_eq!([10.0, 11.0, 12.0].map(|spent| books.wrong(spent, 12.0)), [None, None, None]);
-        assert!([9.0, 13.0].iter().all(|spent| books.wrong(*spent, 20.0).is_some()));
-        assert!(books.wrong(10.0, 9.0).is_some() && books.wrong(12.0, 11.0).is_some());
-    }
-
-    #[test]
-    fn limits_of_a_group_must_have_spent_the_same() {
-        let books = Books { admitted: 10.0, perhaps: 2.0 };
-        assert_eq!(wrong(books, &[11.0, 11.0], &[20.0, 30.0]), None);
-        assert!(wrong(books, &[10.0, 11.0], &[20.0, 30.0]).is_some());
-    }
+#[test]
+fn limits_of_a_group_must_have_spent_the_same() {
+    let books = Books { admitted: 10.0, perhaps: 2.0 };
+    assert_eq!(wrong(books, &[11.0, 11.0], &[20.0, 30.0]), None);
+    assert!(wrong(books, &[10.0, 11.0], &[20.0, 30.0]).is_some());
 }

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::bench::args::BenchArgs;
-use crate::bench::soak::round::Account;
-use crate::bench::work::Dice;
-use crate::database::Running;
-use crate::error::CliError;
-use crate::output;
-use pg_limiter::Error;
-use pg_limiter::{Call, Connections, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+use super::Failure;
+use super::database::Database;
+use super::dice::Dice;
+use super::options::Options;
+use super::round::Account;
+use super::stats::Stats;
 
 /// A period so long that almost nothing is refilled during a soak.
 pub(super) const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
@@ -54,21 +54,19 @@ const LIMITS: [&str; 15] = [
 
 impl SoakSetup {
     /// Prepares the soak. This writes nothing but an empty table, and verifies that rows can be removed again.
-    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
-        let ready = running.ready_pool(1).await?;
-        ready.close().await;
+    pub(super) async fn open(database: &Database, options: &Options, stats: &Stats) -> Result<Self, Failure> {
         // A random name cannot collide with an existing limit.
         let name = format!("pg-limiter soak {:016x}", RandomState::new().hash_one(std::process::id()));
-        let limits = limits(&name).map_err(CliError::usage)?;
+        let limits = limits(&name)?;
         let load = format!("{name} load");
         let pool = |application: &str| {
-            let options = PgPoolOptions::new().max_connections(POOL).acquire_timeout(Duration::from_secs(5));
-            options.connect_lazy_with(running.options().clone().application_name(application))
+            let pool = PgPoolOptions::new().max_connections(POOL).acquire_timeout(Duration::from_secs(5));
+            pool.connect_lazy_with(database.options.clone().application_name(application))
         };
         let mut config = LimiterConfig::default();
-        config.schema = running.schema().clone();
-        config.durability = args.durability.into();
-        config.lanes = args.lanes.into();
+        config.schema = options.schema.clone();
+        config.durability = options.durability;
+        config.lanes = options.lanes;
         config.keep_answers = KEEP;
         let pools = vec![pool(&load), pool(&load)];
         let ways = [
@@ -89,22 +87,22 @@ impl SoakSetup {
         config.retry = RetryPolicy::default();
         (config.retry.deadline, config.retry.max_attempts) = (TO_AUDIT, 1000);
         let audit = Limiter::with_config(pool(&format!("{name} audit")), limits.clone(), config);
-        let schema = running.schema().quoted();
-        let options = running.options().clone();
+        let schema = options.schema.quoted();
+        let options = database.options.clone();
         let mut setup =
             Self { name, limits, limiters, quiet, pools, audit, table: None, schema, hot: Mutex::default(), options };
         setup.forget().await?;
-        setup.create().await;
+        setup.create(stats).await;
         Ok(setup)
     }
 
-    async fn create(&mut self) {
+    async fn create(&mut self, stats: &Stats) {
         let table = format!("{}.\"{}\"", self.schema, self.name);
         let sql = format!("CREATE TABLE {table} (round bigint NOT NULL)");
         match sqlx::raw_sql(AssertSqlSafe(sql)).execute(self.audit_pool()).await {
             Ok(_) => self.table = Some(table),
             Err(error) => {
-                output::note(format!(
+                stats.note(&format!(
                     "units of work write no rows, because no table can be created: {}",
                     Error::database_message(&error)
                 ));
@@ -198,7 +196,7 @@ impl SoakSetup {
     }
 
     /// Waits for calls in flight, and removes everything.
-    pub(super) async fn clear(&self) -> Result<(), CliError> {
+    pub(super) async fn clear(&self, stats: &Stats) -> Result<(), Failure> {
         for limiter in self.limiters.iter().chain(&self.quiet) {
             limiter.close().await;
         }
@@ -207,16 +205,16 @@ impl SoakSetup {
             let _ = tokio::time::timeout(TO_CLEAR, pool.close()).await;
         }
         self.wait_for_backends().await;
-        let mut cleared = self.forget().await.map_err(CliError::from);
-        cleared = cleared.and(self.forget_answers().await);
+        let mut cleared = self.forget().await.map_err(Failure::from);
+        cleared = cleared.and(self.forget_answers(stats).await);
         if let Some(table) = &self.table {
             let sql = format!("DROP TABLE IF EXISTS {table}");
             let dropped = sqlx::raw_sql(AssertSqlSafe(sql)).execute(self.audit_pool()).await;
-            cleared = cleared.and(dropped.map(|_| ()).map_err(CliError::from));
+            cleared = cleared.and(dropped.map(|_| ()).map_err(Failure::from));
         }
         self.audit.close().await;
         self.audit_pool().close().await;
-        cleared.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
+        cleared.map_err(|error| format!("{error}\n{}", self.left_behind()).into())
     }
 
     /// Waits until the server has ended the soak's sessions: a statement of a dropped call may still run and leave a row.
@@ -241,14 +239,14 @@ impl SoakSetup {
     }
 
     /// Deletes the answers to idempotency keys. If the role may not delete them, waits until they have expired.
-    async fn forget_answers(&self) -> Result<(), CliError> {
+    async fn forget_answers(&self, stats: &Stats) -> Result<(), Failure> {
         let sql = format!(
             "DELETE FROM {}.rate_limit_answers AS a WHERE pg_catalog.starts_with(a.idempotency_key, $1)",
             self.schema
         );
         let deleted = sqlx::query(AssertSqlSafe(sql)).bind(&self.name).execute(self.audit_pool()).await;
         if let Err(error) = deleted {
-            output::note(format!(
+            stats.note(&format!(
                 "answers to idempotency keys are left to expire in {KEEP:?}: {}",
                 Error::database_message(&error)
             ));
@@ -259,7 +257,7 @@ impl SoakSetup {
     }
 
     /// The message to the user if not everything could be removed.
-    pub(super) fn left_behind(&self) -> String {
+    fn left_behind(&self) -> String {
         let name = &self.name;
         format!(
             "rows of limits and a table whose names begin with \"{name}\" may remain: remove the rows with `pg-limiter reset`, \

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use pg_limiter::{Call, Decision, Error};
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
-use pg_limiter::{Call, Decision, Error};
+use super::dice::Dice;
+use super::setup::SoakSetup;
+use super::stats::{Stats, Taken};
 
 /// The longest time after which an impatient caller drops its call, in microseconds.
 const PATIENCE: usize = 8000;

@@ -1,97 +1,91 @@
 use std::hash::{BuildHasher, RandomState};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pg_limiter::Durability;
 use tokio::task::JoinSet;
 
-use crate::bench::args::BenchArgs;
-use crate::bench::bench::version;
-use crate::bench::interrupt::interrupt;
-use crate::bench::soak::brief::{brief, prune};
-use crate::bench::soak::faults::{Signal, hold, signals};
-use crate::bench::soak::model::model;
-use crate::bench::soak::once::once;
-use crate::bench::soak::refill::refill;
-use crate::bench::soak::report::{Last, Setting, Summary};
-use crate::bench::soak::round::rounds;
-use crate::bench::soak::setup::{SLIDING, SoakSetup, TOKENS, WINDOW};
-use crate::bench::soak::stats::Stats;
-use crate::bench::soak::text;
-use crate::bench::soak::units::units;
-use crate::bench::soak::watch::Watch;
-use crate::bench::work::Dice;
-use crate::database::Database;
-use crate::error::CliError;
-use crate::output;
+use super::Failure;
+use super::brief::{brief, prune};
+use super::database::Database;
+use super::dice::Dice;
+use super::faults::{Signal, hold, signals};
+use super::model::model;
+use super::once::once;
+use super::options::Options;
+use super::refill::refill;
+use super::report::{Event, Setting, Summary};
+use super::round::rounds;
+use super::setup::{SLIDING, SoakSetup, TOKENS, WINDOW};
+use super::stats::Stats;
+use super::units::units;
+use super::watch::Watch;
 
 /// Growth is not judged in shorter runs.
 const JUDGED: Duration = Duration::from_secs(60);
 /// The time for the calls to end, which have deadlines, and for the last audits, which take some seconds.
 const TO_END: Duration = Duration::from_secs(60);
 
-/// The exit code of a soak that found a violation or growth.
-const FOUND: u8 = 1;
-
-pub(in crate::bench) async fn run(args: &BenchArgs, time: Duration, database: Database) -> Result<ExitCode, CliError> {
-    let running = database.start_durable().await?;
-    let setup = Arc::new(SoakSetup::open(&running, args).await?);
+/// Makes calls until the time is up or `interrupt` completes, and removes everything that it created. Calls `show` for
+/// each line of the output.
+pub(crate) async fn run(
+    options: &Options,
+    interrupt: impl Future<Output = ()> + Send,
+    show: impl Fn(Event<'_>) + Send + Sync + 'static,
+) -> Result<Summary, Failure> {
+    let stats = Arc::new(Stats::new(show));
+    let database = Database::open(options, &stats).await?;
+    let setup = Arc::new(SoakSetup::open(&database, options, &stats).await?);
     let setting = Setting {
         postgresql: version(setup.audit_pool()).await.unwrap_or_default(),
-        private: running.private_source().is_some(),
-        schema: running.schema().name().to_owned(),
-        soak_seconds: time.as_secs_f64(),
-        callers: args.callers,
-        lanes: args.lanes,
-        durability: args.durability,
-        faults: !args.no_faults,
+        private: database.is_private(),
+        schema: options.schema.name().to_owned(),
+        seconds: options.time.as_secs_f64(),
+        callers: options.callers,
+        lanes: options.lanes,
+        durability: if options.durability == Durability::Relaxed { "relaxed" } else { "full" },
+        faults: options.faults,
     };
-    let soaked = soak(&setup, setting, time, args.json).await;
-    // Everything is removed in any case. If both steps fail, the first error is returned.
-    let cleared = tokio::select! {
-        cleared = setup.clear() => cleared,
-        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
-    };
-    if let (Err(_), Err(error)) = (&soaked, &cleared) {
-        output::note(error);
-    }
-    let summary = soaked?;
-    cleared?;
-    if !summary.passed && !summary.interrupted || summary.end.violations > 0 {
-        return Ok(ExitCode::from(FOUND));
-    }
-    if summary.interrupted {
-        return Err(CliError::failed("interrupted"));
-    }
-    Ok(ExitCode::SUCCESS)
+    let summary = soak(&setup, &stats, setting, options.time, interrupt).await;
+    stats.show(Event::Summary(&summary));
+    setup.clear(&stats).await?;
+    Ok(summary)
 }
 
-async fn soak(setup: &Arc<SoakSetup>, setting: Setting, time: Duration, json: bool) -> Result<Summary, CliError> {
-    if !json {
-        output::lines(text::heading(&setting))?;
-    }
-    let stats = Arc::new(Stats::default());
-    let mut watch = Watch::new(Arc::clone(setup), Arc::clone(&stats), json);
-    let mut tasks = start(setup, &stats, &setting);
+/// The server's version without a distribution's suffix: `18.4`.
+async fn version(pool: &sqlx::PgPool) -> Result<String, sqlx::Error> {
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(pool).await?;
+    Ok(version.split(' ').next().unwrap_or_default().to_owned())
+}
+
+async fn soak(
+    setup: &Arc<SoakSetup>,
+    stats: &Arc<Stats>,
+    setting: Setting,
+    time: Duration,
+    interrupt: impl Future<Output = ()> + Send,
+) -> Summary {
+    stats.show(Event::Setting(&setting));
+    let mut watch = Watch::new(Arc::clone(setup), Arc::clone(stats));
+    let mut tasks = start(setup, stats, &setting);
     let interrupted = tokio::select! {
         // The tasks run until `stats.stop()`.
-        watched = watch.until(time) => { watched?; false }
-        () = interrupt() => true,
+        () = watch.until(time) => false,
+        () = interrupt => true,
     };
     stats.stop();
     tokio::select! {
-        () = ended(&mut tasks, &stats) => {}
+        () = ended(&mut tasks, stats) => {}
         () = tokio::time::sleep(TO_END) => stats.violated(format!("calls did not end within {TO_END:?}")),
-        () = interrupt() => {}
     }
     tasks.shutdown().await;
-    let end = watch.look().await?;
+    let end = watch.look().await;
     let [memory, table, answers] = watch.growth();
     let growth_is_judged = time >= JUDGED && !interrupted;
     let grows = [memory, table, answers].iter().flatten().any(|growth| !growth.is_flat);
     let counts = stats.count();
     let passed = counts.violations == 0 && !interrupted && !(growth_is_judged && grows);
-    let summary = Summary {
+    Summary {
         setting,
         end,
         faults_by_kind: counts.by_fault,
@@ -102,14 +96,7 @@ async fn soak(setup: &Arc<SoakSetup>, setting: Setting, time: Duration, json: bo
         growth_is_judged,
         interrupted,
         passed,
-    };
-    if json {
-        let last = Last { summary };
-        output::line(serde_json::to_string(&last).map_err(CliError::failed)?)?;
-        return Ok(last.summary);
     }
-    output::lines(text::summary(&summary))?;
-    Ok(summary)
 }
 
 async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {

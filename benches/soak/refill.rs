@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pg_limiter::Kind;
 use tokio::task::JoinSet;
 
-use crate::bench::soak::bound::{Admitted, Recent, most, sure_window};
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::Stats;
-use crate::bench::work::Dice;
-use pg_limiter::Kind;
+use super::bound::{Admitted, Recent, most, sure_window};
+use super::dice::Dice;
+use super::setup::{SLIDING, SoakSetup};
+use super::stats::Stats;
 
 const KEY: &str = "everybody";
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ async fn ask(
         if answer.as_ref().is_ok_and(pg_limiter::Decision::is_allowed) {
             let mut admissions = admissions.lock().unwrap_or_else(PoisonError::into_inner);
             admissions.tokens += count;
-            if what == crate::bench::soak::setup::SLIDING {
+            if what == SLIDING {
                 admissions.recent.add(Admitted { asked, answered, count });
             }
         } else if !stats.pause(AFTER_DENIAL).await {

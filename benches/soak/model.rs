@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bench::soak::round::TOLERANCE;
-use crate::bench::soak::setup::SoakSetup;
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
 use pg_limiter::{Balances, Decision, Error, Limiter};
+
+use super::dice::Dice;
+use super::round::TOLERANCE;
+use super::setup::SoakSetup;
+use super::stats::{Stats, Taken};
 
 const WHAT: &str = "model";
 const OPERATIONS: u32 = 40;
@@ -66,11 +67,11 @@ impl Model {
         Ok(match dice.roll(12) {
             0..4 => {
                 let decision = limiter.limit(item).await?;
-                let told = self.decision("limit", count, &decision);
+                let correct = self.decision("limit", count, &decision);
                 if decision.is_allowed() {
                     self.balance -= count;
                 }
-                told.and_then(|()| self.left("limit", decision.remaining()))
+                correct.and_then(|()| self.left("limit", decision.remaining()))
             }
             4 => {
                 let decision = limiter.check(item).await?;

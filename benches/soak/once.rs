@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pg_limiter::{Call, Decision, Error};
 use tokio::task::JoinSet;
 
-use crate::bench::soak::call::{End, impatient, in_transaction};
-use crate::bench::soak::round::{Books, audited};
-use crate::bench::soak::setup::{KEEP, SoakSetup};
-use crate::bench::soak::stats::{Stats, Taken};
-use crate::bench::work::Dice;
-use pg_limiter::{Call, Decision, Error};
+use super::call::{End, impatient, in_transaction};
+use super::dice::Dice;
+use super::round::{Books, audited};
+use super::setup::{KEEP, SoakSetup};
+use super::stats::{Stats, Taken};
 
 const WHAT: &str = "once";
 /// The number of concurrent requests.
@@ -140,8 +140,8 @@ impl Request {
     /// Checks that all admitted deliveries got the same answer.
     fn compare(&self, answers: &[Decision]) {
         let Some(first) = answers.iter().find(|answer| answer.is_allowed()) else { return };
-        let told = |answer: &&Decision| answer.is_allowed() && answer.remaining() != first.remaining();
-        if let Some(other) = answers.iter().find(told) {
+        let differs = |answer: &&Decision| answer.is_allowed() && answer.remaining() != first.remaining();
+        if let Some(other) = answers.iter().find(differs) {
             let (one, other, key) = (first.remaining(), other.remaining(), &self.idempotency_key);
             self.stats.violated(format!("{key}: one delivery returned {one} tokens left, another one {other}"));
         }

@@ -1,0 +1,23 @@
+//! Calls of every kind for a long time, with faults, and a separate count of the tokens. The run checks that every count is
+//! right, and that neither memory nor tables grow. `main.rs` and the tests include this module.
+
+mod bound;
+mod brief;
+mod call;
+mod database;
+mod dice;
+mod faults;
+mod flat;
+mod model;
+mod once;
+pub(crate) mod options;
+mod refill;
+pub(crate) mod report;
+mod round;
+pub(crate) mod run;
+mod setup;
+mod stats;
+mod units;
+mod watch;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
