@@ -125,13 +125,13 @@ impl Enqueued {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Estimate {
-    /// What would become of the job.
+    /// The outcome that enqueueing the job would have.
     pub outcome: EstimateOutcome,
     /// How many jobs of its group already wait.
     pub ahead: u64,
 }
 
-/// What would become of a job if it were enqueued now.
+/// The outcome that enqueueing a job now would have, without its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EstimateOutcome {

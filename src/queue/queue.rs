@@ -108,7 +108,7 @@ impl Queue {
     /// Enqueues several jobs in one transaction, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`Queue`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::RunAtPast`].
+    /// See [`Queue`]. A `run_at` in the past is no error here: the job's outcome is [`EnqueueOutcome::RunAtPast`].
     ///
     /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
     ///

@@ -57,7 +57,7 @@ impl QueueWithin<'_> {
     /// Enqueues several jobs, in this order. Each job is scheduled or denied independently of the others.
     ///
     /// # Errors
-    /// See [`QueueWithin`]. A job whose time is in the past is no error here: its outcome is [`EnqueueOutcome::RunAtPast`].
+    /// See [`QueueWithin`]. A `run_at` in the past is no error here: the job's outcome is [`EnqueueOutcome::RunAtPast`].
     ///
     /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
     ///
