@@ -8,10 +8,10 @@ use pg_limiter::{Item, Limits};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::binary::{Run, files, run};
 use crate::support::Database;
 use crate::support::gate::limiter;
 use crate::support::scheduled;
-use crate::support::tool::{Run, files, run};
 use crate::tool::ends_well_if_nobody_reads;
 
 /// `slow` allows two tokens at once, and then one each century.
