@@ -171,7 +171,7 @@ async fn conflicts_and_unknown_outcomes_show_no_key() {
         for error in join_all((0..3).map(|_| limiter.limit(("a", KEY)))).await.into_iter().map(Result::unwrap_err) {
             tells_no_key(&error);
         }
-        // The application's own messages are not traced.
+        // The limiter does not trace error messages of the application.
         let work = limiter.transaction(async |tx| match limiter.within(tx).limit(("a", KEY)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(Work::Failed { who: KEY, source }),
