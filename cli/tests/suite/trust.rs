@@ -22,11 +22,13 @@ async fn migrate_rejects_objects_of_another_role() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
     let database = Database::empty().await;
-    database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
+    let other = OtherRole::new(&database).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM PUBLIC, {}", other.name)).await;
     migrate(&database.pool).await.expect("migrated");
     database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
+    other.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! A role that does not own the schema, and the objects that it could prepare for an owner who migrates.
+//! A role that does not own the schema, and objects that it could create before the owner migrates.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
@@ -41,7 +41,7 @@ impl<'d> OtherRole<'d> {
 const TRAP: &str = "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN EXECUTE format('ALTER ROLE %I SUPERUSER', (SELECT proowner::regrole::text FROM pg_proc WHERE proname = 'trap')); RETURN NEW; END $$";
 
-/// Objects with names of the schema's own, and the problem that migrating reports for each.
+/// SQL that creates an object under one of the limiter's names, and the problem that `migrate` reports.
 pub fn objects_in_the_way() -> [(String, &'static str); 4] {
     let history = "CREATE TABLE rate_limits_migrations (version integer PRIMARY KEY, name text NOT NULL,
         applied_at timestamptz NOT NULL DEFAULT now(), sha256 text, crate_version text, breaking boolean NOT NULL DEFAULT false)";

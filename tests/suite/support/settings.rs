@@ -30,7 +30,7 @@ pub const TRANSACTION_DEFAULTS: [&[&str]; 6] = [
     ],
 ];
 
-/// A database with these settings, and a pool whose connections have them.
+/// A database with these settings, and a pool of connections with them.
 pub async fn database_with(settings: &[&str]) -> (Database, PgPool) {
     let database = Database::migrated().await;
     for setting in settings {
