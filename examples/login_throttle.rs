@@ -31,7 +31,7 @@ pub(crate) enum LogIn {
 }
 
 /// The state that a log-in needs.
-struct Site {
+struct LoginSite {
     pool: PgPool,
     limiter: Limiter,
     /// The number of passwords checked.
@@ -52,7 +52,7 @@ fn items(email: &str, address: &str) -> [Item; 2] {
 }
 
 /// Checks the limits first, then charges them on failure or resets the account's limit on success.
-async fn log_in(site: &Site, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
+async fn log_in(site: &LoginSite, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
     // Check first: without tokens left, no password is checked and no hash is computed.
     if let Outcome::Denied { retry_after } = site.limiter.check(items(email, address)).await?.outcome() {
         return Ok(LogIn::ComeBackIn(retry_after));
@@ -70,7 +70,7 @@ async fn log_in(site: &Site, email: &str, address: &str, password: &str) -> Resu
 }
 
 /// Takes tokens for every attempt before the password is checked, and gives them back on success.
-async fn log_in_strictly(site: &Site, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
+async fn log_in_strictly(site: &LoginSite, email: &str, address: &str, password: &str) -> Result<LogIn, BoxError> {
     if let Outcome::Denied { retry_after } = site.limiter.limit(items(email, address)).await?.outcome() {
         return Ok(LogIn::ComeBackIn(retry_after));
     }
@@ -86,7 +86,7 @@ async fn log_in_strictly(site: &Site, email: &str, address: &str, password: &str
 
 /// Creates the session and resets the account's limit: both commit together. The address's limit is not reset. Otherwise
 /// attackers could log in to an account of their own to clear their failed guesses at other accounts.
-async fn begin_session(tx: &mut PgConnection, site: &Site, email: &str) -> Result<(), BoxError> {
+async fn begin_session(tx: &mut PgConnection, site: &LoginSite, email: &str) -> Result<(), BoxError> {
     sqlx::query("INSERT INTO sessions (email) VALUES ($1)").bind(email).execute(&mut *tx).await?;
     site.limiter.within(tx).reset(("log_in_per_account", email)).await?;
     Ok(())
@@ -94,7 +94,7 @@ async fn begin_session(tx: &mut PgConnection, site: &Site, email: &str) -> Resul
 
 /// A stand-in. A real implementation stores a slow, salted hash (argon2), and takes as long for an account that does not
 /// exist.
-async fn password_matches(site: &Site, email: &str, password: &str) -> Result<bool, BoxError> {
+async fn password_matches(site: &LoginSite, email: &str, password: &str) -> Result<bool, BoxError> {
     site.looks.fetch_add(1, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let kept: Option<String> = sqlx::query_scalar("SELECT stand_in_for_a_hash FROM accounts WHERE email = $1")
@@ -132,7 +132,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     .execute(pool)
     .await?;
     let limiter = Limiter::new(pool.clone(), limits()?);
-    let site = Site { pool: pool.clone(), limiter, looks: AtomicUsize::new(0) };
+    let site = LoginSite { pool: pool.clone(), limiter, looks: AtomicUsize::new(0) };
 
     let mut ann = Vec::new();
     let mut ann_left = [0.0; 2];
@@ -180,7 +180,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     Ok(Story { ann, guesser, ann_left, at_once, at_once_strictly, after_success, sessions })
 }
 
-async fn left(site: &Site, limit: &str, key: &str) -> Result<f64, BoxError> {
+async fn left(site: &LoginSite, limit: &str, key: &str) -> Result<f64, BoxError> {
     Ok(site.limiter.peek((limit, key)).await?.remaining().round())
 }
 

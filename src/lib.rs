@@ -9,7 +9,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use pg_limiter::{Item, Limit, Limiter, Limits};
+//! use pg_limiter::{Item, Limit, Limiter, Limits, Outcome};
 //!
 //! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
 //! pg_limiter::migrate::migrate(&pool).await?;
@@ -27,7 +27,11 @@
 //!
 //! // In the limiter's own transaction: charged whatever happens next.
 //! let decision = limiter.limit(("per_user", "u1")).await?;
-//! # let _ = decision;
+//! match decision.outcome() {
+//!     Outcome::Allowed => println!("allowed; {} left", decision.remaining()),
+//!     Outcome::Denied { retry_after } => println!("denied; retry in {retry_after:?}"),
+//!     _ => println!("denied"), // Treat an unknown outcome as a denial.
+//! }
 //! # Ok(()) }
 //! ```
 //!

@@ -37,7 +37,7 @@ impl Target {
         Self { field, value, target: Some(target), at }
     }
 
-    const fn told(field: &'static str, value: Option<f64>) -> Self {
+    const fn reported(field: &'static str, value: Option<f64>) -> Self {
         Self { field, value, target: None, at: At::Least }
     }
 
@@ -93,21 +93,21 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
             1.3,
         ),
         Target::new("processes_4_vs_1", better, At::Least, 0.5),
-        Target::told("processes_4_vs_1_serializable", serializable),
-        Target::told("processes_4_vs_1_read_committed", read_committed),
+        Target::reported("processes_4_vs_1_serializable", serializable),
+        Target::reported("processes_4_vs_1_read_committed", read_committed),
         Target::new("shards_16_vs_1_retries", retries(own(2), own(0)), At::Most, 0.2),
-        Target::told("shards_16_vs_1_retries_work", retries(at_work(2), at_work(0))),
-        Target::told("shards_16_vs_1", speed(own(2), own(0))),
-        Target::told("shards_16_vs_1_within", speed(within(2), within(0))),
-        Target::told("shards_16_vs_1_work", speed(at_work(2), at_work(0))),
+        Target::reported("shards_16_vs_1_retries_work", retries(at_work(2), at_work(0))),
+        Target::reported("shards_16_vs_1", speed(own(2), own(0))),
+        Target::reported("shards_16_vs_1_within", speed(within(2), within(0))),
+        Target::reported("shards_16_vs_1_work", speed(at_work(2), at_work(0))),
         Target::new("shards_over_admissions", results.total(SHARDS, |f| f.over_admissions), At::Most, 0.0),
         Target::new("shards_false_denials", results.total(SHARDS, |f| f.false_denials), At::Most, 0.0),
         Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),
         Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),
         Target::new("table_pages_after_1e6", pages, At::Most, 64.0),
         Target::new("old_snapshot", kept_least.filter(|_| !options.quick), At::Least, 0.5),
-        Target::told("old_snapshot_within", kept_within),
-        Target::told("old_snapshot_combined", kept_combined),
+        Target::reported("old_snapshot_within", kept_within),
+        Target::reported("old_snapshot_combined", kept_combined),
         Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
     ];
     targets.extend(of_several_limits_and_windows(results));
@@ -123,10 +123,10 @@ fn of_several_limits_and_windows(results: &Results) -> [Target; 4] {
         speed(peer(OWN), peer(REDIS))
     };
     [
-        Target::told("groups_256_vs_redis", speed(group(OWN), group(REDIS))),
-        Target::told("groups_256_vs_redis_read_committed", speed(group(READ_COMMITTED), group(REDIS))),
-        Target::told("sliding_256_vs_redis", window(SLIDING_256)),
-        Target::told("fixed_256_vs_redis", window(FIXED_256)),
+        Target::reported("groups_256_vs_redis", speed(group(OWN), group(REDIS))),
+        Target::reported("groups_256_vs_redis_read_committed", speed(group(READ_COMMITTED), group(REDIS))),
+        Target::reported("sliding_256_vs_redis", window(SLIDING_256)),
+        Target::reported("fixed_256_vs_redis", window(FIXED_256)),
     ]
 }
 
@@ -141,11 +141,11 @@ fn beside_updates(results: &Results) -> [Target; 6] {
     let (sliding, update) = lone(LONE_SLIDING, OWN, UPDATE);
     let (row, updated_row) = lone(ROWS, ROWS_LIMIT, ROWS_UPDATE);
     [
-        Target::told("transaction_limit_vs_update", transaction(TRANSACTION_LIMIT, UPDATE)),
-        Target::told("transaction_two_vs_two_updates", transaction(TRANSACTION_TWO, TWO_UPDATES)),
-        Target::told("transaction_sliding_vs_update", transaction(TRANSACTION_SLIDING, UPDATE)),
-        Target::told("lone_sliding_p50_vs_update", p50(sliding, update)),
-        Target::told("rows_1e7_vs_update", p50(row, updated_row)),
-        Target::told("rows_1e7_vs_update_per_second", speed(row, updated_row)),
+        Target::reported("transaction_limit_vs_update", transaction(TRANSACTION_LIMIT, UPDATE)),
+        Target::reported("transaction_two_vs_two_updates", transaction(TRANSACTION_TWO, TWO_UPDATES)),
+        Target::reported("transaction_sliding_vs_update", transaction(TRANSACTION_SLIDING, UPDATE)),
+        Target::reported("lone_sliding_p50_vs_update", p50(sliding, update)),
+        Target::reported("rows_1e7_vs_update", p50(row, updated_row)),
+        Target::reported("rows_1e7_vs_update_per_second", speed(row, updated_row)),
     ]
 }

@@ -34,8 +34,8 @@ pub(super) struct LimitArgs {
     /// its name and the key; sliding_window: 0s]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
     start: Option<String>,
-    /// Number of parts in which a sliding window is counted [default: 1]
-    #[arg(long, help_heading = HEADING, value_name = "PARTS", requires = "rate")]
+    /// Number of sub-intervals in which a sliding window counts [default: 1]
+    #[arg(long, help_heading = HEADING, value_name = "COUNT", requires = "rate")]
     resolution: Option<u32>,
     /// Number of rows that the bucket is spread over [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "ROWS", requires = "rate")]

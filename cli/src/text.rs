@@ -122,14 +122,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_no_needless_digits() {
+    fn numbers_have_no_trailing_zeros() {
         assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
         assert_eq!(tokens(8.999_999_999_99), "9");
         assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]
-    fn what_is_shown_stays_on_one_line() {
+    fn shown_text_stays_on_one_line() {
         assert_eq!(shown("a\nb\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}[31m");
         assert_eq!(shown("abcdef", 4), "abc…");
         assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\ \"é\"");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_short() {
+    fn ages_have_at_most_two_units() {
         let ages = [0, 59, 5_400, 5_412, 86_400 * 3 + 60].map(|seconds| age(Duration::from_secs(seconds)));
         assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3d 1m"]);
         assert_eq!(age(Duration::from_millis(1999)), "1s");

@@ -32,12 +32,12 @@ pub(crate) async fn on_a_fresh_database_of<T>(
     let mut server = options.connect().await?;
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name} TEMPLATE template0"))).execute(&mut server).await?;
     let pool = PgPoolOptions::new().max_connections(20).connect_with(options.database(&name)).await?;
-    let told = match pg_limiter::migrate::migrate(&pool).await {
+    let result = match pg_limiter::migrate::migrate(&pool).await {
         Ok(_) => story(&pool).await,
         Err(error) => Err(error.into()),
     };
     pool.close().await;
     sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE {name} WITH (FORCE)"))).execute(&mut server).await?;
     server.close().await?;
-    told
+    result
 }

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_numbers_of_any_type() {
+    fn counts_accept_every_number_type() {
         let count = |item: Item| item.tokens();
         let item = || Item::new("a", "k");
         assert_eq!([count(item().count(5)), count(item().count(2.5)), count(item())], [5.0, 2.5, 1.0]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_ids_of_any_type() {
+    fn keys_accept_text_and_every_integer_type() {
         for key in [Key::from(42), 42_u8.into(), 42_i64.into(), 42_u64.into(), 42_usize.into(), "42".into()] {
             assert_eq!(key.as_str(), "42");
         }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_can_be_read() {
+    fn items_return_their_limit_and_tokens() {
         let limit = Limit::token_bucket(1_u64, std::time::Duration::from_secs(1)).build().expect("a limit");
         let item = Item::new(("a", limit), "k").count(3);
         assert_eq!((item.limit_name(), item.inline_limit(), item.tokens()), ("a", Some(&limit), 3.0));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_correction_is_the_difference() {
+    fn a_correction_credits_or_charges_the_difference() {
         let correction = |estimate: f64, used: f64| {
             let (op, item) = Item::new("a", "k").count(estimate).correction(used.into());
             (op, item.tokens())

@@ -114,7 +114,7 @@ mod tests {
 
     /// Expected values from another implementation: Python's `hmac.new(secret, name + b"\0" + key, "sha256")`.
     #[test]
-    fn it_is_hmac_sha_256_of_the_name_a_nul_and_the_key() {
+    fn a_hash_is_hmac_sha_256_of_the_name_a_nul_and_the_key() {
         let secret = KeySecret::new([0x0b; 20]).unwrap();
         assert_eq!(&*secret.key("send_message", "u1"), "jUzEQTDwTZNAzuoXsBaNUuxhZvSBvChKtCwFntYUv4E");
         assert_eq!(&*secret.group(&"u1".into()).0, "88PXuKEeRXLYG_JO9J0TsGmO6R33zoHzkPNGm67TnpE");
@@ -124,7 +124,7 @@ mod tests {
 
     /// RFC 4231, test case 1.
     #[test]
-    fn the_hash_is_that_of_the_standard() {
+    fn the_hash_matches_the_test_vector_of_rfc_4231() {
         let mut mac = Hmac::clone(&KeySecret::new([0x0b; 20]).unwrap().keyed);
         mac.update(b"Hi There");
         let hash = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_keys_do_not_run_together_and_the_empty_key_stays_empty() {
+    fn names_and_keys_are_separated_and_the_empty_key_stays_empty() {
         let secret = KeySecret::new("sixteen bytes ok").unwrap();
         assert_ne!(secret.key("a", "bc"), secret.key("ab", "c"));
         assert_ne!(secret.key("a", "u1"), secret.key("b", "u1"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_is_refused_and_none_is_shown() {
+    fn short_secrets_are_rejected_and_no_secret_is_printed() {
         for bytes in [0, 1, 15] {
             assert_eq!(KeySecret::new(vec![7; bytes]).unwrap_err(), InvalidKeySecret { bytes });
         }

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lane_that_was_left_behind_first_is_next() {
+    fn a_freed_bucket_goes_to_the_lane_that_waited_first() {
         let in_flight = InFlight::default();
         let (_, first, _) = in_flight.claim(0, vec![asking("a")], buckets);
         let (_, _none, left) = in_flight.claim(1, vec![asking("ab")], buckets);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_gives_up_holds_up_nobody() {
+    fn a_lane_that_leaves_blocks_no_other_lane() {
         let in_flight = InFlight::default();
         let (_, first, _) = in_flight.claim(0, vec![asking("a")], buckets);
         drop(in_flight.claim(1, vec![asking("ab")], buckets));

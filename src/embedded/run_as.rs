@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_users_but_never_root() {
+    fn root_is_never_selected() {
         let passwd =
             "root:x:0:0:root:/root:/bin/sh\n# c\nnobody:*:-2:-2::/:/bin/false\npostgres:x:101:104::/:/bin/sh\n";
         let user = User { name: "postgres".into(), uid: 101, gid: 104 };

@@ -49,7 +49,7 @@ fn assert_gone(pid: u32, folder: &Path, within: Duration) {
 }
 
 #[test]
-fn two_servers_run_and_leave_nothing() {
+fn two_servers_run_and_remove_all_files() {
     let (first, second) = (start(), start());
     for server in [&first, &second] {
         assert_eq!(probe::server_version("127.0.0.1", server.port()).unwrap(), server.version());
@@ -66,7 +66,7 @@ fn two_servers_run_and_leave_nothing() {
 
 /// The process that the test below kills.
 #[test]
-fn owner() {
+fn run_as_owner() {
     let Ok(end) = env::var("PG_LIMITER_TEST_END") else {
         return;
     };
@@ -79,8 +79,8 @@ fn owner() {
 }
 
 #[test]
-fn nothing_is_left_of_an_owner_that_is_killed_or_aborts() {
-    let name = concat!(module_path!(), "::owner").split_once("::").unwrap().1;
+fn server_and_files_are_removed_when_the_owner_is_killed_or_aborts() {
+    let name = concat!(module_path!(), "::run_as_owner").split_once("::").unwrap().1;
     for end in ["kill", "abort"] {
         let mut owner = Command::new(env::current_exe().unwrap());
         owner.args(["--exact", name, "--nocapture"]).env("PG_LIMITER_TEST_END", end);
@@ -110,7 +110,7 @@ fn a_taken_port_is_recognized() {
 }
 
 #[test]
-fn errors_say_what_happened() {
+fn errors_name_the_cause() {
     let mut config = quick();
     config.settings.push(("no_such_setting".into(), "1".into()));
     let error = Server::start(&config).unwrap_err().to_string();
@@ -133,10 +133,11 @@ fn errors_say_what_happened() {
 /// Uses a fake `docker` command that records its arguments.
 #[cfg(feature = "containers")]
 #[test]
-fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
+fn a_container_is_removed_only_after_its_owner_ends() {
     let dir = tempfile::tempdir().unwrap();
-    let (docker, told) = (dir.path().join("docker"), dir.path().join("told"));
-    fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >'{}.new' && mv '{0}.new' '{0}'\n", told.display())).unwrap();
+    let (docker, arguments) = (dir.path().join("docker"), dir.path().join("arguments"));
+    fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >'{}.new' && mv '{0}.new' '{0}'\n", arguments.display()))
+        .unwrap();
     fs::set_permissions(&docker, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     if let Ok(end) = env::var("PG_LIMITER_TEST_REMOVER") {
         let remover = super::container::Remover::of("abc123");
@@ -147,7 +148,7 @@ fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
         }
         return;
     }
-    let name = concat!(module_path!(), "::a_container_is_removed_when_its_owner_is_gone_and_only_then");
+    let name = concat!(module_path!(), "::a_container_is_removed_only_after_its_owner_ends");
     let owner = |end: &str| {
         let path = format!("{}:{}", dir.path().display(), env::var("PATH").unwrap());
         let mut owner = Command::new(env::current_exe().unwrap());
@@ -155,21 +156,21 @@ fn a_container_is_removed_when_its_owner_is_gone_and_only_then() {
         assert!(owner.output().unwrap().status.success());
     };
     owner("removed"); // `dismiss` has waited for the shell.
-    assert!(!told.exists());
+    assert!(!arguments.exists());
     owner("static");
     let started = Instant::now();
-    while !told.exists() {
+    while !arguments.exists() {
         assert!(started.elapsed() < Duration::from_secs(20), "the container was not removed");
         thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(fs::read_to_string(&told).unwrap().trim(), "rm --force --volumes abc123");
+    assert_eq!(fs::read_to_string(&arguments).unwrap().trim(), "rm --force --volumes abc123");
 }
 
 #[cfg(feature = "containers")]
 #[test]
-fn a_container_that_is_asked_for_is_never_replaced_by_programs() {
+fn a_requested_container_is_never_replaced_by_programs() {
     // The child's DOCKER_HOST names no engine.
-    let name = concat!(module_path!(), "::a_container_that_is_asked_for_is_never_replaced_by_programs");
+    let name = concat!(module_path!(), "::a_requested_container_is_never_replaced_by_programs");
     if env::var("PG_LIMITER_TEST_NO_ENGINE").is_ok() {
         let error = Server::start(&ServerConfig { container: true, ..quick() }).unwrap_err().to_string();
         assert!(error.contains("a container was requested") && error.contains("a container: "), "{error}");

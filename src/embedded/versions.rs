@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newest_version_is_first() {
+    fn versions_are_sorted_newest_first() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["x-9.6", "x-18.4-linux", "x-latest", "x-18.10-linux", "y-20", "x-13"] {
             fs::create_dir(dir.path().join(name)).unwrap();

@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_text_is_described_as_it_is() {
+    fn messages_describe_the_invalid_text() {
         let name = |bytes| InvalidCall::Name { bytes }.to_string();
         assert_eq!(name(0), "the limit's name is empty; give it at least one character");
         assert_eq!(name(256), "the limit's name has 256 bytes, and at most 255 are allowed; shorten it");

@@ -45,7 +45,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_bucket_is_filled_all_the_time_and_a_window_when_it_opens() {
+    fn a_token_bucket_refills_continuously_and_a_fixed_window_when_it_starts() {
         let bucket = Limit::token_bucket(10, SECOND).build().expect("a limit");
         let window = Limit::fixed_window(10, SECOND).build().expect("a limit");
         for (time, flown, opened) in [(0, 0.0, 0.0), (999, 9.99, 0.0), (1000, 10.0, 10.0), (2500, 25.0, 20.0)] {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_only_ever_lowered() {
+    fn a_call_can_only_lower_max_reserved() {
         let own = Limit::token_bucket(10, SECOND).max_reserved(5).build().expect("a limit");
         assert_eq!(own.owing_at_most(7.0).max_reserved(), Some(5.0));
         assert_eq!(own.owing_at_most(3.0).max_reserved(), Some(3.0));

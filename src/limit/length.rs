@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_read_as_they_are_written() {
+    fn written_lengths_are_parsed_to_the_same_value() {
         let hour = 3_600_000_000;
         let lengths = [
             (0, "0s"),
@@ -146,7 +146,7 @@ mod tests {
 
     /// With every name that the parser accepts for them.
     #[test]
-    fn months_and_years_are_no_lengths() {
+    fn months_and_years_are_rejected() {
         for unit in ["months", "month", "M", "years", "year", "yrs", "yr", "y"] {
             for text in [format!("1{unit}"), format!("1 {unit}"), format!("2d 1{unit} 3s"), format!("0{unit}")] {
                 assert!(humantime::parse_duration(&text).is_ok(), "{text}");

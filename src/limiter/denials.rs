@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_counts_down_to_its_end() {
+    fn a_remembered_wait_counts_down_and_ends() {
         let (denials, call, now) = (memory(100), call("k"), Instant::now());
         assert_eq!(wait(&denials, &call, now), None);
         remember(&denials, &call, SECOND / 2, now);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_older_than_the_greatest_age() {
+    fn denials_are_forgotten_after_max_age() {
         let (denials, call, now) = (memory(100), call("k"), Instant::now());
         remember(&denials, &call, 60 * SECOND, now);
         assert_eq!(wait(&denials, &call, now + SECOND - Duration::from_micros(1)).map(|wait| wait.as_secs()), Some(59));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_call_is_recalled() {
+    fn a_denial_is_recalled_only_for_the_same_call() {
         let (denials, now) = (memory(100), Instant::now());
         remember(&denials, &call("k"), SECOND, now);
         let same = || item("a", 10.0, "k");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_stays_forgotten() {
+    fn a_forgotten_denial_is_not_remembered_again() {
         let (denials, asked) = (memory(100), Instant::now());
         let reset = resolve(Op::Reset, [item("a", 10.0, "k"), item("a", 10.0, "l")]);
         let (forget, clear) = (|denials: &Denials| denials.forget(&reset), Denials::clear);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_too_many_and_ended_ones_go_first() {
+    fn at_most_max_keys_are_kept_and_ended_denials_are_evicted_first() {
         let now = Instant::now();
         for max_keys in [1, 2, 3, 63, 100, 1000] {
             let denials = memory(max_keys);

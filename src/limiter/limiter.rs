@@ -39,7 +39,7 @@ use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transact
 /// match decision.outcome() {
 ///     Outcome::Allowed => println!("send it"),
 ///     Outcome::Denied { retry_after } => println!("retry in {retry_after:?}"),
-///     _ => {} // Only reservations have other outcomes.
+///     _ => println!("denied"), // Treat an unknown outcome as a denial.
 /// }
 /// # Ok(()) }
 /// ```

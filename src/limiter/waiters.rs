@@ -131,30 +131,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_one_is_followed_in_the_order_of_coming() {
+    async fn waiters_proceed_in_order_of_arrival() {
         let waiters = Arc::new(Waiters::default());
         assert!(waiters.join_if_any(&call("k")).is_none());
         let mut first = waiters.join(&call("k"));
         assert!(first.is_first() && waiters.join_if_any(&call("l")).is_none());
-        let (told, order) = (Arc::new(Mutex::new(Vec::new())), [1, 2, 3]);
+        let (arrived, order) = (Arc::new(Mutex::new(Vec::new())), [1, 2, 3]);
         let others = order.map(|nth| {
-            let (mut place, told) = (waiters.join_if_any(&call("k")).expect("a line"), Arc::clone(&told));
+            let (mut place, arrived) = (waiters.join_if_any(&call("k")).expect("a line"), Arc::clone(&arrived));
             async move {
                 assert!(!place.is_first() && place.until_first(soon()).await);
-                told.lock().expect("a list").push(nth);
+                arrived.lock().expect("a list").push(nth);
             }
         });
         let others = tokio::spawn(futures_util::future::join_all(others));
         tokio::task::yield_now().await;
-        assert!(told.lock().expect("a list").is_empty());
+        assert!(arrived.lock().expect("a list").is_empty());
         drop(first);
         others.await.expect("a task");
-        assert_eq!(*told.lock().expect("a list"), order);
+        assert_eq!(*arrived.lock().expect("a list"), order);
         assert!(waiters.by_buckets().is_empty(), "nothing is left behind");
     }
 
     #[tokio::test]
-    async fn nobody_stands_in_line_for_nothing() {
+    async fn a_waiter_stops_waiting_if_its_turn_comes_after_its_deadline() {
         let waiters = Arc::new(Waiters::default());
         let mut first = waiters.join(&call("k"));
         assert!(first.is_first());

@@ -137,7 +137,7 @@ mod tests {
     use super::Record;
 
     #[test]
-    fn a_newer_release_is_recognised_by_its_numbers() {
+    fn a_newer_release_is_recognized_by_its_version() {
         let record = |version: Option<&str>| Record {
             object: "rate_limit_clock()".to_owned(),
             sha256: None,

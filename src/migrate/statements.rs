@@ -53,7 +53,7 @@ mod tests {
     use crate::sql::Schema;
 
     #[test]
-    fn quotes_and_comments_are_kept_whole() {
+    fn quotes_and_comments_are_not_split() {
         let sql = "-- a; b;\nCREATE TABLE t (a int);\n\n-- a function\nCREATE FUNCTION f() AS $f$\nBEGIN\n  EXECUTE $q$ x; $q$;\nEND\n$f$;\nDO $$\n;\n$$;\n-- the end;\n";
         let found = statements(sql);
         assert_eq!(found.len(), 3, "{found:#?}");
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_of_a_migration_or_a_function_is_left_out() {
+    fn splitting_keeps_every_word_of_migrations_and_functions() {
         let schema = Schema::default();
         let tables = migrations(&schema).into_iter().map(|migration| migration.sql);
         for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nul_is_told_from_the_words_for_it() {
+    fn a_payload_with_a_nul_is_rejected_but_not_its_escaped_text() {
         assert!(Job::new(("a", "b"), &"\0").is_err());
         assert!(Job::new(("a", "b"), &"\\\0").is_err());
         assert!(Job::new(("a", "b"), &"\\u0000").is_ok());

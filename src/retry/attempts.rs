@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_are_bounded_in_number() {
+    fn attempts_end_after_max_attempts() {
         let policy = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
         let mut attempts = Attempts::new(&policy);
         assert!(attempts.next_delay().is_some());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_outlasts_the_deadline() {
+    fn no_pause_extends_past_the_deadline() {
         let policy = RetryPolicy {
             deadline: Duration::from_millis(1),
             initial: Duration::from_secs(1),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_within_their_bounds() {
+    fn pauses_double_up_to_the_maximum() {
         let policy = RetryPolicy { jitter: 0.0, ..RetryPolicy::default() };
         let mut attempts = Attempts::new(&policy);
         let pauses: Vec<_> = (0..9).filter_map(|_| attempts.next_delay()).map(|pause| pause.as_millis()).collect();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_taken_for_the_nearest_sense() {
+    fn out_of_range_settings_are_clamped() {
         let policy = RetryPolicy {
             max_attempts: 0,
             jitter: f64::NAN,

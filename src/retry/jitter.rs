@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_spread_over_the_whole_span() {
+    fn random_parts_cover_the_whole_span() {
         let span = Duration::from_secs(1000);
         let parts: Vec<Duration> = (0..1000).map(|_| part_of(span)).collect();
         assert!(parts.iter().all(|part| *part <= span));
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_taken_for_the_nearest_sense() {
+    fn out_of_range_settings_are_clamped() {
         assert_eq!([f64::NAN, -1.0, 0.25, 7.0, f64::INFINITY].map(clamped_fraction), [0.0, 0.0, 0.25, 1.0, 1.0]);
     }
 }

@@ -48,8 +48,8 @@ fn server_url() -> String {
     SERVER.get_or_init(start).url("postgres")
 }
 
-/// On a fresh database.
-async fn told<T>(story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>) -> T {
+/// Runs an example on a fresh database, and returns its outcome.
+async fn outcome_of<T>(story: impl AsyncFnOnce(&PgPool) -> Result<T, BoxError>) -> T {
     let url = tokio::task::spawn_blocking(server_url).await.expect("a server");
     common::on_a_fresh_database_of(&url, story).await.expect("the whole story")
 }

@@ -1,4 +1,4 @@
-//! What the files for psql show: through the driver everywhere, and through psql itself where there is one.
+//! The rows that the files for psql return: through the driver, and also through psql if it is installed.
 
 use std::io::ErrorKind;
 use std::process::Command;
@@ -7,19 +7,19 @@ use pg_limiter::sqlx::postgres::PgValueRef;
 use sqlx::{AssertSqlSafe, PgPool, Row, ValueRef};
 
 use crate::common::BoxError;
-use crate::{server_url, told};
+use crate::{outcome_of, server_url};
 
-/// The rows of all its SELECTs: NULL is an empty text.
+/// The rows of all SELECTs of a file. NULL is an empty text.
 type Rows = Vec<Vec<String>>;
 
-async fn shown(file: &'static str) -> Rows {
-    told(async |pool: &PgPool| {
+async fn rows_of(file: &'static str) -> Rows {
+    outcome_of(async |pool: &PgPool| {
         let path = format!("{}/examples/sql/{file}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path)?;
         let mut rows = Rows::new();
         for row in sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await? {
             let texts =
-                (0..row.len()).map(|nth| told_as(row.try_get_raw(nth)?)).collect::<Result<Vec<_>, BoxError>>()?;
+                (0..row.len()).map(|nth| text_of(row.try_get_raw(nth)?)).collect::<Result<Vec<_>, BoxError>>()?;
             rows.push(texts);
         }
         let options = pool.connect_options();
@@ -36,7 +36,7 @@ async fn shown(file: &'static str) -> Rows {
     .await
 }
 
-fn told_as(value: PgValueRef<'_>) -> Result<String, BoxError> {
+fn text_of(value: PgValueRef<'_>) -> Result<String, BoxError> {
     Ok(if value.is_null() { String::new() } else { value.as_str()?.to_owned() })
 }
 
@@ -45,7 +45,7 @@ fn without_digits(line: &str) -> String {
     line.replace("e-", "").chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// What psql prints, as the first lines of the files say to call it. `None` where there is no psql.
+/// The output of psql, run with the command in the first lines of each file. `None` if psql is not installed.
 fn by_psql(path: &str, database: &str) -> Result<Option<String>, BoxError> {
     let mut psql = Command::new("psql");
     psql.args(["-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-d", &server_url()]);
@@ -82,8 +82,8 @@ fn assert_refused(row: &[String], limit: &str, seconds: f64) {
 }
 
 #[tokio::test]
-async fn a_trigger_refuses_the_rows_that_are_too_many_and_counts_those_that_were_written() {
-    let rows = shown("trigger.sql").await;
+async fn a_trigger_rejects_rows_over_the_limit_and_counts_written_rows() {
+    let rows = rows_of("trigger.sql").await;
     assert_eq!(row(&rows, "three posts")[0], "done");
     assert_refused(row(&rows, "a third post by ann, and one by bob"), "posts", 1800.0);
     assert_eq!(row(&rows, "the post by bob alone: his token was rolled back")[0], "done");
@@ -113,8 +113,8 @@ async fn a_trigger_refuses_the_rows_that_are_too_many_and_counts_those_that_were
 }
 
 #[tokio::test]
-async fn a_policy_refuses_the_rows_that_are_too_many() {
-    let rows = shown("row_level_security.sql").await;
+async fn a_policy_rejects_rows_over_the_limit() {
+    let rows = rows_of("row_level_security.sql").await;
     assert_refused(row(&rows, "four posts in one statement: three are allowed"), "posts", 1200.0);
     assert_eq!(row(&rows, "two of them: the denied statement was not charged")[0], "done");
     let other = &row(&rows, "a post as bob")[0];
@@ -131,14 +131,14 @@ async fn a_policy_refuses_the_rows_that_are_too_many() {
 
 /// A policy as the file warns of: `(SELECT ..)` around the call makes it one a statement.
 #[tokio::test]
-async fn a_policy_with_a_subselect_is_evaluated_once_a_statement() {
+async fn a_policy_with_a_subselect_is_evaluated_once_per_statement() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sql/row_level_security.sql");
     let text = std::fs::read_to_string(path)
         .expect("the file")
         .replace("WITH CHECK (app.may_post())", "WITH CHECK ((SELECT app.may_post()))");
-    let rows = told(async |pool: &PgPool| {
+    let rows = outcome_of(async |pool: &PgPool| {
         let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await?;
-        rows.iter().map(|row| told_as(row.try_get_raw(1)?)).collect::<Result<Vec<_>, _>>()
+        rows.iter().map(|row| text_of(row.try_get_raw(1)?)).collect::<Result<Vec<_>, _>>()
     })
     .await;
     assert_eq!(rows[0], "done", "four posts in one statement");
@@ -146,7 +146,7 @@ async fn a_policy_with_a_subselect_is_evaluated_once_a_statement() {
 
 #[tokio::test]
 async fn behind_postgrest_a_denial_is_a_429_with_retry_after() {
-    let rows = shown("postgrest.sql").await;
+    let rows = rows_of("postgrest.sql").await;
     let status = |what: &str| row(&rows, what)[0].clone();
     let refused = |what: &str, limit: &str, seconds: u32| {
         let row = row(&rows, what);
@@ -192,7 +192,7 @@ async fn behind_postgrest_a_denial_is_a_429_with_retry_after() {
 
 #[tokio::test]
 async fn from_plain_sql_every_operation_is_a_row() {
-    let rows = shown("psql.sql").await;
+    let rows = rows_of("psql.sql").await;
     let texts: Vec<Vec<&str>> = rows.iter().map(|row| row.iter().map(String::as_str).collect()).collect();
     assert_eq!(texts[0], ["t", "", "1"]);
     assert_eq!(texts[1][..2], ["t", ""]);

@@ -1,29 +1,29 @@
-//! What the programs tell.
+//! The results of the example programs.
 
 use std::time::Duration;
 
 use crate::login_throttle::LogIn;
 use crate::{cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
-use crate::{signup_global, told};
+use crate::{outcome_of, signup_global};
 
 #[tokio::test]
 async fn in_transaction_a_message_and_its_tokens_commit_or_roll_back_together() {
-    let story = told(in_transaction::run).await;
+    let story = outcome_of(in_transaction::run).await;
     assert_eq!((story.sent, story.denied), (3, 2));
     assert_eq!(story.left, [0.0, 3.0, 97.0]);
 }
 
 #[tokio::test]
-async fn login_throttle_counts_failures_and_forgets_them_after_success() {
+async fn login_throttle_counts_failures_and_resets_after_success() {
     use LogIn::{ComeBackIn, Welcome, WrongPassword};
-    let story = told(login_throttle::run).await;
+    let story = outcome_of(login_throttle::run).await;
     assert_eq!(story.ann, [WrongPassword, WrongPassword, Welcome]);
     assert_eq!(story.ann_left, [3.0, 5.0]);
     // The sixth guess was right.
     let (last, guesses) = story.guesser.split_last().expect("guesses");
     assert_eq!(guesses, [WrongPassword; 5]);
     assert!(matches!(last, ComeBackIn(wait) if *wait <= Duration::from_secs(180)), "{last:?}");
-    // Who comes at once passes the check together, and owes for it.
+    // Simultaneous attempts all pass the check, and leave a debt.
     let (looks, left) = story.at_once;
     assert!(looks > 5, "{looks}");
     assert_eq!(left, 5.0 - looks as f64);
@@ -34,19 +34,19 @@ async fn login_throttle_counts_failures_and_forgets_them_after_success() {
 
 #[tokio::test]
 async fn llm_tokens_are_estimated_and_then_settled() {
-    let story = told(llm_tokens::run).await;
+    let story = outcome_of(llm_tokens::run).await;
     assert_eq!(story.left, [[59.0, 9_000.0], [58.0, 5_000.0], [58.0, 5_000.0]]);
     assert_eq!(story.settled, [true, false]);
     assert_eq!(story.too_few, (false, [57.0, 2_000.0]));
     assert_eq!(story.wait, Duration::from_millis(600));
     assert!(story.never.contains("50000") && story.never.contains("10000"), "{}", story.never);
-    // Of what was refused, there is no row.
+    // Denied requests write no row.
     assert_eq!(story.used, (1_000 + 4_000 + 3_000 + 10_100, 5));
 }
 
 #[tokio::test]
-async fn signup_global_admits_as_many_as_the_limit_has_whoever_comes_at_once() {
-    let story = told(signup_global::run).await;
+async fn signup_global_admits_exactly_the_limit_under_concurrency() {
+    let story = outcome_of(signup_global::run).await;
     assert_eq!(story.shards, 10);
     let counts = |counts: &std::collections::BTreeMap<String, usize>| {
         counts.iter().map(|(what, count)| (what.clone(), *count)).collect::<Vec<_>>()
@@ -59,7 +59,7 @@ async fn signup_global_admits_as_many_as_the_limit_has_whoever_comes_at_once() {
 
 #[tokio::test]
 async fn per_user_and_per_org_charges_both_or_none() {
-    let story = told(per_user_and_per_org::run).await;
+    let story = outcome_of(per_user_and_per_org::run).await;
     assert_eq!(story.ann, (10, vec!["messages_per_user".to_owned()]));
     assert_eq!(story.bob, (2, vec!["messages_per_org".to_owned()]));
     assert_eq!(story.bob_left, 8.0);
@@ -68,8 +68,8 @@ async fn per_user_and_per_org_charges_both_or_none() {
 }
 
 #[tokio::test]
-async fn cooldown_keeps_mails_apart_and_few() {
-    let story = told(cooldown::run).await;
+async fn cooldown_spaces_mails_and_limits_them_per_day() {
+    let story = outcome_of(cooldown::run).await;
     assert_eq!(story.at_once.denied_by(), ["password_mail_pause"]);
     let wait = story.at_once.retry_after().expect("a time");
     assert!(wait <= Duration::from_secs(30), "{wait:?}");
@@ -80,8 +80,8 @@ async fn cooldown_keeps_mails_apart_and_few() {
 }
 
 #[tokio::test]
-async fn migrate_by_hand_leaves_the_application_no_more_rights_than_it_needs() {
-    let story = told(migrate_by_hand::run).await;
+async fn migrate_by_hand_grants_the_application_only_the_rights_it_needs() {
+    let story = outcome_of(migrate_by_hand::run).await;
     assert_eq!(story.files.len(), 3, "{:?}", story.files);
     assert_eq!(story.applied, [3, 3]);
     assert_eq!(story.drift, [""; 0], "a later migrate() has nothing to do");
@@ -95,14 +95,14 @@ async fn migrate_by_hand_leaves_the_application_no_more_rights_than_it_needs() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn axum_api_limits_addresses_by_a_layer_and_accounts_in_the_transaction_of_the_message() {
-    let story = told(crate::axum_api::run).await;
+async fn axum_api_limits_addresses_in_a_layer_and_accounts_in_the_transaction() {
+    let story = outcome_of(crate::axum_api::run).await;
     assert_eq!(story.ann, [201, 201, 201, 429]);
     assert_eq!(story.policies, ["\"per_account\";q=3;w=60", "\"per_address\";q=10;w=10"]);
     assert!((1..=20).contains(&story.retry_after), "{}", story.retry_after);
     assert!(story.problem.contains(r#""violated-policies":["per_account"]"#), "{}", story.problem);
     assert_eq!(story.messages, "message 1\nmessage 2\nmessage 3");
-    // 10 at once, and 1 a second: that he pretends to be others buys nothing.
+    // The limit of the peer address applies: 10 at once, then 1 per second. The forged addresses gain nothing.
     let (last, served) = story.spoofer.split_last().expect("statuses");
     assert!(*last == 429 && served.len() >= 10 && served.iter().all(|status| *status == 200), "{:?}", story.spoofer);
 }

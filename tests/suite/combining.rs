@@ -308,20 +308,20 @@ async fn a_call_dropped_during_its_batch_affects_no_other() {
     tasks[3].abort();
     tokio::time::sleep(Duration::from_millis(300)).await;
     holder.rollback().await.expect("rollback");
-    let mut told = 0.0;
+    let mut returned = 0.0;
     for (nth, task) in tasks.into_iter().enumerate() {
         match task.await {
             Ok(Some(said)) => {
                 assert!(said.expect("a decision").is_allowed());
-                told += 1.0;
+                returned += 1.0;
             }
             Ok(None) => assert_ne!(nth % 3, 0),
             Err(error) => assert!(error.is_cancelled() && nth == 3, "{error}"),
         }
     }
-    assert!(told >= 9.0);
+    assert!(returned >= 9.0);
     let (k, l) = (taken(&limiter, "k").await, taken(&limiter, "l").await);
-    assert!(k == l && (told..=30.0).contains(&k), "{k} and {l} were taken, {told} calls returned");
+    assert!(k == l && (returned..=30.0).contains(&k), "{k} and {l} were taken, {returned} calls returned");
 }
 
 #[tokio::test]

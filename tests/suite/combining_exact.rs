@@ -21,7 +21,7 @@ fn fast() -> Limits {
 
 /// The calls that wait for the row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Asked {
+enum CallMix {
     /// The waiting batch has as many calls as the bucket has tokens.
     Plain,
     /// The same, with another bucket in the batch.
@@ -36,15 +36,11 @@ enum Asked {
     FirstCalls,
 }
 
-const EVERY: [Asked; 6] =
-    [Asked::Plain, Asked::TwoKeys, Asked::PlainTogether, Asked::Groups, Asked::Mixed, Asked::FirstCalls];
+const EVERY: [CallMix; 6] =
+    [CallMix::Plain, CallMix::TwoKeys, CallMix::PlainTogether, CallMix::Groups, CallMix::Mixed, CallMix::FirstCalls];
 
-async fn hold_as_asked(
-    database: &Database,
-    limiter: &Limiter,
-    asked: Asked,
-) -> sqlx::Transaction<'static, sqlx::Postgres> {
-    if asked != Asked::FirstCalls {
+async fn hold_for(database: &Database, limiter: &Limiter, mix: CallMix) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    if mix != CallMix::FirstCalls {
         limiter.charge([Item::new("a", "k").count(0), Item::new("b", "k").count(0)]).await.expect("rows");
         return hold(database, "a", &["k"]).await;
     }
@@ -53,11 +49,11 @@ async fn hold_as_asked(
     holder
 }
 
-async fn one_of(limiter: &Limiter, asked: Asked, nth: usize) -> usize {
-    let items = match asked {
-        Asked::Groups => vec![Item::new("a", "k"), Item::new("b", "k")],
-        Asked::TwoKeys if nth == CAPACITY => vec![Item::new("b", "k")],
-        Asked::Mixed if nth.is_multiple_of(5) => vec![Item::new("pages", "k")],
+async fn one_of(limiter: &Limiter, mix: CallMix, nth: usize) -> usize {
+    let items = match mix {
+        CallMix::Groups => vec![Item::new("a", "k"), Item::new("b", "k")],
+        CallMix::TwoKeys if nth == CAPACITY => vec![Item::new("b", "k")],
+        CallMix::Mixed if nth.is_multiple_of(5) => vec![Item::new("pages", "k")],
         _ => vec![Item::new("a", "k")],
     };
     let counts = items[0] == Item::new("a", "k");
@@ -66,30 +62,30 @@ async fn one_of(limiter: &Limiter, asked: Asked, nth: usize) -> usize {
 
 /// A transaction locks the row of a full bucket, and rolls back. The calls that waited are admitted up to the capacity and
 /// no more, however many they are: a full bucket gains nothing during the wait.
-async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String> {
+async fn let_in_at_once(isolation: Isolation, mix: CallMix) -> Result<(), String> {
     let database = Database::migrated().await;
     let limiter = limiter(&database.pool, fast(), |config| (config.isolation, config.lanes) = (isolation, 1));
     Gate::build(&database).await;
-    let holder = hold_as_asked(&database, &limiter, asked).await;
-    let gate = match asked {
-        Asked::Plain => None,
+    let holder = hold_for(&database, &limiter, mix).await;
+    let gate = match mix {
+        CallMix::Plain => None,
         _ => Some(Gate::close(&database, &limiter, 1).await),
     };
     let first = tokio::spawn({
         let limiter = limiter.clone();
-        let first = match asked {
-            Asked::Plain => CAPACITY,
-            Asked::TwoKeys => CAPACITY + 1,
+        let first = match mix {
+            CallMix::Plain => CAPACITY,
+            CallMix::TwoKeys => CAPACITY + 1,
             _ => 2 * CAPACITY,
         };
-        async move { join_all((0..first).map(|nth| one_of(&limiter, asked, nth))).await }
+        async move { join_all((0..first).map(|nth| one_of(&limiter, mix, nth))).await }
     });
     tokio::task::yield_now().await;
     if let Some(gate) = gate {
         gate.open().await;
     }
     until_waiting(&database, 1).await;
-    let others = join_all((0..2 * CAPACITY).map(|nth| one_of(&limiter, asked, nth)));
+    let others = join_all((0..2 * CAPACITY).map(|nth| one_of(&limiter, mix, nth)));
     let release = async {
         tokio::time::sleep(HELD_FOR).await;
         // Measured before the rollback, so that all refill after it is counted.
@@ -103,14 +99,14 @@ async fn let_in_at_once(isolation: Isolation, asked: Asked) -> Result<(), String
     let since = released.elapsed().as_secs_f64() * 5.0;
     match (CAPACITY as f64..=CAPACITY as f64 + since).contains(&(admitted as f64)) {
         true => Ok(()),
-        false => Err(format!("{asked:?}: {admitted} were admitted, {since} flowed in")),
+        false => Err(format!("{mix:?}: {admitted} were admitted, {since} flowed in")),
     }
 }
 
 async fn all_are_let_in_at_once(isolation: Isolation) {
     let mut wrong = Vec::new();
-    for asked in EVERY {
-        wrong.extend(let_in_at_once(isolation, asked).await.err());
+    for mix in EVERY {
+        wrong.extend(let_in_at_once(isolation, mix).await.err());
     }
     assert_eq!(wrong, [""; 0]);
 }
@@ -129,20 +125,20 @@ async fn read_committed_waiters_get_at_most_the_capacity_of_a_full_bucket() {
 #[tokio::test]
 async fn waiting_transactions_get_at_most_the_capacity_of_a_full_bucket() {
     let mut wrong = Vec::new();
-    for (level, asked) in [
-        ("READ COMMITTED", Asked::Plain),
-        ("READ COMMITTED", Asked::Groups),
-        ("READ COMMITTED", Asked::FirstCalls),
-        ("SERIALIZABLE", Asked::Plain),
-        ("SERIALIZABLE", Asked::FirstCalls),
-        ("REPEATABLE READ", Asked::Groups),
-        ("SERIALIZABLE", Asked::Groups),
+    for (level, mix) in [
+        ("READ COMMITTED", CallMix::Plain),
+        ("READ COMMITTED", CallMix::Groups),
+        ("READ COMMITTED", CallMix::FirstCalls),
+        ("SERIALIZABLE", CallMix::Plain),
+        ("SERIALIZABLE", CallMix::FirstCalls),
+        ("REPEATABLE READ", CallMix::Groups),
+        ("SERIALIZABLE", CallMix::Groups),
     ] {
         let database = Database::migrated().await;
         let limiter = limiter(&database.pool, fast(), |_| ());
-        let holder = hold_as_asked(&database, &limiter, asked).await;
-        let items = || match asked {
-            Asked::Groups => vec![Item::new("a", "k").count(10), Item::new("b", "k").count(10)],
+        let holder = hold_for(&database, &limiter, mix).await;
+        let items = || match mix {
+            CallMix::Groups => vec![Item::new("a", "k").count(10), Item::new("b", "k").count(10)],
             _ => vec![Item::new("a", "k").count(10)],
         };
         let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
@@ -170,7 +166,7 @@ async fn waiting_transactions_get_at_most_the_capacity_of_a_full_bucket() {
         let left = limiter.peek(("a", "k")).await.expect("a balance").remaining();
         let since = released.elapsed().as_secs_f64() * 5.0;
         if left > since + 0.1 {
-            wrong.push(format!("{level} {asked:?}: all 10 were taken, and {left} are left"));
+            wrong.push(format!("{level} {mix:?}: all 10 were taken, and {left} are left"));
         }
     }
     assert_eq!(wrong, [""; 0]);
@@ -306,11 +302,11 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
             }
             let sql = "SELECT max(seq_scan), max(seq_tup_read), max(idx_tup_fetch), count(*) FROM scans";
             let seen: (i64, i64, i64, i64) = sqlx::query_as(sql).fetch_one(&database.pool).await.expect("statistics");
-            let told = format!("{isolation:?}, groups: {groups}: {seen:?}");
-            assert!(seen.3 >= 10, "{told}");
-            assert_eq!((seen.0, seen.1), (0, 0), "{told}");
+            let context = format!("{isolation:?}, groups: {groups}: {seen:?}");
+            assert!(seen.3 >= 10, "{context}");
+            assert_eq!((seen.0, seen.1), (0, 0), "{context}");
             // The counters cover ten batches; one scan of the whole table would add 20,000.
-            assert!(seen.2 <= 10 * 12 * 65, "{told}");
+            assert!(seen.2 <= 10 * 12 * 65, "{context}");
         }
     }
 }

@@ -127,15 +127,15 @@ async fn relaxed_durability_applies_to_the_limiters_own_transactions_only() {
                 .fetch_all(&database.pool)
                 .await
                 .expect("seen");
-            let told = format!("{connections:?} {durability:?}: {seen:?}");
+            let context = format!("{connections:?} {durability:?}: {seen:?}");
             let written = |key: &str| seen.iter().any(|(_, seen)| seen == key);
-            assert!(["own", "own 2", "within"].into_iter().all(written), "{told}");
+            assert!(["own", "own 2", "within"].into_iter().all(written), "{context}");
             for (setting, key) in &seen {
-                assert_eq!(setting, if key == "within" { "on" } else { expected }, "{told}");
+                assert_eq!(setting, if key == "within" { "on" } else { expected }, "{context}");
             }
             let now: String =
                 sqlx::query_scalar("SELECT current_setting('synchronous_commit')").fetch_one(&pool).await.expect("it");
-            assert_eq!(now, "on", "{told}");
+            assert_eq!(now, "on", "{context}");
         }
     }
 }

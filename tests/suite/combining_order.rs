@@ -42,14 +42,14 @@ type Ask = (Op, Vec<(usize, usize, u32)>);
 
 /// Its answer.
 #[derive(Debug)]
-struct Told {
+struct Answered {
     outcome: Option<&'static str>,
     wait: Option<Duration>,
     balances: Vec<f64>,
     refused: Vec<bool>,
 }
 
-impl From<Decision> for Told {
+impl From<Decision> for Answered {
     fn from(decision: Decision) -> Self {
         let outcome = match decision.outcome() {
             Outcome::Allowed => "allowed",
@@ -66,30 +66,30 @@ impl From<Decision> for Told {
     }
 }
 
-async fn ask(limiter: &Limiter, (op, items): &Ask) -> Result<Told, String> {
+async fn ask(limiter: &Limiter, (op, items): &Ask) -> Result<Answered, String> {
     let item = |&(name, key, quarters): &(usize, usize, u32)| {
         Item::new(NAMES[name], KEYS[key]).count(f64::from(quarters) / 4.0)
     };
     let call = Call::from(items.iter().map(item).collect::<Vec<_>>());
-    let only = |balances: Vec<f64>| Told { outcome: None, wait: None, balances, refused: Vec::new() };
+    let only = |balances: Vec<f64>| Answered { outcome: None, wait: None, balances, refused: Vec::new() };
     let balances = |balances: pg_limiter::Balances| only(balances.to_vec());
-    let told = match op {
-        Op::Limit => limiter.limit(call).await.map(Told::from),
-        Op::Reserve => limiter.limit(call.reserve()).await.map(Told::from),
-        Op::Check => limiter.check(call).await.map(Told::from),
+    let answered = match op {
+        Op::Limit => limiter.limit(call).await.map(Answered::from),
+        Op::Reserve => limiter.limit(call.reserve()).await.map(Answered::from),
+        Op::Check => limiter.check(call).await.map(Answered::from),
         Op::Peek => limiter.peek(call).await.map(balances),
         Op::Credit => limiter.credit(call).await.map(balances),
         Op::Charge => limiter.charge(call).await.map(balances),
         Op::Reset => limiter.reset(call).await.map(|()| only(Vec::new())),
     };
-    told.map_err(|error| match error {
+    answered.map_err(|error| match error {
         Error::Invalid(error) => error.to_string(),
         error => panic!("{op:?} {items:?}: {error}"),
     })
 }
 
 /// Waits may differ by the time between the two calls, and balances by the refill in it.
-fn same(one: &Result<Told, String>, other: &Result<Told, String>) -> bool {
+fn same(one: &Result<Answered, String>, other: &Result<Answered, String>) -> bool {
     let (one, other) = match (one, other) {
         (Ok(one), Ok(other)) => (one, other),
         (Err(one), Err(other)) => return one == other,

@@ -121,9 +121,9 @@ async fn a_unit_of_work_does_not_repeat_a_call_of_unknown_outcome() {
             Ok::<_, AppError>(())
         })
         .await;
-    let told = format!("{result:?}; {} statements", proxy.count(|seen| &seen.statements));
-    assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{told}");
-    assert_eq!(spent(&database.pool).await, 1.0, "{told}");
+    let context = format!("{result:?}; {} statements", proxy.count(|seen| &seen.statements));
+    assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{context}");
+    assert_eq!(spent(&database.pool).await, 1.0, "{context}");
 }
 
 /// The server answers the COMMIT of a failed transaction with ROLLBACK, not with an error. So a unit of work that dropped the

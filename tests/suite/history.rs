@@ -10,7 +10,7 @@ use pg_limiter::{Call, Connections, Engine, Error, Isolation, Item, Limit, Limit
 use serde::{Deserialize, Serialize};
 
 use crate::support::gate::CENTURY;
-use crate::support::history::{Group, Record, Told, violations};
+use crate::support::history::{Group, Outcome, Record, violations};
 use crate::support::payloads::payload;
 use crate::support::proxy::{Chaos, Point, Proxy, Way, xorshift};
 use crate::support::{Database, limiter_at};
@@ -89,18 +89,18 @@ fn is_told_undone(error: &sqlx::Error, work: &Work) -> bool {
     is_error && !work.yugabyte && !matches!(error.code().as_deref(), Some("40003" | "08007"))
 }
 
-fn told(result: Result<bool, AppError>, work: &Work) -> Told {
+fn outcome_of(result: Result<bool, AppError>, work: &Work) -> Outcome {
     match result {
-        Ok(true) => Told::Admitted,
-        Ok(false) => Told::Denied,
-        Err(AppError::Limiter(error @ Error::OutcomeUnknown { .. })) => Told::Unknown(error.to_string()),
-        Err(AppError::Commit(error)) if !is_told_undone(&error, work) => Told::Unknown(error.to_string()),
+        Ok(true) => Outcome::Admitted,
+        Ok(false) => Outcome::Denied,
+        Err(AppError::Limiter(error @ Error::OutcomeUnknown { .. })) => Outcome::Unknown(error.to_string()),
+        Err(AppError::Commit(error)) if !is_told_undone(&error, work) => Outcome::Unknown(error.to_string()),
         Err(AppError::Limiter(
             error @ (Error::Invalid(_) | Error::Closed | Error::Overloaded { .. } | Error::Aborted),
         )) => {
             panic!("{error}")
         }
-        Err(error) => Told::Failed(error.to_string()),
+        Err(error) => Outcome::Failed(error.to_string()),
     }
 }
 
@@ -172,7 +172,7 @@ async fn one_call(own: &Limiter, pooled: &Limiter, work: &Work, random: &mut u64
         _ => within(pooled, items).await,
     };
     let ended = began + u64::try_from(clock.elapsed().as_micros()).expect("a time");
-    Record { group, count, began, ended, ran: ran.to_owned(), told: told(result, work) }
+    Record { group, count, began, ended, ran: ran.to_owned(), outcome: outcome_of(result, work) }
 }
 
 async fn run(work: &Work) -> Vec<Record> {
@@ -307,12 +307,12 @@ async fn assert_balanced(processes: u64, mut work: Work) {
     let groups = balances(&database.pool).await;
     let longest = u64::try_from(LONGEST.as_micros()).expect("a time");
     let found = violations(&groups, &history, longest);
-    let count = |is: fn(&Told) -> bool| history.iter().filter(|record| is(&record.told)).count();
+    let count = |is: fn(&Outcome) -> bool| history.iter().filter(|record| is(&record.outcome)).count();
     let [admitted, denied, failed, unknown] = [
-        count(|told| *told == Told::Admitted),
-        count(|told| *told == Told::Denied),
-        count(|told| matches!(told, Told::Failed(_))),
-        count(|told| matches!(told, Told::Unknown(_))),
+        count(|outcome| *outcome == Outcome::Admitted),
+        count(|outcome| *outcome == Outcome::Denied),
+        count(|outcome| matches!(outcome, Outcome::Failed(_))),
+        count(|outcome| matches!(outcome, Outcome::Unknown(_))),
     ];
     let seen = format!(
         "seed {}, {processes} processes, yugabyte: {}, read committed: {}: {admitted} admitted, {denied} denied, {failed} \
@@ -355,23 +355,23 @@ async fn in_several_processes_the_books_balance_whatever_goes_wrong() {
 }
 
 /// The findings for one group of two buckets of 10 tokens each.
-fn made_up(left: [f64; 2], told: &[(Told, u64, u64)]) -> Vec<String> {
-    let record = |(told, began, ended): &(Told, u64, u64)| Record {
+fn made_up(left: [f64; 2], outcomes: &[(Outcome, u64, u64)]) -> Vec<String> {
+    let record = |(outcome, began, ended): &(Outcome, u64, u64)| Record {
         group: 0,
         count: 4,
         began: *began,
         ended: *ended,
         ran: String::new(),
-        told: told.clone(),
+        outcome: outcome.clone(),
     };
-    let history: Vec<Record> = told.iter().map(record).collect();
+    let history: Vec<Record> = outcomes.iter().map(record).collect();
     violations(&[Group { capacity: 10.0, left: left.to_vec() }], &history, 100)
 }
 
 #[test]
 fn unbalanced_books_are_reported() {
-    let (admitted, denied) = (|| Told::Admitted, || Told::Denied);
-    let (unknown, failed) = (|| Told::Unknown(String::new()), || Told::Failed(String::new()));
+    let (admitted, denied) = (|| Outcome::Admitted, || Outcome::Denied);
+    let (unknown, failed) = (|| Outcome::Unknown(String::new()), || Outcome::Failed(String::new()));
     for left in [[2.0; 2], [6.0; 2]] {
         let fine = made_up(left, &[(admitted(), 0, 9), (unknown(), 1, 8), (failed(), 1, 8), (denied(), 2, 9)]);
         assert_eq!(fine, [""; 0]);

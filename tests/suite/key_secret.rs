@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
-use pg_limiter::sqlx::{self, AssertSqlSafe};
+use pg_limiter::sqlx;
 use pg_limiter::{
     Call, DenialMemory, Error, InvalidJob, InvalidKeySecret, Item, KeySecret, Limit, Limiter, Limits,
     TransactionLimiter,
@@ -31,25 +31,6 @@ fn limiter(database: &Database, secret: Option<&str>) -> Limiter {
     gate::limiter(&database.pool, limits(), |config| {
         config.key_secret = secret.map(|secret| KeySecret::new(secret).expect("a secret"));
     })
-}
-
-/// The number of rows, over all tables, that contain the text in any column.
-async fn rows_with(database: &Database, text: &str) -> i64 {
-    let tables: Vec<String> = sqlx::query_scalar(
-        "SELECT c.relname::text FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'",
-    )
-    .fetch_all(&database.pool)
-    .await
-    .expect("the tables");
-    assert!(tables.len() >= 4, "{tables:?}");
-    let mut found = 0;
-    for table in tables {
-        let sql = format!("SELECT count(*) FROM {table} AS r WHERE r::text LIKE '%' || $1 || '%'");
-        let rows: i64 =
-            sqlx::query_scalar(AssertSqlSafe(sql)).bind(text).fetch_one(&database.pool).await.expect("a count");
-        found += rows;
-    }
-    found
 }
 
 async fn keys(database: &Database, name: &str) -> Vec<String> {
@@ -81,7 +62,7 @@ async fn nothing_of_a_key_is_in_the_database() {
     let database = Database::migrated().await;
     use_all(&database, Some(SECRET)).await;
     for text in ["anna", "bert", "example.com", "0123456789"] {
-        assert_eq!(rows_with(&database, text).await, 0, "{text}");
+        assert_eq!(database.rows_with(text).await, 0, "{text}");
     }
     let groups: i64 =
         sqlx::query_scalar("SELECT count(*) FROM rate_limit_groups").fetch_one(&database.pool).await.expect("a count");
@@ -94,7 +75,7 @@ async fn nothing_of_a_key_is_in_the_database() {
     // Without a secret, the same search finds them.
     let database = Database::migrated().await;
     use_all(&database, None).await;
-    assert!(rows_with(&database, "anna").await >= 6 && rows_with(&database, "bert").await >= 2);
+    assert!(database.rows_with("anna").await >= 6 && database.rows_with("bert").await >= 2);
 }
 
 #[tokio::test]
@@ -203,44 +184,4 @@ async fn a_queue_reserves_from_settles_and_gives_back_to_the_same_bucket() {
     assert_eq!(done.len(), 2);
     assert!(queue.settle(done[0].id, ("mails", BERT, 1)).await.is_err());
     assert!(!queue.settle(done[0].id, (done[0].items[0].limit.as_str(), ANNA, 1)).await.expect("an answer"));
-}
-
-#[tokio::test]
-async fn the_tool_hashes_under_the_secret_in_a_file() {
-    use std::process::Command;
-
-    use crate::support::tool::{files, run, tool as tool_path};
-
-    let database = Database::migrated().await;
-    let limiter = limiter(&database, Some(SECRET));
-    let (_dir, path) = files(&[("secret", &format!("{SECRET}\r\n")), ("short", "too short\n")]);
-    let secret = path("secret");
-    let args = |command| {
-        [command, "mails", ANNA, "--rate", "10", "--period", "36525d", "--json", "--key-secret-file", &secret]
-            .map(str::to_owned)
-    };
-    let tool = |args: &[String]| {
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let run = run(Some(&database.url), &args, "");
-        assert_eq!(run.code, Some(0), "{}", run.stderr);
-        run.stdout
-    };
-    tool(&[&args("limit")[..], &["--count".to_owned(), "4".to_owned()]].concat());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round(), 6.0);
-    assert_eq!(rows_with(&database, "anna").await, 0);
-    assert!(tool(&args("peek")).starts_with("{\"value\": 6"));
-    assert!(tool(&args("check")).contains("true"));
-    let reset = |variable: &str, extra: &[&str]| {
-        let mut command = Command::new(tool_path());
-        command.args(["reset", "mails", ANNA, "--database-url", &database.url]).args(extra);
-        command.env("PG_LIMITER_KEY_SECRET_FILE", variable).output().expect("run the tool")
-    };
-    // Without the secret this is another key, which has no row; with the secret in the variable, it is the same key.
-    assert!(reset("", &[]).status.success());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining().round(), 6.0);
-    assert!(reset(&secret, &[]).status.success());
-    assert_eq!(limiter.peek(("mails", ANNA)).await.expect("a balance").remaining(), 10.0);
-    let refused = reset(&secret, &["--key-secret-file", &path("short")]);
-    let said = String::from_utf8(refused.stderr).expect("UTF-8");
-    assert!(refused.status.code() == Some(2) && said.contains("has 9 bytes"), "{said}");
 }

@@ -47,30 +47,6 @@ fn a_limit_is_read_back_as_it_was_written() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn months_and_years_are_rejected_by_the_tool() {
-    let inline = |period: &'static str, start: &'static str| {
-        ["--kind", "fixed_window", "--rate", "1", "--period", period, "--start", start]
-    };
-    for length in ["1 month", "1M", "1y"] {
-        let value = format!("\"{length}\"");
-        let words = [value.as_str(), "months and years", "\"30d\""];
-        for limit in [inline(length, "1h"), inline("1h", length)] {
-            crate::support::tool::run(None, &[&["limit", "a", "u1"][..], &limit].concat(), "").refuses(2, &words);
-            crate::support::tool::run(None, &[&["simulate"][..], &limit].concat(), "").refuses(2, &words);
-        }
-        let (_dir, path) = crate::support::tool::files(&[("limits.toml", &file(length, "1h")[0])]);
-        let replay = ["replay", "--limits", &path("limits.toml"), "--events", "-"];
-        crate::support::tool::run(None, &replay, "").refuses(2, &words);
-        crate::support::tool::run(None, &["simulate", "--rate", "1", "--period", "1m", "--for", length], "")
-            .refuses(2, &words);
-        // This argument is checked together with the others, and the message has more lines.
-        let refused = crate::support::tool::run(None, &["doctor", "--old-transaction", length], "");
-        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-        words.iter().for_each(|word| assert!(refused.stderr.contains(word), "no {word:?} in: {}", refused.stderr));
-    }
-}
-
 #[tokio::test]
 async fn months_and_years_are_rejected_in_sql() {
     let database = Database::migrated().await;

@@ -486,13 +486,13 @@ async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_pro
     }
 
     let mut found = std::mem::take(&mut report.found);
-    for (bucket, told) in &report.books {
+    for (bucket, expected) in &report.books {
         let (name, key) = bucket.split_once(' ').expect("a name and a key");
         let is_new = key[1..].parse::<u64>().expect("a number") >= NEW_KEYS;
         let left = limiter.peek((name, key)).await.expect("a balance").remaining();
         let spent = STOCK - if is_new { 0.0 } else { FIRST_CHARGE } - left;
-        if spent < told.least - 1e-3 || spent > told.most + 1e-3 {
-            found.push(format!("{bucket}: {spent} are spent, expected {told:?}"));
+        if spent < expected.least - 1e-3 || spent > expected.most + 1e-3 {
+            found.push(format!("{bucket}: {spent} are spent, expected {expected:?}"));
         }
     }
     for (name, admitted) in &report.tight {

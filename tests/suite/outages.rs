@@ -245,9 +245,12 @@ async fn killed_clients_leave_balanced_books() {
     for (way, name, at_once) in
         [("own", "own", 2.0), ("pooled", "pooled", 1.0), ("work", "work", 1.0), ("group", "group a", 1.0)]
     {
-        let (told, spent) = (counted[way], spent(&after, name).await);
+        let (admitted, spent) = (counted[way], spent(&after, name).await);
         let lost = at_once * (KILLS + 2) as f64;
-        assert!(told > 0.0 && told <= spent && spent <= told + lost, "{way}: {told} admitted, {spent} spent");
+        assert!(
+            admitted > 0.0 && admitted <= spent && spent <= admitted + lost,
+            "{way}: {admitted} admitted, {spent} spent"
+        );
     }
     assert_eq!(spent(&after, "group a").await, spent(&after, "group b").await, "all or none");
     let notes: i64 =

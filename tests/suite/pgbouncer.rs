@@ -33,12 +33,12 @@ fn unnamed() -> LimiterConfig {
 }
 
 /// A database and its own pooler, apart from the one that the suite may run behind: `pool` and `url` lead to the server.
-struct Site {
+struct PoolerFixture {
     database: Database,
     pooler: Pooler,
 }
 
-impl Site {
+impl PoolerFixture {
     async fn new(size: u32, settings: Settings) -> Self {
         let database = Database::migrated().await;
         let pooler = Pooler::start(&database.url, size, settings);
@@ -103,14 +103,15 @@ async fn assert_exact(limiters: &[Limiter]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unnamed_statements_are_exact_over_shared_connections() {
-    let site = Site::new(3, Settings::Refused).await;
+    let fixture = PoolerFixture::new(3, Settings::Refused).await;
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         let config = || {
             let mut config = unnamed();
             config.isolation = isolation;
             config
         };
-        let limiters = [site.limiter(config()).await, site.limiter(config()).await, site.limiter(config()).await];
+        let limiters =
+            [fixture.limiter(config()).await, fixture.limiter(config()).await, fixture.limiter(config()).await];
         assert_exact(&limiters).await;
         limiters[0].reset_all_keys("a").await.expect("reset");
         limiters[0].reset(("b", "k")).await.expect("reset");
@@ -120,27 +121,27 @@ async fn unnamed_statements_are_exact_over_shared_connections() {
 /// The control test: this pooler does need the setting. It has one connection, so that two clients share it.
 #[tokio::test]
 async fn named_statements_of_two_clients_collide_with_an_error() {
-    let site = Site::new(1, Settings::Refused).await;
+    let fixture = PoolerFixture::new(1, Settings::Refused).await;
     let config = || {
         let mut config = LimiterConfig::default();
         config.connections = Connections::Pool;
         config
     };
-    let (first, second) = (site.limiter(config()).await, site.limiter(config()).await);
+    let (first, second) = (fixture.limiter(config()).await, fixture.limiter(config()).await);
     assert!(first.limit(("a", "k")).await.expect("a decision").is_allowed());
     let error = second.limit(("a", "k")).await.expect_err("its statement has the name of another");
     assert!(matches!(error, Error::Pooler { .. }), "{error}");
     assert!(error.to_string().contains("already exists") && error.to_string().contains("named_statements"), "{error}");
     // The failed call has taken nothing.
-    let directly = Limiter::new(site.database.pool.clone(), limits());
+    let directly = Limiter::new(fixture.database.pool.clone(), limits());
     let left = directly.peek(("a", "k")).await.expect("a balance").remaining();
     assert!((left - 99.0).abs() < 1e-6, "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_operation_works_and_leaves_nothing_in_a_session() {
-    let site = Site::new(1, Settings::Refused).await;
-    let limiter = site.limiter(unnamed()).await;
+    let fixture = PoolerFixture::new(1, Settings::Refused).await;
+    let limiter = fixture.limiter(unnamed()).await;
     let pool = limiter.pool();
     // `migrate` also works over the pooler, and finds that there is nothing to do.
     assert_eq!(migrate::migrate(pool).await.expect("migrate").applied, [0_i32; 0]);
@@ -188,16 +189,16 @@ async fn every_operation_works_and_leaves_nothing_in_a_session() {
     assert_eq!(limiter.reset_all_keys("a").await.expect("reset"), 2);
     assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining(), 100.0);
 
-    assert_eq!(site.left_behind().await, [] as [(String, String); 0]);
+    assert_eq!(fixture.left_behind().await, [] as [(String, String); 0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_and_its_worker_need_no_session() {
-    let site = Site::new(1, Settings::Refused).await;
+    let fixture = PoolerFixture::new(1, Settings::Refused).await;
     // Handlers get as many connections as the pooler has: one.
-    let limiter = site.limiter(unnamed()).await;
+    let limiter = fixture.limiter(unnamed()).await;
     let queue = Queue::new(&limiter, "q").expect("a queue");
-    site.database.execute("CREATE TABLE effects (job bigint PRIMARY KEY)").await;
+    fixture.database.execute("CREATE TABLE effects (job bigint PRIMARY KEY)").await;
     let mut tx = limiter.pool().begin().await.expect("begin");
     let _ =
         scheduled(&queue.within(&mut tx).enqueue(Job::new(("a", "g"), &0).expect("a job")).await.expect("an answer"));
@@ -221,7 +222,7 @@ async fn a_queue_and_its_worker_need_no_session() {
     config.concurrency = 2;
     assert!(config.listen, "the default; the limiter does not listen behind a pooler");
     let worker = queue.worker(config, handler).expect("a worker");
-    let counting = site.database.pool.clone();
+    let counting = fixture.database.pool.clone();
     let stop = async move {
         let sql = "SELECT count(*) FROM rate_limit_jobs WHERE state = 'done'";
         while sqlx::query_scalar::<_, i64>(sql).fetch_one(&counting).await.expect("a count") < 20 {
@@ -231,11 +232,11 @@ async fn a_queue_and_its_worker_need_no_session() {
     let report = tokio::time::timeout(Duration::from_secs(60), worker.run(stop)).await.expect("in time");
     assert_eq!(report.expect("a report").done, 20);
     let sql = "SELECT count(*) FROM effects";
-    let effects: i64 = sqlx::query_scalar(sql).fetch_one(&site.database.pool).await.expect("a count");
+    let effects: i64 = sqlx::query_scalar(sql).fetch_one(&fixture.database.pool).await.expect("a count");
     assert_eq!(effects, 20);
     assert_eq!(queue.group_counts().await.expect("counts").len(), 1);
     assert_eq!(queue.prune(Duration::ZERO).await.expect("pruned"), 21);
-    assert_eq!(site.left_behind().await, [] as [(String, String); 0]);
+    assert_eq!(fixture.left_behind().await, [] as [(String, String); 0]);
 }
 
 /// By default, the limiter asks for its own sessions. It notices both poolers that refuse them and poolers that ignore the
@@ -248,13 +249,14 @@ async fn a_pooler_that_rejects_or_ignores_settings_is_noticed() {
         // The server's default.
         (Settings::Ignored, Isolation::ReadCommitted),
     ] {
-        let site = Site::new(3, settings).await;
+        let fixture = PoolerFixture::new(3, settings).await;
         let config = || {
             let mut config = LimiterConfig::default();
             config.isolation = isolation;
             config
         };
-        let limiters = [site.limiter(config()).await, site.limiter(config()).await, site.limiter(config()).await];
+        let limiters =
+            [fixture.limiter(config()).await, fixture.limiter(config()).await, fixture.limiter(config()).await];
         // The first call of each limiter notices it.
         for limiter in &limiters {
             assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining(), 100.0);
@@ -262,7 +264,7 @@ async fn a_pooler_that_rejects_or_ignores_settings_is_noticed() {
         assert_exact(&limiters).await;
         // Statements in the caller's transactions have no names either.
         let kept = "SELECT count(*) FROM pg_prepared_statements";
-        let kept = sqlx::raw_sql(kept).fetch_one(&site.pool(1).await).await.expect("a count").get::<i64, _>(0);
+        let kept = sqlx::raw_sql(kept).fetch_one(&fixture.pool(1).await).await.expect("a count").get::<i64, _>(0);
         assert_eq!(kept, 0, "{settings:?}, {isolation:?}");
     }
 }

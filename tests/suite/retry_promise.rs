@@ -83,11 +83,11 @@ async fn keeps_its_promises(url: &str, seed: u64, lane: u64) {
                 let then = decide(&mut conn, &at(0)).await.expect("answers");
                 let before = decide(&mut conn, &at(EARLIER)).await.expect("answers");
                 for (((then, before), wait), (answer, items)) in then.iter().zip(&before).zip(&waits).zip(denied()) {
-                    let told = format!("seed {seed}: {items:?} at {clock}: {answer:?}");
-                    assert!(then.ok, "not allowed when it was promised: {told}, then {then:?}");
+                    let context = format!("seed {seed}: {items:?} at {clock}: {answer:?}");
+                    assert!(then.ok, "not allowed when it was promised: {context}, then {then:?}");
                     if *wait > EARLIER {
                         early += 1;
-                        assert!(!before.ok, "allowed {EARLIER} us earlier: {told}");
+                        assert!(!before.ok, "allowed {EARLIER} us earlier: {context}");
                     }
                 }
                 denials += u32::try_from(waits.len()).expect("few");

@@ -1,7 +1,6 @@
 //! Settings of the database or a role that an administrator made for other statements: the limiter works with them, or
 //! returns at once an error that names them.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, Schema}
 use crate::queue::quick;
 use crate::support::Database;
 use crate::support::scheduled;
+use crate::support::settings::{TIME_LIMITS, TRANSACTION_DEFAULTS, database_with};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -54,71 +54,56 @@ async fn unit_of_work(limiter: &Limiter, runs: &AtomicU32) -> Result<bool, WorkE
         .await
 }
 
-/// A database with these settings, and a pool whose connections have them.
-async fn database_with(settings: &[&str]) -> (Database, PgPool) {
-    let database = Database::migrated().await;
-    for setting in settings {
-        database.execute(&format!("ALTER DATABASE {} SET {setting}", database.name)).await;
-    }
-    let pool = Database::pool(&database.url, 8).await;
-    (database, pool)
-}
-
-fn tool(database: &Database, args: &[&str]) -> (bool, String) {
-    let output = Command::new(crate::support::tool::tool())
-        .args(args)
-        .env("DATABASE_URL", &database.url)
-        .output()
-        .expect("the tool");
-    let told = [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("UTF-8")).concat();
-    (output.status.success(), told)
-}
-
-/// Every way in which a call can run, the queue and its worker, pruning, migrating and the tool.
+/// Every way in which a call can run, the queue and its worker, pruning and migrating.
 async fn everything_works(settings: &[&str]) {
-    let (database, pool) = database_with(settings).await;
+    let (_database, pool) = database_with(settings).await;
     let name = settings.join(", ");
     for connections in [Connections::Own, Connections::Pool] {
         let limiter = limiter(&pool, connections);
-        let told = |what: &str| format!("{what}, {connections:?}, {name}");
+        let context = |what: &str| format!("{what}, {connections:?}, {name}");
         for item in group() {
-            let decision = limiter.limit([item]).await.unwrap_or_else(|error| panic!("{}: {error}", told("limit")));
-            assert!(decision.is_allowed(), "{}", told("limit"));
+            let decision = limiter.limit([item]).await.unwrap_or_else(|error| panic!("{}: {error}", context("limit")));
+            assert!(decision.is_allowed(), "{}", context("limit"));
         }
-        assert!(limiter.limit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("group"))).is_allowed());
+        assert!(
+            limiter.limit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("group"))).is_allowed()
+        );
         let once = Call::from(group().to_vec()).idempotency_key(format!("{connections:?}"));
         assert!(
             limiter
                 .limit(once)
                 .await
-                .unwrap_or_else(|error| panic!("{}: {error}", told("idempotency key")))
+                .unwrap_or_else(|error| panic!("{}: {error}", context("idempotency key")))
                 .is_allowed()
         );
-        let _ = limiter.check(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("check")));
-        let _ = limiter.peek(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("peek")));
-        let _ = limiter.credit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("credit")));
-        let _ = limiter.charge(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("charge")));
-        limiter.reset(group()).await.unwrap_or_else(|error| panic!("{}: {error}", told("reset")));
+        let _ = limiter.check(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("check")));
+        let _ = limiter.peek(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("peek")));
+        let _ = limiter.credit(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("credit")));
+        let _ = limiter.charge(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("charge")));
+        limiter.reset(group()).await.unwrap_or_else(|error| panic!("{}: {error}", context("reset")));
         // In the caller's transaction, the caller's time limits apply: the error names the one that ended the call.
         let runs = AtomicU32::new(0);
         while let Err(error) = unit_of_work(&limiter, &runs).await {
-            assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", told("unit of work"));
+            assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", context("unit of work"));
         }
         loop {
             let mut tx = pool.begin().await.expect("begin");
             match limiter.within(&mut tx).limit(group()).await {
                 Ok(decision) => {
-                    assert!(decision.is_allowed(), "{}", told("within"));
+                    assert!(decision.is_allowed(), "{}", context("within"));
                     tx.commit().await.expect("commit");
                     break;
                 }
                 Err(error) => {
-                    assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", told("within"));
+                    assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", context("within"));
                 }
             }
         }
-        limiter.reset_all_keys("sharded").await.unwrap_or_else(|error| panic!("{}: {error}", told("reset_all_keys")));
-        limiter.prune().await.unwrap_or_else(|error| panic!("{}: {error}", told("prune")));
+        limiter
+            .reset_all_keys("sharded")
+            .await
+            .unwrap_or_else(|error| panic!("{}: {error}", context("reset_all_keys")));
+        limiter.prune().await.unwrap_or_else(|error| panic!("{}: {error}", context("prune")));
     }
 
     let limiter = limiter(&pool, Connections::Own);
@@ -151,46 +136,18 @@ async fn everything_works(settings: &[&str]) {
 
     let other = Migrator::new(Schema::new("other").expect("a schema"));
     other.run(&pool).await.unwrap_or_else(|error| panic!("migrate, {name}: {error}"));
-    let (ok, told) = tool(&database, &["migrate", "--schema", "third"]);
-    assert!(ok, "{name}: {told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_limits_of_the_database_do_not_stop_the_limiter() {
-    for setting in [
-        "lock_timeout = '1ms'",
-        "statement_timeout = '20ms'",
-        "idle_in_transaction_session_timeout = '50ms'",
-        "deadlock_timeout = '1ms'",
-    ] {
+    for setting in TIME_LIMITS {
         everything_works(&[setting]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_defaults_of_the_database_do_not_stop_the_limiter() {
-    for settings in [
-        &["default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"][..],
-        &["default_transaction_isolation = 'repeatable read'", "row_security = off", "synchronous_commit = off"],
-        &[
-            "search_path = elsewhere, public",
-            "check_function_bodies = off",
-            "plpgsql.variable_conflict = 'use_variable'",
-        ],
-        &["session_replication_role = 'replica'", "array_nulls = off", "transform_null_equals = on"],
-        &[
-            "extra_float_digits = -15",
-            "DateStyle = 'German, DMY'",
-            "IntervalStyle = 'sql_standard'",
-            "TimeZone = 'Asia/Kolkata'",
-        ],
-        &[
-            "bytea_output = 'escape'",
-            "standard_conforming_strings = off",
-            "client_min_messages = 'error'",
-            "quote_all_identifiers = on",
-        ],
-    ] {
+    for settings in TRANSACTION_DEFAULTS {
         everything_works(settings).await;
     }
 }
@@ -241,9 +198,6 @@ async fn a_read_only_database_fails_at_once_with_the_name_of_the_setting() {
     let error = Migrator::new(Schema::new("other").expect("a schema")).run(&pool).await.expect_err("read-only");
     assert!(matches!(error, MigrateError::ReadOnly { .. }), "{error}");
     assert!(error.to_string().contains("default_transaction_read_only = off"), "{error}");
-    let set = ["--kind", "token_bucket", "--rate", "10", "--period", "1m"];
-    let (ok, told) = tool(&database, &[&["limit", "a", "k"][..], &set].concat());
-    assert!(!ok && told.contains("default_transaction_read_only is on"), "{told}");
     assert!(began.elapsed() < Duration::from_secs(10), "it kept retrying for {:?}", began.elapsed());
 
     // After the setting is reset, connections that had it are not used again.

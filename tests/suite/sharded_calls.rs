@@ -7,7 +7,6 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, PgConnection};
 use pg_limiter::{Isolation, Item, Limit, Limiter, Limits};
 
 use crate::support::gate::{CENTURY, limiter};
-use crate::support::tool::run;
 use crate::support::{Database, Events, watch};
 
 const SHARDS: u32 = 8;
@@ -267,41 +266,8 @@ async fn a_limiter_traces_its_warnings() {
 }
 
 #[tokio::test]
-async fn the_tool_and_sql_support_shards() {
+async fn sql_supports_shards() {
     let database = Database::migrated().await;
-    let url = Some(database.url.as_str());
-    let limit = |shards| ["--rate", "20", "--period", "36500d", "--shards", shards];
-    for _ in 0..20 {
-        let allowed = run(url, &[&["limit", "deploy", "k"][..], &limit("4")].concat(), "");
-        assert_eq!((allowed.code, allowed.stderr.as_str()), (Some(0), ""));
-    }
-    assert_eq!(run(url, &[&["limit", "deploy", "k"][..], &limit("4")].concat(), "").code, Some(1));
-    assert_eq!(database.rows().await, 4);
-    let warned = run(url, &[&["peek", "deploy", "l"][..], &limit("5")].concat(), "");
-    assert!(
-        warned.code == Some(0) && warned.stderr.contains("warning: limit \"deploy\": 20 tokens over 5"),
-        "{}",
-        warned.stderr
-    );
-    run(url, &[&["limit", "deploy", "k"][..], &limit("21")].concat(), "")
-        .refuses(2, &["20 tokens over 21 shards", "at most 20"]);
-
-    let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
-    let text = "[limits.a]\nkind = \"fixed_window\"\nrate = 10\nperiod = \"1h\"\nstart = \"0s\"\nshards = 2\n";
-    std::fs::write(file.path(), text).expect("written");
-    let path = file.path().to_str().expect("a path");
-    let events: String = (0..12)
-        .map(|nth| format!("{{\"at\": {}, \"limit\": \"a\", \"key\": \"k\"}}\n", 1_767_225_600_000_i64 + nth))
-        .collect();
-    let replayed = run(url, &["replay", "--limits", path, "--events", "-", "--json"], &events);
-    assert_eq!(
-        replayed.stdout.matches("\"ok\":true").count() + replayed.stdout.matches("\"ok\": true").count(),
-        10,
-        "{}",
-        replayed.stdout
-    );
-    assert!(replayed.stdout.lines().last().is_some_and(|line| line.contains("3599989")), "{}", replayed.stdout);
-
     let sql = "SELECT count(*) FILTER (WHERE ok) FROM generate_series(1, 12) AS nth, LATERAL (
         SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '365 days', shards => 3, count => 1 + 0 * nth)) AS r";
     let admitted: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("decisions");

@@ -94,7 +94,7 @@ mod tests {
     use super::about;
 
     #[test]
-    fn about_keeps_two_significant_digits() {
+    fn estimates_have_two_significant_digits() {
         let numbers = [0.0, 7.4, 42.4, 999.0, 1234.0, 238_765.0];
         assert_eq!(numbers.map(about), ["0", "7", "42", "1,000", "1,200", "240,000"]);
     }

@@ -9,7 +9,7 @@ const RATE: f64 = 5.0;
 
 pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let screen = &stage.screen;
-    screen.heading(2, "Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 parts")?;
+    screen.heading(2, "Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals")?;
     let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
     let limiter = stage.limiter(Limits::new().define("searches", limit).map_err(CliError::usage)?);
 

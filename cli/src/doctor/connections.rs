@@ -55,8 +55,8 @@ pub(super) fn timeouts(settings: &Settings) -> Finding {
         .into_iter()
         .filter(|name| settings.number(name).is_some_and(|milliseconds| milliseconds > 0))
         .collect();
-    let told = set.iter().map(|name| settings.told(name)).collect::<Vec<_>>().join(", ");
-    let found = if told.is_empty() { "none is set".to_owned() } else { format!("{told} (in ms)") };
+    let shown = set.iter().map(|name| settings.shown(name)).collect::<Vec<_>>().join(", ");
+    let found = if shown.is_empty() { "none is set".to_owned() } else { format!("{shown} (in ms)") };
     let short: Vec<&str> =
         set.into_iter().filter(|name| settings.number(name).is_some_and(|milliseconds| milliseconds < SHORT)).collect();
     if !short.is_empty() {
@@ -74,8 +74,8 @@ pub(super) fn timeouts(settings: &Settings) -> Finding {
 }
 
 pub(super) fn locks(settings: &Settings) -> Finding {
-    let told = ["max_pred_locks_per_transaction", "deadlock_timeout"].map(|name| settings.told(name));
-    let mut finding = Finding::ok(told.join(", "));
+    let shown = ["max_pred_locks_per_transaction", "deadlock_timeout"].map(|name| settings.shown(name));
+    let mut finding = Finding::ok(shown.join(", "));
     if settings.number("max_pred_locks_per_transaction").is_some_and(|most| most < USUAL_PREDICATE_LOCKS) {
         finding = finding.and(
             Finding::warning("few predicate locks")
@@ -102,7 +102,7 @@ mod tests {
     use crate::doctor::finding::State::{Ok, Warning};
 
     #[test]
-    fn the_tightest_bound_counts() {
+    fn the_bound_with_the_fewest_free_connections_is_reported() {
         let finding = judge([("of the server", 100, 50), ("of the database", -1, 50), ("of the role", 10, 8)]);
         assert_eq!(
             (finding.state, finding.found.as_str()),

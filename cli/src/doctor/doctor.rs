@@ -32,8 +32,8 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
     })?;
     let _ = session.connection.close().await;
     let code = report.exit_code();
-    let told = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
-    match told {
+    let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
+    match printed {
         Ok(()) | Err(CliError::OutputClosed) => Ok(code),
         Err(error) => Err(error),
     }

@@ -10,8 +10,8 @@ pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
     if yugabyte {
         return Finding::ok("YugabyteDB commits to most replicas of a tablet, whatever these settings are");
     }
-    let told = |name| settings.told(name);
-    let mut finding = Finding::ok(["synchronous_commit", "fsync", "full_page_writes"].map(told).join(", "));
+    let shown = |name| settings.shown(name);
+    let mut finding = Finding::ok(["synchronous_commit", "fsync", "full_page_writes"].map(shown).join(", "));
     if settings.get("synchronous_commit") == Some("off") {
         finding = finding.and(
             Finding::warning("decisions are returned before they are on disk")
@@ -44,7 +44,7 @@ pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Resu
         ));
     }
     if settings.get("default_transaction_read_only") == Some("on") {
-        let found = format!("transactions are read-only: {}", settings.told("default_transaction_read_only"));
+        let found = format!("transactions are read-only: {}", settings.shown("default_transaction_read_only"));
         return Ok(Finding::problem(found).advise(
             "ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf",
         ));

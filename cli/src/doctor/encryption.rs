@@ -46,7 +46,7 @@ mod tests {
     use crate::doctor::finding::State::{Note, Ok};
 
     #[test]
-    fn what_a_network_could_read_or_answer_is_noted() {
+    fn unencrypted_or_unverified_remote_connections_are_noted() {
         let judge = |encrypted: bool, host, is_verified| {
             judge(encrypted.then(|| "TLSv1.3".to_owned()), is_local(host), is_verified).state
         };

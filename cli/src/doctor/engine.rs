@@ -93,7 +93,7 @@ mod tests {
     use crate::doctor::finding::State;
 
     #[test]
-    fn an_engine_is_known_by_its_version() {
+    fn an_engine_is_recognized_by_its_version() {
         for (text, state, found) in [
             ("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64", State::Ok, "PostgreSQL 15.18"),
             ("PostgreSQL 18.4 on x86_64-pc-linux-gnu", State::Ok, "PostgreSQL 18.4"),

@@ -69,7 +69,7 @@ mod tests {
     use crate::doctor::finding::State::{Ok, Warning};
 
     #[test]
-    fn many_idle_rows_are_told_if_they_are_most() {
+    fn many_idle_rows_are_a_warning_if_they_are_half_of_the_table() {
         let state = |rows, idle| judge(rows, idle, How::Counted).state;
         assert_eq!([state(0.0, 0.0), state(9_999.0, 9_999.0), state(10_000.0, 10_000.0)], [Ok, Ok, Warning]);
         assert_eq!([state(40_001.0, 20_000.0), state(40_000.0, 20_000.0)], [Ok, Warning]);

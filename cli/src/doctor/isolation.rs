@@ -44,7 +44,7 @@ mod tests {
     use crate::doctor::finding::State;
 
     #[test]
-    fn a_level_that_is_another_one_is_told() {
+    fn a_substituted_isolation_level_is_reported() {
         assert_eq!(judge(SERIALIZABLE, READ_COMMITTED).state, State::Ok);
         let snapshot = judge(SERIALIZABLE, "repeatable read");
         assert_eq!(snapshot.state, State::Warning);

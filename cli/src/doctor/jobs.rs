@@ -100,7 +100,7 @@ mod tests {
     use crate::doctor::finding::State::{Note, Ok, Warning};
 
     #[test]
-    fn jobs_that_nobody_cares_for_are_told() {
+    fn late_lapsed_dead_and_old_jobs_are_reported() {
         let jobs = |change: fn(&mut Jobs)| {
             let mut jobs = Jobs { all: 30_000, waiting: 5, late: Some(-1), ..Jobs::default() };
             change(&mut jobs);

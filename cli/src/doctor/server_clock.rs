@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_round_trip_is_taken_off() {
+    fn half_the_round_trip_is_subtracted() {
         let found = judge(&[reading(100.25, 100.0, 500), reading(101.1, 101.0, 100)]);
         assert_eq!(found.state, State::Ok);
         assert_eq!(found.found, "the database's clock is 0.050 s ahead of this machine's (to within 0.050 s)");

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_ends_where_it_should() {
+    fn literals_escape_quotes_and_backslashes() {
         assert_eq!([literal("a"), literal("o'b"), literal("a\\'")], ["'a'", "'o''b'", " E'a\\\\'''"]);
     }
 }

@@ -41,7 +41,7 @@ impl Settings {
     }
 
     /// Formats `name=value`, with the source of the value.
-    pub(super) fn told(&self, name: &str) -> String {
+    pub(super) fn shown(&self, name: &str) -> String {
         match self.0.get(name) {
             None => format!("{name} is unknown"),
             Some(Setting { value, source }) => match source.as_str() {

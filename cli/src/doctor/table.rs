@@ -97,8 +97,11 @@ impl Table {
     pub(super) fn vacuum(&self, settings: &Settings) -> Finding {
         let off = |value: Option<&str>| matches!(value, Some("off" | "false" | "no" | "0"));
         if off(settings.get("autovacuum")) || off(settings.get("track_counts")) {
-            let found =
-                format!("off for the whole server: {}, {}", settings.told("autovacuum"), settings.told("track_counts"));
+            let found = format!(
+                "off for the whole server: {}, {}",
+                settings.shown("autovacuum"),
+                settings.shown("track_counts")
+            );
             return Finding::warning(found).advise("Set autovacuum = on and track_counts = on in postgresql.conf.");
         }
         if off(self.option("autovacuum_enabled")) {
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_rows_and_updates_elsewhere_are_seen() {
+    fn dead_rows_and_updates_that_are_not_hot_are_reported() {
         assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
         let state = |dead, live| Table { dead, live, ..table() }.size().state;
         assert_eq!(

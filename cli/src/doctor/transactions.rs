@@ -12,7 +12,7 @@ use pg_limiter::Length;
 
 /// If this role cannot see when a transaction started: it is old if this many transactions began after it.
 const MANY_SINCE: i64 = 1_000_000;
-const TOLD: usize = 3;
+const MOST_SHOWN: usize = 3;
 /// The age from which a transaction is old if old row versions pile up.
 const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
 
@@ -95,7 +95,7 @@ fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
             if hidden == 0 { String::new() } else { format!("; the age of {hidden} is hidden from this role") };
         return Finding::ok(format!("none has been open for {} or longer{hidden}", Length::from(longest)));
     }
-    let told = |one: &&Open| {
+    let described = |one: &&Open| {
         let time = match one.seconds {
             Some(seconds) => format!("for {}", age(length(seconds))),
             None => format!("for {} transactions", count(one.since)),
@@ -103,8 +103,8 @@ fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
         let rows = if one.holds_rows { ", with rows of rate_limits locked" } else { "" };
         format!("{} {time}{rows}", one.who)
     };
-    let more = if old.len() > TOLD { format!(", and {} more", old.len() - TOLD) } else { String::new() };
-    let names = old.iter().take(TOLD).map(told).collect::<Vec<_>>().join("; ");
+    let more = if old.len() > MOST_SHOWN { format!(", and {} more", old.len() - MOST_SHOWN) } else { String::new() };
+    let names = old.iter().take(MOST_SHOWN).map(described).collect::<Vec<_>>().join("; ");
     let mut finding = Finding::warning(format!("open: {names}{more}"))
         .advise(if piles_up {
             "While it is open, old row versions of hot keys pile up, and decisions on these keys take longer and longer. \
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_time_is_hidden_transactions_are_counted() {
+    fn without_a_start_time_the_age_is_judged_by_later_transactions() {
         let judge = |one| judge(&[one], Duration::from_secs(60), false);
         assert_eq!([judge(open(Some(59.9), 5_000_000)).state, judge(open(Some(60.0), 0)).state], [Ok, Warning]);
         assert_eq!([judge(open(None, 999_999)).state, judge(open(None, 1_000_000)).state], [Ok, Warning]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn where_versions_pile_up_30_seconds_are_long() {
+    fn while_versions_pile_up_30_seconds_are_too_long() {
         let state = |seconds, longest| judge(&[open(Some(seconds), 0)], Duration::from_secs(longest), true).state;
         assert_eq!([state(29.9, 300), state(30.0, 300)], [Ok, Warning]);
         assert_eq!([state(9.9, 10), state(10.0, 10)], [Ok, Warning]);

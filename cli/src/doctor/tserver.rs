@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_page_of_flags_is_told() {
+    async fn a_page_without_flags_is_an_error() {
         for (answer, message) in [
             ("HTTP/1.1 404 Not Found\r\n\r\nno", "the server returned HTTP/1.1 404 Not Found"),
             ("SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_does_not_come_is_not_waited_for() {
+    async fn a_request_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let address = Address { host: "127.0.0.1".to_owned(), port };

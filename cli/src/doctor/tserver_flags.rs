@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_look_is_told_how() {
+    fn if_the_flags_cannot_be_read_the_advice_shows_the_command() {
         let address = Address::of_host("yb-1");
         let finding = unseen(&address, &std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
         assert_eq!(finding.state, Note);

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_round_and_hold_all() {
+    fn marks_are_round_and_enclose_all_amounts() {
         assert_eq!(names(&[]), "0 0.5 1");
         assert_eq!(names(&[3.0, 17.0]), "0 5 10 15 20");
         assert_eq!(names(&[10.0, -4.0]), "-5 0 5 10");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_too_large_or_too_small() {
+    fn amounts_of_every_size_have_marks() {
         for amount in [1e100, 1e-100, -1e100, 2e15, 1e-7, f64::NAN, f64::INFINITY] {
             let axis = AmountAxis::holding([amount], 4, 0.0);
             assert!((2..=12).contains(&axis.marks.len()), "{axis:?}");

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bar_is_shorter_than_the_resolution_unless_that_is_asked_for() {
+    fn no_bar_is_shorter_than_the_resolution_unless_requested() {
         let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
         assert_eq!(
             [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)],
@@ -106,20 +106,20 @@ mod tests {
     }
 
     #[test]
-    fn one_moment_is_one_bar() {
+    fn a_single_moment_has_one_bar() {
         let one = bins(-1, -1);
         assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
         assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
     }
 
     #[test]
-    fn four_centuries_have_few_bars_too() {
+    fn four_centuries_have_fewer_than_150_bars() {
         let all = bins(*YEARS.start(), *YEARS.end());
         assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
     }
 
     #[test]
-    fn every_moment_is_in_its_bar() {
+    fn every_moment_is_within_its_bar() {
         for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {
             let bins = bins(first, last);
             assert!(bins.from <= first && bins.end() > last && bins.len <= 151, "{bins:?}");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_bars_are_refused() {
+    fn too_many_bars_are_rejected() {
         let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
         assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
     }

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_straight_line_has_two_points() {
+    fn a_straight_line_is_reduced_to_two_points() {
         let points = [(0.0, 0.0), (1.0, 1.0), (1.1, 1.1), (2.0, 2.0), (2.0, 5.0), (2.0, 4.0)];
         assert_eq!(thinned(&points), [(0, 0), (4, 4), (4, 10), (4, 8)]);
     }

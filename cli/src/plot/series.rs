@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_keeps_its_extremes() {
+    fn thinning_a_line_keeps_its_extremes() {
         let bins = Bins { from: 0, width: 1_000_000, len: 300 };
         let mut series = Series::new(bins);
         for (at, value) in [(0, 5.0), (1, 9.0), (2, 7.0), (3, -2.0), (4, 1.0), (1_000_000, 3.0)] {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_balance_is_asked_for_from_the_first_edge_to_the_last() {
+    fn balances_are_sampled_from_the_first_edge_to_the_last() {
         let moments: Vec<i64> = Series::moments(BINS).collect();
         assert_eq!((moments.len(), moments[0], moments[300]), (301, 0, 300));
         assert!(moments.is_sorted());

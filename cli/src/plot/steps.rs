@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_rounded_up_to_what_people_count_in() {
+    fn lengths_are_rounded_up_to_round_numbers_of_a_unit() {
         let lengths = [0, 3, 400_000, 600_000, 7 * SECOND, 31 * SECOND, 4 * HOUR, 13 * HOUR, 3 * DAY, 973 * DAY];
         let rounded = [1, 5, 500_000, SECOND, 10 * SECOND, MINUTE, 6 * HOUR, DAY, 5 * DAY, 1000 * DAY];
         assert_eq!(lengths.map(round_up), rounded);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn units_fit() {
+    fn each_step_is_named_in_a_fitting_unit() {
         assert_eq!([1, 500_000, 90 * SECOND, 2 * DAY].map(|step| unit(step).1), ["µs", "ms", "s", "days"]);
         assert_eq!([SECOND, 10 * MINUTE, DAY, 2 * DAY].map(name), ["s", "10 min", "day", "2 days"]);
     }

@@ -190,7 +190,7 @@ mod tests {
     const COMBINED: &str = r#"2001:db8::7 - anna lee [17/May/2015:12:05:03 +0200] "GET /a%20b?q=1 HTTP/1.1" 200 512 "-" "say \"hi\" \\ \x41""#;
 
     #[test]
-    fn combined() {
+    fn the_combined_format_is_parsed() {
         let line = LogLine::parse(COMBINED).unwrap();
         assert_eq!(line.at_micros(), 1_431_857_103_000_000);
         let fields = [
@@ -209,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn common() {
+    fn the_common_format_is_parsed() {
         let line = LogLine::parse(r#"127.0.0.1 - - [17/May/2015:10:05:03 +0000] "-" 408 -"#).unwrap();
         assert_eq!([line.field(LogField::User), line.field(LogField::Path), line.field(LogField::UserAgent)], [""; 3]);
     }
 
     #[test]
-    fn odd_but_real() {
+    fn truncated_and_extended_lines_are_parsed() {
         let cut = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "Mozilla/5.0 (cut"#;
         assert_eq!(LogLine::parse(cut).unwrap().field(LogField::UserAgent), "Mozilla/5.0 (cut");
         let more = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "\x16\x03" 400 1 "-" "-" rt=0.1 "x""#;
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_says_why() {
+    fn errors_name_the_invalid_part_of_the_line() {
         let reasons = [
             ("", "it does not begin with an address"),
             ("hello", "it does not begin with an address"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_panics() {
+    fn no_part_of_a_line_panics() {
         let text = COMBINED.replace("hi", "hé\u{1f600}");
         for (end, _) in text.char_indices() {
             let _ = LogLine::parse(&text[..end]);

@@ -155,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn omitted_fields_have_defaults() {
         let event = Event::parse(r#"{"at": 1767225600123, "limit": "a"}"#).unwrap();
         let expected = Event { at: 1_767_225_600_123_000, op: Op::Limit, call: Call::from(("a", "")) };
         assert_eq!(event, expected);
     }
 
     #[test]
-    fn every_field() {
+    fn every_field_is_parsed() {
         let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
         let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
         assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call });
     }
 
     #[test]
-    fn what_is_written_reads_the_same() {
+    fn a_written_event_is_parsed_to_the_same_event() {
         let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2), Item::global("b").count(-1e-300)];
         for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
             let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve() };
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_says_why() {
+    fn errors_name_the_invalid_field() {
         assert!(refusal(r#"{"at": 1, "limit": "a", "kee": "x"}"#).starts_with("unknown field `kee`, expected one of"));
         assert!(refusal(r#"{"at": 1, "limit": "a", "key": 7}"#).starts_with("invalid type: integer `7`"));
         assert!(refusal(r#"{"at": 1, "limit": "a", "key": null}"#).starts_with("invalid type: null"));

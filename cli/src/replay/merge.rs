@@ -24,7 +24,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_and_ties_go_to_the_first() {
+    fn merging_keeps_every_event_and_takes_ties_from_the_first() {
         let merged: Vec<(i64, char)> =
             in_time_order(row('q', &[1, 3, 3, 9]), row('c', &[0, 3, 4])).map(|timed| (timed.at, timed.tag)).collect();
         assert_eq!(merged, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);

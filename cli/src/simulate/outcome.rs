@@ -33,11 +33,11 @@ impl Outcome {
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
     }
 
-    /// Counts a denial. `told`: its `retry_after`, or `None` if the call will be retried.
-    pub(super) fn deny(&mut self, told: Option<Duration>) {
+    /// Counts a denial. `retry_after` is `None` if the call will be retried.
+    pub(super) fn deny(&mut self, retry_after: Option<Duration>) {
         self.offered += 1;
         self.denied += 1;
-        self.longest_wait = self.longest_wait.max(told.unwrap_or_default());
+        self.longest_wait = self.longest_wait.max(retry_after.unwrap_or_default());
     }
 
     /// Calls that were not admitted: at the end, those that still wait for a retry.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_period_is_looked_for_everywhere() {
+    fn the_busiest_period_can_start_at_any_call() {
         let mut outcome = Outcome::default();
         for at in [0, 90, 95, 99, 100, 101, 188, 189, 190] {
             outcome.admit(at, at, 1.0, None);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_call_uses_its_tokens_when_it_goes_ahead() {
+    fn a_reserved_call_counts_at_its_reserved_time() {
         let mut outcome = Outcome::default();
         outcome.admit(0, 0, 2.0, Some(Duration::from_micros(100)));
         outcome.admit(50, 10, 3.0, None);

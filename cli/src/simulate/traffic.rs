@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn paces_are_read() {
+    fn paces_are_parsed() {
         for (text, calls, per) in
             [("2/s", 2.0, SECOND), ("0.5/m", 0.5, 60 * SECOND), ("10 / 1m 30s", 10.0, 90 * SECOND)]
         {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_traffic_is_even() {
+    fn constant_traffic_is_evenly_spaced() {
         let times = traffic(Shape::Constant, 1).times();
         assert_eq!((times.len(), times[0], times[49_999]), (50_000, 0, 999_980_000));
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 20_000));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_always_gives_the_same() {
+    fn a_seed_always_gives_the_same_traffic() {
         let first = |seed| traffic(Shape::Poisson, seed).times()[..3].to_vec();
         assert_eq!(first(1), first(1));
         assert_ne!(first(1), first(2));

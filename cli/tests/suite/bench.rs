@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::binary::{run, tool};
 use crate::support::Database;
-use crate::support::tool::{run, tool};
 
 /// A database with one row that belongs to an application.
 async fn somebody_elses() -> Database {

@@ -9,11 +9,11 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Limit, Limits};
 use serde_json::Value;
 
+use crate::binary::{Run, run};
 use crate::support::Database;
 use crate::support::gate::limiter;
 use crate::support::guide::grants;
 use crate::support::scheduled;
-use crate::support::tool::{Run, run};
 
 /// The findings, by check.
 pub struct Findings {

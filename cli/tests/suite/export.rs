@@ -5,9 +5,9 @@ use std::fs;
 use pg_limiter::sqlx;
 use serde_json::Value;
 
+use crate::binary::{Run, files, run};
 use crate::doctor::Role;
 use crate::support::Database;
-use crate::support::tool::{Run, files, run};
 use crate::tool::ends_well_if_nobody_reads;
 
 fn export(database: &Database, args: &[&str]) -> Run {

@@ -2,16 +2,24 @@
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send, unexpected_cfgs)]
 
 mod bench;
+mod binary;
 mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
 mod export;
+mod key_secret;
+mod lengths;
 mod plot;
+mod privacy;
 mod queue;
+mod settings;
+mod sharded_calls;
 mod simulate;
 mod tls;
 mod tls_server;
 mod tool;
+mod trust;
+mod upgrades;
 
 #[path = "../../../tests/suite/model/mod.rs"]
 #[allow(dead_code)]

@@ -5,9 +5,9 @@ use std::fs;
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
+use crate::binary::{Run, files, run};
 use crate::support::Database;
 use crate::support::guide::{GUIDE, README};
-use crate::support::tool::{Run, files, run};
 
 const LIMITS: &str = r#"
     [limits.api]

@@ -8,10 +8,10 @@ use pg_limiter::{Item, Limits};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::binary::{Run, files, run};
 use crate::support::Database;
 use crate::support::gate::limiter;
 use crate::support::scheduled;
-use crate::support::tool::{Run, files, run};
 use crate::tool::ends_well_if_nobody_reads;
 
 /// `slow` allows two tokens at once, and then one each century.
@@ -27,13 +27,13 @@ const LIMITS: &str = r#"
     period = "1s"
 "#;
 
-struct Site {
+struct QueueFixture {
     database: Database,
     limits: String,
     _dir: TempDir,
 }
 
-impl Site {
+impl QueueFixture {
     async fn new() -> Self {
         let (_dir, path) = files(&[("limits.toml", LIMITS)]);
         Self { database: Database::migrated().await, limits: path("limits.toml"), _dir }
@@ -88,18 +88,18 @@ const AGO: &str = "enqueued_at = enqueued_at - 264600000000, run_at = run_at - 9
 
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_are_listed_with_job_counts() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for (nth, state) in JobState::ALL.iter().enumerate() {
         for _ in 0..=nth {
-            let id = site.enqueue("q", "fast", "a").await;
-            site.change(id, &format!("state = '{state}', {AGO}")).await;
+            let id = fixture.enqueue("q", "fast", "a").await;
+            fixture.change(id, &format!("state = '{state}', {AGO}")).await;
         }
     }
-    let strange = site.enqueue("q", "fast", "b\u{1b}[31m\n").await;
-    site.change(strange, "state = 'dead'").await;
+    let strange = fixture.enqueue("q", "fast", "b\u{1b}[31m\n").await;
+    fixture.change(strange, "state = 'dead'").await;
     let global = Job::new(Item::global("fast"), &1).expect("a job").run_at(std::time::SystemTime::now() + DAY);
-    let global = scheduled(&site.queue("r").enqueue(global).await.expect("an answer")).id;
-    site.change(global, "enqueued_at = enqueued_at - 264600000000").await;
+    let global = scheduled(&fixture.queue("r").enqueue(global).await.expect("an answer")).id;
+    fixture.change(global, "enqueued_at = enqueued_at - 264600000000").await;
 
     let head =
         "QUEUE  GROUP          SCHEDULED  AVAILABLE  RUNNING  DONE  DEAD  CANCELLED  OLDEST  OVERDUE  WAITING UNTIL";
@@ -109,13 +109,13 @@ async fn groups_are_listed_with_job_counts() {
         "q      b\\u{1b}[31m\\n          0          0        0     0     1          0       -        -              -";
     let r =
         "r      -                      1          0        0     0     0          0   3d 1h        -              -";
-    site.tool("ls").says(0, &[head, a, b, r].join("\n"));
-    site.tool("ls q").says(0, &[head, a, b].join("\n"));
-    let one = site.tool("ls --limit 1");
+    fixture.tool("ls").says(0, &[head, a, b, r].join("\n"));
+    fixture.tool("ls q").says(0, &[head, a, b].join("\n"));
+    let one = fixture.tool("ls --limit 1");
     assert_eq!((one.code, one.stdout.lines().count()), (Some(0), 2), "{}", one.stdout);
     assert!(one.stderr.contains("more groups") && one.stderr.contains("--limit"), "{}", one.stderr);
 
-    let all = lines(&site.tool("ls --json"));
+    let all = lines(&fixture.tool("ls --json"));
     assert_eq!(all.len(), 3);
     let mut a = all[0].clone();
     for (field, least) in [("oldest_ms", 264_600_000.0), ("overdue_ms", 95_400_000.0)] {
@@ -138,16 +138,16 @@ const NEW_YEAR: i64 = 1_767_225_600_123_456;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_are_listed_by_state_and_group() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     let mut ids = Vec::new();
     for (nth, (queue, group)) in [("q", "a"), ("q", "b"), ("q", "a"), ("r", "a")].into_iter().enumerate() {
-        let id = site.enqueue(queue, "fast", group).await;
-        site.change(id, &format!("run_at = {NEW_YEAR} - {nth} * 1000000")).await;
+        let id = fixture.enqueue(queue, "fast", group).await;
+        fixture.change(id, &format!("run_at = {NEW_YEAR} - {nth} * 1000000")).await;
         ids.push(id);
     }
     let error = format!("no luck\n\u{1b}]0;owned\u{7}{}", "x".repeat(100));
     let sql = "UPDATE rate_limit_jobs SET state = 'dead', failures = 10, last_error = $1 WHERE id = $2";
-    sqlx::query(sql).bind(&error).bind(ids[1]).execute(&site.database.pool).await.expect("an error");
+    sqlx::query(sql).bind(&error).bind(ids[1]).execute(&fixture.database.pool).await.expect("an error");
     assert_eq!(ids, [1, 2, 3, 4]);
 
     let head = "ID  QUEUE  GROUP  STATE      RUN AT                    FAILURES  LAST ERROR";
@@ -159,22 +159,22 @@ async fn jobs_are_listed_by_state_and_group() {
     let q3 = " 3  q      a      scheduled  2025-12-31T23:59:58.123Z      0/10";
     let r4 = " 4  r      a      scheduled  2025-12-31T23:59:57.123Z      0/10";
     let table = |rows: &[&str]| [&[head], rows].concat().join("\n");
-    site.tool("ls --jobs").says(0, &table(&[r4, q3, &dead, q1]));
-    site.tool("ls q --jobs").says(0, &table(&[q3, &dead, q1]));
-    site.tool("ls --group a").says(0, &table(&[r4, q3, q1]));
-    site.tool("ls q --state scheduled --group a").says(0, &table(&[q3, q1]));
-    let narrow = site.tool("ls --state dead");
+    fixture.tool("ls --jobs").says(0, &table(&[r4, q3, &dead, q1]));
+    fixture.tool("ls q --jobs").says(0, &table(&[q3, &dead, q1]));
+    fixture.tool("ls --group a").says(0, &table(&[r4, q3, q1]));
+    fixture.tool("ls q --state scheduled --group a").says(0, &table(&[q3, q1]));
+    let narrow = fixture.tool("ls --state dead");
     assert_eq!(narrow.stdout.lines().nth(1).map(|line| line.ends_with('…')), Some(true), "{}", narrow.stdout);
     for none in ["ls --state done", "ls q --state cancelled", "ls r --group b"] {
-        site.tool(none).says(0, "no jobs");
-        site.tool(&format!("{none} --json")).says(0, "");
+        fixture.tool(none).says(0, "no jobs");
+        fixture.tool(&format!("{none} --json")).says(0, "");
     }
-    let two = site.tool("ls --jobs --limit 2");
+    let two = fixture.tool("ls --jobs --limit 2");
     two.says(0, &table(&[r4, q3]));
     assert!(two.stderr.contains("more jobs") && two.stderr.contains("--limit"), "{}", two.stderr);
-    assert_eq!(site.tool("ls --jobs --limit 4").stderr, "");
+    assert_eq!(fixture.tool("ls --jobs --limit 4").stderr, "");
 
-    let listed = site.tool("ls q --jobs --json");
+    let listed = fixture.tool("ls q --jobs --json");
     assert!(!listed.stdout.contains('\u{1b}'), "{}", listed.stdout);
     let listed = lines(&listed);
     assert_eq!(listed.iter().map(|job| &job["id"]).collect::<Vec<_>>(), [3, 2, 1]);
@@ -185,21 +185,21 @@ async fn jobs_are_listed_by_state_and_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_detail_of_a_job_is_shown() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     let payload = json!({"text": "\u{9b}31m\u{1b}", "big": 12_345_678_901_234_567_890_u64});
     let job = Job::new([Item::new("slow", "o\u{1b}rg").count(1.5), Item::global("fast")], &payload)
         .expect("a job")
         .unique_id("once")
         .priority(-7)
         .max_attempts(3);
-    let id = scheduled(&site.queue("q").enqueue(job).await.expect("an answer")).id;
+    let id = scheduled(&fixture.queue("q").enqueue(job).await.expect("an answer")).id;
     let times: Vec<String> = ["run_at", "enqueued_at", "started_at", "finished_at"]
         .iter()
         .enumerate()
         .map(|(nth, column)| format!("{column} = {NEW_YEAR} + {nth} * 1000000"))
         .collect();
     let rest = "state = 'dead', worker = 'host-1', failures = 3, waits = 2, last_error = E'no\\tluck', used_counts = '{0.5,NULL}'";
-    site.change(id, &format!("{}, {rest}", times.join(", "))).await;
+    fixture.change(id, &format!("{}, {rest}", times.join(", "))).await;
 
     let expected = [
         "id           1",
@@ -220,8 +220,8 @@ async fn every_detail_of_a_job_is_shown() {
         "reserved     1 fast",
         "payload      {\"big\": 12345678901234567890, \"text\": \"\\u{9b}31m\\u001b\"}",
     ];
-    site.tool("show 1").says(0, &expected.join("\n"));
-    let shown = site.tool("show 1 --json");
+    fixture.tool("show 1").says(0, &expected.join("\n"));
+    let shown = fixture.tool("show 1 --json");
     assert!(!shown.stdout.contains('\u{9b}'), "{}", shown.stdout);
     let expected = json!({
         "id": 1, "queue": "q", "group": "o\u{1b}rg", "state": "dead", "priority": -7,
@@ -236,27 +236,27 @@ async fn every_detail_of_a_job_is_shown() {
     });
     assert_eq!(lines(&shown), [expected]);
 
-    let plain = site.enqueue("q", "fast", "g").await;
-    let shown = site.tool(&format!("show {plain}"));
+    let plain = fixture.enqueue("q", "fast", "g").await;
+    let shown = fixture.tool(&format!("show {plain}"));
     for line in ["started at   -", "worker       -", "last error   -", "unique id    -", "payload      \"hello\""] {
         assert!(shown.stdout.lines().any(|shown| shown == line), "no {line:?} in: {}", shown.stdout);
     }
     for unknown in ["show 99", "show 99 --json"] {
-        site.tool(unknown).refuses(2, &["there is no job 99"]);
+        fixture.tool(unknown).refuses(2, &["there is no job 99"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_and_cancelled_jobs_are_requeued_and_others_are_not() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     let mut ids = Vec::new();
     for state in ["dead", "running", "cancelled"] {
-        let id = site.enqueue("q", "slow", "g").await;
-        site.change(id, &format!("state = '{state}', failures = 2, run_at = {NEW_YEAR}")).await;
+        let id = fixture.enqueue("q", "slow", "g").await;
+        fixture.change(id, &format!("state = '{state}', failures = 2, run_at = {NEW_YEAR}")).await;
         ids.push(id);
     }
-    let requeued = site.with_limits(&format!("requeue {} {} 99 {}", ids[0], ids[1], ids[2]));
-    let expected = [(1, site.run_at(ids[0]).await), (3, site.run_at(ids[2]).await)]
+    let requeued = fixture.with_limits(&format!("requeue {} {} 99 {}", ids[0], ids[1], ids[2]));
+    let expected = [(1, fixture.run_at(ids[0]).await), (3, fixture.run_at(ids[2]).await)]
         .map(|(id, at)| format!("job {id} runs at {at}"));
     requeued.says(2, &expected.join("\n"));
     assert!(!requeued.stdout.contains("2026-01-01"), "{}", requeued.stdout);
@@ -265,98 +265,104 @@ async fn dead_and_cancelled_jobs_are_requeued_and_others_are_not() {
     }
     assert_eq!(requeued.stderr.lines().count(), 2, "{}", requeued.stderr);
     // Three of two tokens were taken, and now two more.
-    let left = site.slow("g").await;
+    let left = fixture.slow("g").await;
     assert!((left + 3.0).abs() < 1e-6, "{left}");
     for (id, state, failures) in [(1, JobState::Scheduled, 0), (2, JobState::Running, 2), (3, JobState::Scheduled, 0)] {
-        let job = site.queue("q").job(id).await.expect("an answer").expect("a job");
+        let job = fixture.queue("q").job(id).await.expect("an answer").expect("a job");
         assert_eq!((job.state, job.failures), (state, failures), "{id}");
     }
 
-    let again = site.with_limits("requeue 1 99 --json");
+    let again = fixture.with_limits("requeue 1 99 --json");
     assert_eq!(again.code, Some(2));
-    let told = lines(&again);
-    assert_eq!((&told[0]["ok"], &told[0]["id"], &told[0]["state"]), (&false.into(), &1.into(), &"scheduled".into()));
-    assert_eq!((&told[1]["ok"], &told[1]["id"], &told[1]["state"]), (&false.into(), &99.into(), &Value::Null));
-    assert!(told.iter().all(|line| line["message"].is_string()), "{told:?}");
-    site.change(1, "state = 'dead'").await;
-    let requeued = site.with_limits("requeue 1 --json");
+    let printed = lines(&again);
+    assert_eq!(
+        (&printed[0]["ok"], &printed[0]["id"], &printed[0]["state"]),
+        (&false.into(), &1.into(), &"scheduled".into())
+    );
+    assert_eq!((&printed[1]["ok"], &printed[1]["id"], &printed[1]["state"]), (&false.into(), &99.into(), &Value::Null));
+    assert!(printed.iter().all(|line| line["message"].is_string()), "{printed:?}");
+    fixture.change(1, "state = 'dead'").await;
+    let requeued = fixture.with_limits("requeue 1 --json");
     assert_eq!((requeued.code, requeued.stderr.as_str()), (Some(0), ""));
-    let told = lines(&requeued);
-    assert_eq!((&told[0]["ok"], &told[0]["id"]), (&true.into(), &1.into()));
-    let at = told[0]["run_at"].as_str().expect("a time");
-    assert_eq!(at[..23], site.run_at(1).await[..23]);
+    let printed = lines(&requeued);
+    assert_eq!((&printed[0]["ok"], &printed[0]["id"]), (&true.into(), &1.into()));
+    let at = printed[0]["run_at"].as_str().expect("a time");
+    assert_eq!(at[..23], fixture.run_at(1).await[..23]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_dead_jobs_of_a_queue_are_requeued() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     let mut ids = Vec::new();
     for (queue, state) in [("q", "dead"), ("q", "cancelled"), ("q", "dead"), ("r\u{7}", "dead")] {
-        let id = site.enqueue(queue, "fast", "g").await;
-        site.change(id, &format!("state = '{state}'")).await;
+        let id = fixture.enqueue(queue, "fast", "g").await;
+        fixture.change(id, &format!("state = '{state}'")).await;
         ids.push(id);
     }
-    let requeued = site.with_limits("requeue --dead q");
-    let expected = format!("job 1 runs at {}\njob 3 runs at {}", site.run_at(1).await, site.run_at(3).await);
+    let requeued = fixture.with_limits("requeue --dead q");
+    let expected = format!("job 1 runs at {}\njob 3 runs at {}", fixture.run_at(1).await, fixture.run_at(3).await);
     requeued.says(0, &expected);
-    assert_eq!(site.state(2).await, JobState::Cancelled);
-    let other = site.queue("r\u{7}").job(ids[3]).await.expect("an answer").expect("a job");
+    assert_eq!(fixture.state(2).await, JobState::Cancelled);
+    let other = fixture.queue("r\u{7}").job(ids[3]).await.expect("an answer").expect("a job");
     assert_eq!(other.state, JobState::Dead);
-    site.with_limits("requeue --dead q").says(0, "no dead jobs in the queue \"q\"");
-    site.with_limits("requeue --dead q --json").says(0, "");
-    site.with_limits("requeue --dead none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\\u{7}\""]);
+    fixture.with_limits("requeue --dead q").says(0, "no dead jobs in the queue \"q\"");
+    fixture.with_limits("requeue --dead q --json").says(0, "");
+    fixture.with_limits("requeue --dead none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\\u{7}\""]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_completes_if_its_output_is_closed_early() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for _ in 0..5 {
-        let id = site.enqueue("q", "fast", "g").await;
-        site.change(id, "state = 'dead'").await;
+        let id = fixture.enqueue("q", "fast", "g").await;
+        fixture.change(id, "state = 'dead'").await;
     }
-    ends_well_if_nobody_reads(&site.database.url, &["queue", "requeue", "--dead", "q", "--limits", &site.limits]);
-    assert!(site.queue("q").jobs(Some(JobState::Dead), 10).await.expect("jobs").is_empty());
+    ends_well_if_nobody_reads(&fixture.database.url, &["queue", "requeue", "--dead", "q", "--limits", &fixture.limits]);
+    assert!(fixture.queue("q").jobs(Some(JobState::Dead), 10).await.expect("jobs").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_jobs_give_their_tokens_back() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for _ in 0..4 {
-        site.enqueue("q", "slow", "g").await;
+        fixture.enqueue("q", "slow", "g").await;
     }
-    site.change(1, "state = 'available'").await;
-    site.change(2, "state = 'running'").await;
-    let cancelled = site.with_limits("cancel 1 2 99 3");
+    fixture.change(1, "state = 'available'").await;
+    fixture.change(2, "state = 'running'").await;
+    let cancelled = fixture.with_limits("cancel 1 2 99 3");
     cancelled.says(2, "job 1 is cancelled\njob 3 is cancelled");
     for words in ["job 2 is running; only jobs that have not started", "there is no job 99"] {
         assert!(cancelled.stderr.contains(words), "{}", cancelled.stderr);
     }
     assert_eq!(cancelled.stderr.lines().count(), 2, "{}", cancelled.stderr);
     // Four of two tokens were taken, and two were given back.
-    let left = site.slow("g").await;
+    let left = fixture.slow("g").await;
     assert!(left.abs() < 1e-6, "{left}");
     for (id, state) in [(1, JobState::Cancelled), (2, JobState::Running), (3, JobState::Cancelled)] {
-        assert_eq!(site.state(id).await, state, "{id}");
+        assert_eq!(fixture.state(id).await, state, "{id}");
     }
-    let told = site.with_limits("cancel 4 1 --json");
-    assert_eq!(told.code, Some(2));
-    let told = lines(&told);
-    assert_eq!(told[0], json!({"ok": true, "id": 4, "was": "scheduled"}));
-    assert_eq!((&told[1]["ok"], &told[1]["id"], &told[1]["state"]), (&false.into(), &1.into(), &"cancelled".into()));
-    let left = site.slow("g").await;
+    let printed = fixture.with_limits("cancel 4 1 --json");
+    assert_eq!(printed.code, Some(2));
+    let printed = lines(&printed);
+    assert_eq!(printed[0], json!({"ok": true, "id": 4, "was": "scheduled"}));
+    assert_eq!(
+        (&printed[1]["ok"], &printed[1]["id"], &printed[1]["state"]),
+        (&false.into(), &1.into(), &"cancelled".into())
+    );
+    let left = fixture.slow("g").await;
     assert!((left - 1.0).abs() < 1e-6, "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_jobs_are_discarded_and_others_are_not() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for (queue, state) in
         [("q", "dead"), ("q", "running"), ("r", "dead"), ("q", "dead"), ("q", "dead"), ("q", "cancelled")]
     {
-        let id = site.enqueue(queue, "fast", "g").await;
-        site.change(id, &format!("state = '{state}', finished_at = enqueued_at")).await;
+        let id = fixture.enqueue(queue, "fast", "g").await;
+        fixture.change(id, &format!("state = '{state}', finished_at = enqueued_at")).await;
     }
-    let discarded = site.tool("discard 1 2 99 --queue q 3");
+    let discarded = fixture.tool("discard 1 2 99 --queue q 3");
     discarded.says(2, "job 1 is discarded");
     for words in
         ["job 2 is running; only dead jobs can be discarded", "there is no job 99", "job 3 is in the queue \"r\""]
@@ -364,115 +370,117 @@ async fn dead_jobs_are_discarded_and_others_are_not() {
         assert!(discarded.stderr.contains(words), "{}", discarded.stderr);
     }
     assert_eq!(discarded.stderr.lines().count(), 3, "{}", discarded.stderr);
-    let told = lines(&site.tool("discard 4 2 --json"));
-    assert_eq!(told[0], json!({"ok": true, "id": 4, "was": "dead"}));
-    assert_eq!((&told[1]["ok"], &told[1]["state"]), (&false.into(), &"running".into()));
-    site.tool("discard --queue q").says(0, "1 dead job discarded");
-    site.tool("discard --queue q").says(0, "no dead jobs in the queue \"q\"");
-    site.tool("discard --queue q --json").says(0, "{\"ok\": true, \"jobs\": 0}");
-    site.tool("discard --queue none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\""]);
-    let left = site.tool("ls --jobs --json");
+    let printed = lines(&fixture.tool("discard 4 2 --json"));
+    assert_eq!(printed[0], json!({"ok": true, "id": 4, "was": "dead"}));
+    assert_eq!((&printed[1]["ok"], &printed[1]["state"]), (&false.into(), &"running".into()));
+    fixture.tool("discard --queue q").says(0, "1 dead job discarded");
+    fixture.tool("discard --queue q").says(0, "no dead jobs in the queue \"q\"");
+    fixture.tool("discard --queue q --json").says(0, "{\"ok\": true, \"jobs\": 0}");
+    fixture.tool("discard --queue none").refuses(2, &["there is no queue \"none\"; queues: \"q\", \"r\""]);
+    let left = fixture.tool("ls --jobs --json");
     assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [2, 3, 6]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prune_deletes_jobs_that_have_been_dead_for_long() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for (queue, days) in [("q", 29), ("q", 31), ("r", 31), ("r", 40)] {
-        let id = site.enqueue(queue, "slow", "g").await;
-        site.change(id, &format!("state = 'dead', finished_at = enqueued_at - {days} * 86400000000")).await;
+        let id = fixture.enqueue(queue, "slow", "g").await;
+        fixture.change(id, &format!("state = 'dead', finished_at = enqueued_at - {days} * 86400000000")).await;
     }
-    let done = site.enqueue("q", "slow", "g").await;
-    site.change(done, &format!("state = 'done', finished_at = {NEW_YEAR}")).await;
-    let prune = |args: &str| run(Some(&site.database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    let done = fixture.enqueue("q", "slow", "g").await;
+    fixture.change(done, &format!("state = 'done', finished_at = {NEW_YEAR}")).await;
+    let prune = |args: &str| run(Some(&fixture.database.url), &args.split(' ').collect::<Vec<_>>(), "");
     prune("prune").says(0, "done, 0 rows removed");
     prune("prune --dead-older-than 35d").says(0, "done, 0 rows and 1 dead job removed");
     prune("prune --dead-older-than 30d --json").says(0, r#"{"ok": true, "rows": 0, "dead_jobs": 2}"#);
     let mistake = prune("prune --dead-older-than soon");
     assert!(mistake.code == Some(2) && mistake.stderr.contains("--dead-older-than"), "{}", mistake.stderr);
-    let left = site.tool("ls --jobs --json");
+    let left = fixture.tool("ls --jobs --json");
     assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [1, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_wait_is_shown() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for _ in 0..2 {
-        site.enqueue("q", "fast", "g").await;
+        fixture.enqueue("q", "fast", "g").await;
     }
     // 2100-01-01 00:00:00.123456 UTC.
-    site.change(1, "state = 'available', waits = 3, waits_until = 4102444800123456").await;
+    fixture.change(1, "state = 'available', waits = 3, waits_until = 4102444800123456").await;
     let until = "waiting until 2100-01-01T00:00:00.123Z";
     for (id, state) in [(1, "available"), (2, "scheduled")] {
-        let listed = site.tool("ls --jobs");
+        let listed = fixture.tool("ls --jobs");
         let line = listed.stdout.lines().nth(id).expect("a line").to_owned();
         assert!(line.contains(&format!("{state}, {until}")), "{line}");
-        let shown = site.tool(&format!("show {id}"));
+        let shown = fixture.tool(&format!("show {id}"));
         assert!(shown.stdout.contains(&format!("state        {state}, {until}\n")), "{}", shown.stdout);
-        let shown = lines(&site.tool(&format!("show {id} --json")));
+        let shown = lines(&fixture.tool(&format!("show {id} --json")));
         assert_eq!(
             (&shown[0]["state"], &shown[0]["waiting_until"]),
             (&state.into(), &"2100-01-01T00:00:00.123456Z".into())
         );
     }
-    assert!(site.tool("show 1").stdout.contains("waits        3\n"));
-    let groups = site.tool("ls");
+    assert!(fixture.tool("show 1").stdout.contains("waits        3\n"));
+    let groups = fixture.tool("ls");
     assert!(
         groups.stdout.lines().nth(1).expect("a group").ends_with("  2100-01-01T00:00:00.123Z"),
         "{}",
         groups.stdout
     );
-    assert_eq!(lines(&site.tool("ls --json"))[0]["waiting_until"], "2100-01-01T00:00:00.123456Z");
+    assert_eq!(lines(&fixture.tool("ls --json"))[0]["waiting_until"], "2100-01-01T00:00:00.123456Z");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_unknown_limits_is_not_changed() {
-    let site = Site::new().await;
-    let dead = site.enqueue("q", "slow", "g").await;
-    site.change(dead, "state = 'dead'").await;
+    let fixture = QueueFixture::new().await;
+    let dead = fixture.enqueue("q", "slow", "g").await;
+    fixture.change(dead, "state = 'dead'").await;
     let job = Job::new(("slow", "g", 2), &1).expect("a job");
-    let waits = scheduled(&site.queue("q").enqueue(job.clone()).await.expect("an answer")).id;
-    let large = scheduled(&site.queue("q").enqueue(job).await.expect("an answer")).id;
-    site.change(large, "state = 'dead'").await;
+    let waits = scheduled(&fixture.queue("q").enqueue(job.clone()).await.expect("an answer")).id;
+    let large = scheduled(&fixture.queue("q").enqueue(job).await.expect("an answer")).id;
+    fixture.change(large, "state = 'dead'").await;
     let small = LIMITS.replace("capacity = 2", "capacity = 1\nmax_reserved = 0");
     let (_dir, path) = files(&[("other.toml", &LIMITS.replace("slow", "quick")), ("small.toml", &small)]);
     let other = path("other.toml");
     for args in [format!("requeue {dead}"), "requeue --dead q".to_owned(), format!("cancel {waits}")] {
-        let refused = site.tool(&format!("{args} --limits {other}"));
+        let refused = fixture.tool(&format!("{args} --limits {other}"));
         refused.says(2, "");
         assert!(refused.stderr.contains("its limit \"slow\" is not in the limits file"), "{}", refused.stderr);
     }
-    site.tool(&format!("requeue {large} --limits {}", path("small.toml"))).refuses(2, &["the count 2", "at most 1"]);
+    fixture.tool(&format!("requeue {large} --limits {}", path("small.toml"))).refuses(2, &["the count 2", "at most 1"]);
     for (id, state) in [(dead, JobState::Dead), (waits, JobState::Scheduled), (large, JobState::Dead)] {
-        assert_eq!(site.state(id).await, state, "{id}");
+        assert_eq!(fixture.state(id).await, state, "{id}");
     }
     // Tokens that were reserved under a larger limit can still be given back.
-    site.tool(&format!("cancel {waits} --limits {}", path("small.toml"))).says(0, &format!("job {waits} is cancelled"));
+    fixture
+        .tool(&format!("cancel {waits} --limits {}", path("small.toml")))
+        .says(0, &format!("job {waits} is cancelled"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_database_has_no_jobs_and_no_queues() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for list in ["ls", "ls --jobs", "ls --state dead"] {
-        site.tool(list).says(0, "no jobs");
-        site.tool(&format!("{list} --json")).says(0, "");
+        fixture.tool(list).says(0, "no jobs");
+        fixture.tool(&format!("{list} --json")).says(0, "");
     }
     for list in ["ls q", "ls q --json", "ls q --jobs", "ls q --group g --json"] {
-        site.tool(list).refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
+        fixture.tool(list).refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
     }
-    site.with_limits("requeue --dead q").refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
-    site.tool("show 1").refuses(2, &["there is no job 1"]);
-    site.enqueue("q\n", "fast", "g").await;
-    site.enqueue("r", "fast", "g").await;
-    site.enqueue("r", "fast", "h").await;
+    fixture.with_limits("requeue --dead q").refuses(2, &["there is no queue \"q\"; no queue has jobs"]);
+    fixture.tool("show 1").refuses(2, &["there is no job 1"]);
+    fixture.enqueue("q\n", "fast", "g").await;
+    fixture.enqueue("r", "fast", "g").await;
+    fixture.enqueue("r", "fast", "h").await;
     for list in ["ls s", "ls s --state dead"] {
-        site.tool(list).refuses(2, &["there is no queue \"s\"; queues: \"q\\n\", \"r\"\n"]);
+        fixture.tool(list).refuses(2, &["there is no queue \"s\"; queues: \"q\\n\", \"r\"\n"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_and_failures_have_their_exit_codes() {
-    let site = Site::new().await;
+    let fixture = QueueFixture::new().await;
     for (args, words) in [
         ("ls --state asleep", "scheduled, available, running, done, dead, cancelled"),
         ("ls --limit 0", "--limit"),
@@ -487,13 +495,13 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         ("requeue 1 --limits no/such.toml", "no/such.toml"),
         ("cancel 1 --limits no/such.toml", "no/such.toml"),
     ] {
-        let mistake = site.tool(args);
+        let mistake = fixture.tool(args);
         assert_eq!((mistake.code, mistake.stdout.as_str()), (Some(2), ""), "{args}: {}", mistake.stderr);
         assert!(mistake.stderr.contains(words), "{args}: {}", mistake.stderr);
     }
     assert_eq!(run(None, &["queue"], "").code, Some(2));
     let none = Database::empty().await;
-    let limits = site.limits.as_str();
+    let limits = fixture.limits.as_str();
     let all: [&[&str]; 8] = [
         &["ls"],
         &["ls", "--jobs"],
@@ -505,8 +513,8 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         &["discard", "--queue", "q"],
     ];
     let role = format!("queue_{}", std::process::id());
-    site.database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
-    let url = &site.database.url;
+    fixture.database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
+    let url = &fixture.database.url;
     let as_role = format!("{url}{}options[role]={role}", if url.contains('?') { '&' } else { '?' });
     for args in all {
         let args = [&["queue"], args].concat();
@@ -515,5 +523,5 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         run(Some(&none.url), &elsewhere, "").refuses(3, &["\"else\"", "pg-limiter migrate"]);
         run(Some(&as_role), &args, "").refuses(3, &["permission denied", "rate_limit_jobs"]);
     }
-    site.database.execute(&format!("DROP ROLE {role}")).await;
+    fixture.database.execute(&format!("DROP ROLE {role}")).await;
 }

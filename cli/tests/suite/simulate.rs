@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use crate::binary::{files, run};
 use crate::support::Database;
-use crate::support::tool::{files, run};
 
 /// One object for each limit.
 fn simulated(database: &Database, args: &str) -> Vec<Value> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Limit, Limiter, Limits};
 
+use crate::binary::run;
 use crate::doctor::examine;
 use crate::support::Database;
-use crate::support::tool::run;
 use crate::tls_server::TlsServer;
 
 #[cfg(feature = "rustls")]

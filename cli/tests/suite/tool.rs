@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use pg_limiter::sqlx::{self, AssertSqlSafe};
 
+use crate::binary::{files, run, tool as tool_path};
 use crate::support::Database;
-use crate::support::tool::{files, run, tool as tool_path};
 
 const LIMITS: &str = r#"
     [limits.send_message]

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_a_bucket_is_the_time_in_which_it_fills() {
+    fn window_of_a_token_bucket_is_its_refill_time() {
         let cases = [
             (Limit::token_bucket(10, MINUTE), (10, Some(60))),
             (Limit::token_bucket(10, MINUTE).capacity(20), (20, Some(120))),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_a_window_is_its_period_or_as_many_as_fill_it() {
+    fn window_of_a_window_limit_is_the_periods_that_fill_it() {
         let cases = [
             (Limit::fixed_window(10, MINUTE).build(), (10, Some(60))),
             (Limit::fixed_window(10, MINUTE).capacity(5).build(), (5, Some(60))),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spreads_what_is_left_over_the_reset_keeps_to_the_rate() {
+    fn spending_remaining_evenly_until_reset_keeps_the_rate() {
         let limit = Limit::token_bucket(10, MINUTE).capacity(20).build().unwrap();
         for (remaining, expected) in [
             (20.0, (20, 120)),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reset_of_those_that_refused_is_retry_after() {
+    fn reset_of_a_denying_limit_is_retry_after() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
         let retry_after = Duration::from_micros(5_000_001);
         assert_eq!(standing(limit, 0.2, Some((retry_after, true))).reset, Some(6));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_asked_for_two_keys_is_one_policy_with_the_least_left() {
+    fn a_limit_on_two_keys_is_one_policy_with_the_lowest_balance() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
         let state = |remaining, denied| LimitState { limit: "a".into(), remaining, denied };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn any_name_is_printable_ascii() {
+    fn policy_names_are_printable_ascii() {
         assert_eq!(policy_name("per user, \"q\" \\ 50%"), "per user, \"q\" \\ 50%");
         assert_eq!(policy_name("z\u{fc}rich\n\u{7f}"), "z%C3%BCrich%0A%7F");
     }

@@ -126,6 +126,25 @@ impl Database {
         sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(&self.pool).await.expect("count the rows")
     }
 
+    /// The number of rows, over all tables, that contain the text in any column.
+    pub async fn rows_with(&self, text: &str) -> i64 {
+        let tables: Vec<String> = sqlx::query_scalar(
+            "SELECT c.relname::text FROM pg_class AS c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r'",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .expect("the tables");
+        assert!(tables.len() >= 4, "{tables:?}");
+        let mut found = 0;
+        for table in tables {
+            let sql = format!("SELECT count(*) FROM {table} AS r WHERE r::text LIKE '%' || $1 || '%'");
+            let rows: i64 =
+                sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(text).fetch_one(&self.pool).await.expect("a count");
+            found += rows;
+        }
+        found
+    }
+
     /// Makes every write to a bucket fail with a conflict from now on.
     pub async fn rivals_always_win(&self) {
         self.execute(

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Told {
+pub enum Outcome {
     Admitted,
     Denied,
     /// An error that means that nothing was taken.
@@ -23,7 +23,7 @@ pub struct Record {
     pub ended: u64,
     /// The form of the call, for messages.
     pub ran: String,
-    pub told: Told,
+    pub outcome: Outcome,
 }
 
 /// Buckets that are always charged together. They have the same capacity and do not refill.
@@ -55,11 +55,11 @@ fn sum<'a>(records: impl Iterator<Item = &'a &'a Record>) -> f64 {
 }
 
 fn may_have_taken(record: &Record) -> bool {
-    matches!(record.told, Told::Admitted | Told::Unknown(_))
+    matches!(record.outcome, Outcome::Admitted | Outcome::Unknown(_))
 }
 
 fn check_books(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<String>) {
-    let admitted = sum(records.iter().filter(|record| record.told == Told::Admitted));
+    let admitted = sum(records.iter().filter(|record| record.outcome == Outcome::Admitted));
     let most = sum(records.iter().filter(|record| may_have_taken(record)));
     for (bucket, left) in group.left.iter().enumerate() {
         let spent = group.capacity - left;
@@ -80,7 +80,7 @@ fn check_books(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<S
 
 /// Finds denials although the capacity covered the call and everything that can have been taken before it ended.
 fn check_denials(nth: usize, group: &Group, records: &[&Record], found: &mut Vec<String>) {
-    for denied in records.iter().filter(|record| record.told == Told::Denied) {
+    for denied in records.iter().filter(|record| record.outcome == Outcome::Denied) {
         let before = records.iter().filter(|record| may_have_taken(record) && record.began < denied.ended);
         let taken = sum(before);
         if taken + f64::from(denied.count) <= group.capacity + 1e-6 {

@@ -8,13 +8,14 @@ pub mod gate;
 pub mod guide;
 pub mod history;
 pub mod node;
+pub mod other_role;
 pub mod payloads;
 pub mod pooler;
 pub mod proxy;
+pub mod settings;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
-pub mod tool;
 #[cfg(feature = "axum")]
 pub mod web;
 pub mod yugabyte;

@@ -1,18 +1,15 @@
-//! The tool `pg-limiter`, run as a process. Cargo builds it with the tests of its package: `cargo test` at the top builds both.
+//! Runs the tool `pg-limiter` as a process.
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-/// The tool's path: in the target directory, above the folder of this test's binary.
-pub fn tool() -> PathBuf {
-    let test = std::env::current_exe().expect("this binary");
-    let tool = test.ancestors().nth(2).expect("a target directory").join("pg-limiter");
-    assert!(tool.exists(), "{} does not exist: run cargo build -p pg-limiter-cli", tool.display());
-    tool
+/// The tool's path: Cargo builds it with these tests.
+pub fn tool() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_pg-limiter"))
 }
 
 pub struct Run {

@@ -1,0 +1,47 @@
+//! `migrate` rejects an unsafe schema, and `doctor` lists the privileges of other roles.
+
+use pg_limiter::migrate::migrate;
+
+use crate::binary::run;
+use crate::support::other_role::{OtherRole, objects_in_the_way};
+use crate::support::{Database, guide};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_rejects_objects_of_another_role() {
+    for (put, _) in objects_in_the_way() {
+        let database = Database::empty().await;
+        let other = OtherRole::new(&database).await;
+        other.does(&put).await;
+        database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+        let refused = run(Some(&database.url), &["migrate"], "");
+        assert!(refused.code == Some(3) && refused.stderr.contains("not safe"), "{}", refused.stderr);
+        other.drop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
+    let database = Database::empty().await;
+    let other = OtherRole::new(&database).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM PUBLIC, {}", other.name)).await;
+    migrate(&database.pool).await.expect("migrated");
+    database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
+    let doctor = run(Some(&database.url), &["doctor"], "");
+    assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
+    other.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_lists_privileges_that_were_granted_by_hand() {
+    let database = Database::empty().await;
+    let anon = format!("anon_of_{}", database.name);
+    database.execute(&format!("CREATE ROLE {anon}; GRANT USAGE ON SCHEMA public TO {anon}")).await;
+    migrate(&database.pool).await.expect("migrated");
+    database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
+    database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
+    migrate(&database.pool).await.expect("migrated");
+    let doctor = run(Some(&database.url), &["doctor"], "");
+    assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains(&format!("granted to: {anon} (8 functions, 1 tables)")), "{}", doctor.stdout);
+    database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
+}
