@@ -62,7 +62,12 @@ BEGIN
     IF count > capacity - least_balance + slack THEN
       RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
         count, bucket.name, capacity - least_balance
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+          WHEN kind = 'sliding_window' THEN 'Lower the count, or raise the rate.'
+          WHEN reserves THEN 'Lower the count, or raise max_reserved.'
+          WHEN capacity = 0 THEN 'Reserve the tokens (reserve => true), or raise the capacity.'
+          ELSE 'Lower the count, or raise the capacity.'
+        END;
     END IF;
     is_allowed := least_balance IS NULL OR remaining >= least_balance - slack;
     IF NOT is_allowed OR remaining < - tolerance THEN

@@ -11,7 +11,8 @@ BEGIN
   IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
-    reason := 'the period is not between 1 microsecond and 36525 days';
+    reason := format(
+      'the period %s is not between 1 microsecond and 36525 days', coalesce(period || ' microseconds', 'NULL'));
   ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
     reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
   ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
@@ -54,7 +55,7 @@ DECLARE
 BEGIN
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and no options of other kinds.';
   END IF;
 END
 $function$;

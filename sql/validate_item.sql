@@ -10,19 +10,31 @@ DECLARE
   which CONSTANT text := coalesce('element ' || element || ': ', '');
   reason text;
 BEGIN
-  IF coalesce(octet_length(name) NOT BETWEEN 1 AND 255, true) THEN
-    RAISE EXCEPTION 'invalid_name: %a limit''s name has 1 to 255 bytes, not %',
-      which, coalesce(octet_length(name)::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a short name.';
+  IF coalesce(octet_length(name), 0) = 0 THEN
+    RAISE EXCEPTION 'invalid_name: %the limit''s name is %', which, CASE WHEN name IS NULL THEN 'NULL' ELSE 'empty' END
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the limit a name of 1 to 255 bytes.';
   END IF;
-  IF coalesce(octet_length(key) > 1024, true) THEN
-    RAISE EXCEPTION 'invalid_key: %a key has at most 1024 bytes, not %', which, coalesce(octet_length(key)::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key; the empty key is the global bucket.';
+  IF octet_length(name) > 255 THEN
+    RAISE EXCEPTION 'invalid_name: %the limit''s name has % bytes, and at most 255 are allowed', which, octet_length(name)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten the name.';
+  END IF;
+  IF key IS NULL THEN
+    RAISE EXCEPTION 'invalid_key: %the key is NULL', which
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass '''' for the global bucket.';
+  END IF;
+  IF octet_length(key) > 1024 THEN
+    RAISE EXCEPTION 'invalid_key: %the key has % bytes, and at most 1024 are allowed', which, octet_length(key)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Shorten or hash the key.';
   END IF;
   -- So that the lengths fit into microseconds; rate_limit_invalid checks the exact bounds. NULL is not true.
-  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) OR NOT abs(extract(epoch FROM start)) < 1e12 THEN
-    RAISE EXCEPTION 'invalid_limit: %the period is not between 1 microsecond and 36525 days, or start is out of reach', which
+  IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) THEN
+    RAISE EXCEPTION 'invalid_limit: %the period % is not between 1 microsecond and 36525 days',
+      which, coalesce(period::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+  END IF;
+  IF NOT abs(extract(epoch FROM start)) < 1e12 THEN
+    RAISE EXCEPTION 'invalid_limit: %the start % is more than 1e12 seconds from the Unix epoch', which, start
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the remainder modulo the period, like ''7 hours''.';
   END IF;
   IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
     RAISE EXCEPTION 'invalid_limit: %the period % has months or years, which have no fixed length', which, period
@@ -44,7 +56,7 @@ BEGIN
   );
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', which || reason
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and no options of other kinds.';
   END IF;
 END
 $function$;

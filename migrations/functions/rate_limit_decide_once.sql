@@ -1,5 +1,5 @@
 -- rate_limit_decide_once(text, bigint, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text, boolean)
--- SHA-256: ce280eb21b50e85beed71c5c311fea92a73bec9f398d6a685e62b00d5c5ca5e2
+-- SHA-256: 5e585d9badc8f746b8063665d70c9bcce3595453eba2db5108b95d4ad1c65319
 
 -- Decides one call like rate_limit_decide, and stores its answer under the caller's idempotency key for `keep` microseconds.
 -- A later call with the same key takes nothing and returns the stored answer. The outcome is `decided`, `repeated`, or
@@ -23,9 +23,14 @@ DECLARE
   clock bigint;
   answer public.rate_limit_answers;
 BEGIN
-  IF NOT coalesce(octet_length(idempotency_key) BETWEEN 1 AND 255 AND keep > 0, false) THEN
-    RAISE EXCEPTION 'invalid_idempotency_key: it has 1 to 255 bytes, and is kept for a time above 0'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give each request a short key of its own.';
+  IF NOT coalesce(octet_length(idempotency_key) BETWEEN 1 AND 255, false) THEN
+    RAISE EXCEPTION 'invalid_idempotency_key: the idempotency key %; 1 to 255 bytes are allowed',
+      coalesce('has ' || octet_length(idempotency_key) || ' bytes', 'is NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give each request a key of its own, of 1 to 255 bytes.';
+  END IF;
+  IF (keep > 0) IS NOT TRUE THEN
+    RAISE EXCEPTION 'invalid_idempotency_key: keep is %, not 1 or more', coalesce(keep::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the time to keep the answer in microseconds, 1 or more.';
   END IF;
   LOOP
     SELECT a.*

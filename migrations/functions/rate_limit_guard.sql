@@ -1,5 +1,5 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: 4f0cf0bd36f8aac33c5d35a6e6f6eebd02fbd0d7d9c7c06d7e915fa9c0487596
+-- SHA-256: 805b841ffa5f450a72b070c0fcd6633e3bec85c2077d4172e49f493ba9b7cb3f
 
 -- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
 -- rate_limit_validate which options apply to which kind.
@@ -36,7 +36,7 @@ BEGIN
     IF NOT coalesce(item_counts[item] = 0 OR item_counts[item] BETWEEN 1e-100 AND 1e100, false) THEN
       RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
         item_counts[item], bucket_names[coalesce(item_buckets[item], item)]
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
     END IF;
   END LOOP;
   -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET

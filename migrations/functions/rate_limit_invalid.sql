@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: f244f96b081d8151513eda3d43ea7de0aa44537efc33e743ecd3ea04bebfb5e8
+-- SHA-256: b87591c3372399cdd3cec6a5da7604148b56f7140a8ada293a232d137670fdff
 
 -- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -14,7 +14,8 @@ BEGIN
   IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
-    reason := 'the period is not between 1 microsecond and 36525 days';
+    reason := format(
+      'the period %s is not between 1 microsecond and 36525 days', coalesce(period || ' microseconds', 'NULL'));
   ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
     reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
   ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN

@@ -1,5 +1,5 @@
 -- rate_limit_item(rate_limits, text, double precision, boolean, bigint, text, double precision, bigint, double precision, double precision, bigint, integer)
--- SHA-256: 866a360c5ad0712ab483a94bb30c661a2c3b4ae72aa1cc2be5df24e8244a5c9d
+-- SHA-256: 36eba9ab432b352449746d10bd913923a33ded46270609cc18f0a7b28c4846d8
 
 -- Decides one item of a call on one row in memory, and reads no table. It returns whether the item is allowed at the time
 -- `at`, and the row after it. A row without `ts` means that the bucket has no row.
@@ -65,7 +65,12 @@ BEGIN
     IF count > capacity - least_balance + slack THEN
       RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
         count, bucket.name, capacity - least_balance
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for less at once, or raise the capacity.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+          WHEN kind = 'sliding_window' THEN 'Lower the count, or raise the rate.'
+          WHEN reserves THEN 'Lower the count, or raise max_reserved.'
+          WHEN capacity = 0 THEN 'Reserve the tokens (reserve => true), or raise the capacity.'
+          ELSE 'Lower the count, or raise the capacity.'
+        END;
     END IF;
     is_allowed := least_balance IS NULL OR remaining >= least_balance - slack;
     IF NOT is_allowed OR remaining < - tolerance THEN

@@ -1,5 +1,5 @@
 -- rate_limit_validate(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: 733ecf80f6d5dda3ef1a3a1d9919cf9af7ce0e0f623adbe84c14b37949e19360
+-- SHA-256: 244c40d80b1e0fc10a0074ef406cfc273eb5f102c686927fdcd05bc8911ca42e
 
 CREATE OR REPLACE FUNCTION public.rate_limit_validate(
   kind text, rate double precision, period bigint, capacity double precision, max_reserved double precision, start bigint,
@@ -12,7 +12,7 @@ DECLARE
 BEGIN
   IF reason IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_limit: %', reason
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and no options of other kinds.';
   END IF;
 END
 $function$;

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 56fbfdb526849873f1469674b97510c69ab3ffce9955877be4c5127d5440f049
+-- SHA-256: 9de3bec5a2eda85b0e7941d7fa82b9d101d4913623e602af72bc0ec639d73b58
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -35,13 +35,18 @@ BEGIN
       -- A jsonb number may have any size; the casts below would raise a less helpful error.
       number := (element ->> field)::numeric;
       IF number <> 0 AND NOT (abs(number) BETWEEN 1e-300 AND 1e300) THEN
-        RAISE EXCEPTION '%: element %: the field "%" is out of range',
-          CASE field WHEN 'count' THEN 'invalid_count' ELSE 'invalid_limit' END, nth, field
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give 0 or a number from 1e-100 to 1e100.';
+        RAISE EXCEPTION '%: element %: the field "%" is %, which is out of range',
+          CASE field WHEN 'count' THEN 'invalid_count' ELSE 'invalid_limit' END, nth, field,
+          btrim(to_char(number, '9.99EEEE'))
+          USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+            WHEN field IN ('resolution', 'shards') THEN 'Use a whole number from 1 to 1000.'
+            WHEN field = 'rate' THEN 'Use a number from 1e-100 to 1e100.'
+            ELSE 'Use 0, or a number from 1e-100 to 1e100.'
+          END;
       ELSIF field IN ('resolution', 'shards') AND NOT (number = trunc(number) AND abs(number) < 1e9) THEN
         RAISE EXCEPTION 'invalid_limit: element %: the field "%" is %, not a whole number from 1 to 1000',
           nth, field, left(number::text, 40)
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'See the kinds of limits and their options.';
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a whole number from 1 to 1000.';
       END IF;
     END IF;
   END LOOP;
@@ -77,7 +82,7 @@ BEGIN
   IF NOT (count = 0 OR count BETWEEN 1e-100 AND 1e100) THEN
     RAISE EXCEPTION 'invalid_count: element %: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
       nth, count, element ->> 'name'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Ask for a count of 0 or more.';
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
   END IF;
 END
 $function$;

@@ -20,9 +20,14 @@ DECLARE
   clock bigint;
   answer public.rate_limit_answers;
 BEGIN
-  IF NOT coalesce(octet_length(idempotency_key) BETWEEN 1 AND 255 AND keep > 0, false) THEN
-    RAISE EXCEPTION 'invalid_idempotency_key: it has 1 to 255 bytes, and is kept for a time above 0'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give each request a short key of its own.';
+  IF NOT coalesce(octet_length(idempotency_key) BETWEEN 1 AND 255, false) THEN
+    RAISE EXCEPTION 'invalid_idempotency_key: the idempotency key %; 1 to 255 bytes are allowed',
+      coalesce('has ' || octet_length(idempotency_key) || ' bytes', 'is NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give each request a key of its own, of 1 to 255 bytes.';
+  END IF;
+  IF (keep > 0) IS NOT TRUE THEN
+    RAISE EXCEPTION 'invalid_idempotency_key: keep is %, not 1 or more', coalesce(keep::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the time to keep the answer in microseconds, 1 or more.';
   END IF;
   LOOP
     SELECT a.*

@@ -61,10 +61,13 @@ DECLARE
   has_parked boolean := false;
 BEGIN
   IF NOT coalesce(most >= 1 AND ahead >= 0 AND lease >= 1 AND sleep >= 1, false) THEN
-    RAISE EXCEPTION 'invalid_claim: most, lease and sleep are 1 or more and ahead is not negative, not %, %, % and %',
-      coalesce(most::text, 'NULL'), coalesce(lease::text, 'NULL'), coalesce(sleep::text, 'NULL'),
-      coalesce(ahead::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Claim at least one job.';
+    RAISE EXCEPTION 'invalid_claim: %', CASE
+        WHEN (most >= 1) IS NOT TRUE THEN format('most is %s, not 1 or more', coalesce(most::text, 'NULL'))
+        WHEN (ahead >= 0) IS NOT TRUE THEN format('ahead is %s, not 0 or more', coalesce(ahead::text, 'NULL'))
+        WHEN (lease >= 1) IS NOT TRUE THEN format('lease is %s, not 1 or more', coalesce(lease::text, 'NULL'))
+        ELSE format('sleep is %s, not 1 or more', coalesce(sleep::text, 'NULL'))
+      END
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value from this range; lengths are in microseconds.';
   END IF;
 
   IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN

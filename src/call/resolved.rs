@@ -147,7 +147,13 @@ impl ResolvedItem {
         let max = if reserve { self.limit.largest_reservation() } else { self.limit.largest_count() };
         // The same tolerance as in the decision: sums of fractions are not exact.
         if self.count > max + 1e-9 + 1e-14 * max {
-            return Err(InvalidCall::CountExceedsCapacity { limit: self.name.to_string(), count: self.count, max });
+            return Err(InvalidCall::CountExceedsCapacity {
+                limit: self.name.to_string(),
+                count: self.count,
+                max,
+                kind: self.limit.kind(),
+                reserve,
+            });
         }
         Ok(())
     }

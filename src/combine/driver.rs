@@ -14,7 +14,7 @@ use crate::combine::beside::{Beside, HeldBuckets};
 use crate::combine::connection::LOCK_TIMEOUT;
 use crate::combine::in_flight::InFlight;
 use crate::combine::lane::{Lane, Refused, Waiting};
-use crate::error::{Cause, Error, clone_error};
+use crate::error::{Cause, Error, NoRuntime, clone_error};
 use crate::observability;
 use crate::retry::{Attempts, longest};
 use crate::sql::Bucket;
@@ -138,8 +138,7 @@ pub(crate) async fn submit<W: Batched>(
     max_waiting: usize,
 ) -> Result<(W::Call, W::Answer), Error> {
     let Ok(runtime) = Handle::try_current() else {
-        let source = std::io::Error::other("there is no Tokio runtime to run the call on");
-        return Err(Error::Unavailable { source: source.into() });
+        return Err(Error::Unavailable { source: NoRuntime.into() });
     };
     let nth = work.lane(&call);
     let (reply, answer) = oneshot::channel();

@@ -16,7 +16,10 @@ pub enum ServerError {
         tried: Vec<String>,
     },
     /// The folder that the caller or the environment names does not contain usable programs.
-    #[error("{named_by} names {}, but {reason}", .dir.display())]
+    #[error(
+        "{named_by} names {}, but {reason}; set it to a folder with usable `initdb` and `postgres`, or unset it",
+        .dir.display()
+    )]
     BinDir {
         /// The setting that names the folder.
         named_by: &'static str,
@@ -40,7 +43,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// `initdb` or `postgres` exited before the server was ready.
-    #[error("{program} exited before the server was ready ({status}). The end of its log:\n{log}")]
+    #[error("{program} exited before the server was ready ({status}). Correct the cause at the end of its log:\n{log}")]
     Ended {
         /// The program: `initdb` or `postgres`.
         program: &'static str,
@@ -50,7 +53,10 @@ pub enum ServerError {
         log: String,
     },
     /// The server was not ready in time.
-    #[error("the server was not ready within {after:?}. The end of the log of {program}:\n{log}")]
+    #[error(
+        "the server was not ready within {after:?}. Raise startup_timeout, or correct the cause at the end of the log of \
+         {program}:\n{log}"
+    )]
     Timeout {
         /// The program: `initdb` or `postgres`.
         program: &'static str,
@@ -60,7 +66,10 @@ pub enum ServerError {
         log: String,
     },
     /// A container engine is running, but the container did not start.
-    #[error("the PostgreSQL container did not start: {0}")]
+    #[error(
+        "the PostgreSQL container did not start: {0}; check the container engine and its log of the container, or raise \
+         startup_timeout"
+    )]
     Container(String),
 }
 

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use crate::call::Denied;
-use crate::error::classify::{Cause, Phase, SchemaTooNew, classify, refuses_settings, sqlstate};
+use crate::error::classify::{
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, refuses_settings, sqlstate,
+};
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
 /// The database's message and SQLSTATE, without the source line of the server that the driver appends.
@@ -18,6 +20,9 @@ pub(crate) fn database_message(error: &sqlx::Error) -> String {
 /// The message of [`Error::Unavailable`]: what failed and what to do, by SQLSTATE.
 fn unavailable(source: &sqlx::Error) -> String {
     let message = database_message(source);
+    if matches!(source, sqlx::Error::Configuration(source) if source.is::<NoRuntime>()) {
+        return message;
+    }
     match sqlstate(source).as_str() {
         "25006" => format!(
             "the transaction is read-only: {message}; connect to the primary, begin the transaction as READ WRITE, or set \
@@ -39,6 +44,22 @@ fn unavailable(source: &sqlx::Error) -> String {
             "the database is unavailable: {message}; check that it is running, that the pool is large enough, and that no \
              transaction keeps the row locked"
         ),
+    }
+}
+
+/// The message of [`Error::Database`]: what failed and what to do, by SQLSTATE.
+fn failed(source: &sqlx::Error) -> String {
+    let message = format!("the database call failed: {}", database_message(source));
+    match (sqlstate(source).as_str(), source) {
+        ("42501", _) if message.contains("only the owner of the functions may set") => {
+            format!("{message}; leave out the time, or connect as the owner of the functions")
+        }
+        ("42501", _) => format!(
+            "{message}; grant EXECUTE on the functions (see the guide's \"Migrations and privileges\"), or run `pg-limiter doctor`"
+        ),
+        ("", sqlx::Error::Configuration(source)) if source.is::<ReadOnlyByDefault>() => message,
+        ("", _) => format!("{message}; check the settings of the connection, and that the server is PostgreSQL"),
+        _ => format!("{message}; look up the SQLSTATE in PostgreSQL's table of error codes"),
     }
 }
 
@@ -144,7 +165,7 @@ pub enum Error {
     },
     /// The database reported any other error: for example, a privilege is missing, or its settings make transactions read-only.
     /// Within a transaction, roll it back.
-    #[error("the database call failed: {}", database_message(.source))]
+    #[error("{}", failed(.source))]
     Database {
         /// The driver's error.
         source: sqlx::Error,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::limit::Kind;
+use crate::limit::{Kind, LARGEST_NUMBER};
 
 /// The definition of a limit is not valid: a number is out of range, or an option does not apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,8 @@ pub enum InvalidCall {
     /// The count is above the most that the limit can ever grant at once: its capacity, or its rate for a sliding window. With
     /// `reserve`, the most is the capacity plus `max_reserved`.
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\", which grants at most {max}; lower the count, or raise the capacity"
+        "the count {count} can never be served by the limit \"{limit}\", which grants at most {max}; {}",
+        too_large_remedy(*.kind, *.reserve, *.max)
     )]
     CountExceedsCapacity {
         /// The limit's name.
@@ -59,6 +60,10 @@ pub enum InvalidCall {
         count: f64,
         /// The largest count that the limit can grant.
         max: f64,
+        /// The limit's kind.
+        kind: Kind,
+        /// Whether the call reserves.
+        reserve: bool,
     },
     /// The count is above the capacity, and the missing tokens cannot arrive within the time that the call may wait: see
     /// [`Limiter::until_ready`](crate::Limiter::until_ready).
@@ -137,6 +142,21 @@ pub enum InvalidCall {
     Empty,
 }
 
+/// What to do about a count above the most that the limit grants.
+fn too_large_remedy(kind: Kind, reserve: bool, max: f64) -> &'static str {
+    if max >= LARGEST_NUMBER {
+        "lower the count"
+    } else if kind == Kind::SlidingWindow {
+        "lower the count, or raise the rate"
+    } else if reserve {
+        "lower the count, or raise max_reserved"
+    } else if max == 0.0 {
+        "reserve the tokens, or raise the capacity"
+    } else {
+        "lower the count, or raise the capacity"
+    }
+}
+
 /// Why a text of this length is refused, and what to do. A text that is neither empty nor too long contains a NUL.
 fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
     if bytes == 0 {
@@ -179,7 +199,9 @@ pub enum InvalidJob {
         bytes: usize,
     },
     /// The payload cannot be written as JSON, or PostgreSQL cannot store it.
-    #[error("the payload cannot be stored as JSON: {reason}")]
+    #[error(
+        "the payload cannot be stored as JSON: {reason}; change it to a value that serializes to JSON without a NUL"
+    )]
     Payload {
         /// The reason.
         reason: String,
@@ -238,7 +260,7 @@ pub enum InvalidJob {
         remedy: &'static str,
     },
     /// The queue has no job with this id.
-    #[error("there is no job {id} in the queue \"{queue}\"; it may have been pruned")]
+    #[error("there is no job {id} in the queue \"{queue}\"; check the id and the queue: the job may have been pruned")]
     UnknownJob {
         /// The id of the job.
         id: i64,
@@ -277,5 +299,22 @@ mod tests {
         let expected =
             "the key for the limit \"per_user\" has 1025 bytes, and at most 1024 are allowed; shorten or hash it";
         assert_eq!(key, expected);
+    }
+
+    #[test]
+    fn a_count_that_is_too_large_names_the_option_to_raise() {
+        let message = |kind, reserve, max| {
+            InvalidCall::CountExceedsCapacity { limit: "a".to_owned(), count: 11.0, max, kind, reserve }.to_string()
+        };
+        let sliding = "the count 11 can never be served by the limit \"a\", which grants at most 10; lower the count, or raise \
+                       the rate";
+        assert_eq!(message(Kind::SlidingWindow, false, 10.0), sliding);
+        for kind in [Kind::TokenBucket, Kind::FixedWindow] {
+            assert!(message(kind, false, 10.0).ends_with("10; lower the count, or raise the capacity"));
+            assert!(message(kind, false, 0.0).ends_with("0; reserve the tokens, or raise the capacity"));
+            assert!(message(kind, true, 10.0).ends_with("10; lower the count, or raise max_reserved"));
+            assert!(message(kind, true, 0.0).ends_with("0; lower the count, or raise max_reserved"));
+            assert!(message(kind, true, 2e100).ends_with("; lower the count"));
+        }
     }
 }

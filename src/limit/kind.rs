@@ -160,7 +160,7 @@ impl Limit {
 
 impl<K> LimitBuilder<K> {
     fn new(kind: Kind, rate: f64, period: Duration) -> Self {
-        Self { options: Options::new(kind, rate, micros(period)), kind: PhantomData }
+        Self { options: Options::new(kind, rate, micros(period).ok_or(period)), kind: PhantomData }
     }
 
     /// The number of rows that each bucket is spread over, from 1 to 1000 (default: 1). Each row must have at least 1 token of
@@ -210,7 +210,7 @@ impl LimitBuilder<FixedWindow> {
     /// The start of the grid of windows, as an offset from the Unix epoch. Only its remainder modulo the period matters. The
     /// default is derived from name and key, so that the windows of many keys do not end at the same time.
     pub fn start(mut self, phase: Duration) -> Self {
-        self.options.start = Some(micros(phase));
+        self.options.start = Some(micros(phase).ok_or(phase));
         self
     }
 }
@@ -224,7 +224,7 @@ impl LimitBuilder<SlidingWindow> {
 
     /// The start of the grid of sub-intervals, as an offset from the Unix epoch (default: 0).
     pub fn start(mut self, phase: Duration) -> Self {
-        self.options.start = Some(micros(phase));
+        self.options.start = Some(micros(phase).ok_or(phase));
         self
     }
 }

@@ -95,7 +95,10 @@ pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
              as \"30d\" (\"M\" is a month, \"m\" is a minute)"
         ));
     }
-    micros(length).ok_or_else(|| format!("\"{text}\" is not a whole number of microseconds"))
+    micros(length).ok_or_else(|| match length.subsec_nanos() % 1000 {
+        0 => format!("\"{text}\" is too long; use at most 36525 days"),
+        _ => format!("\"{text}\" is not a whole number of microseconds; round it to one"),
+    })
 }
 
 /// Whether a valid duration contains months or years.

@@ -44,17 +44,17 @@ pub struct Limit {
 pub(crate) struct Options {
     pub(crate) kind: Kind,
     pub(crate) rate: f64,
-    /// In microseconds; `None` if the duration cannot be expressed in them.
-    pub(crate) period: Option<i64>,
+    /// In microseconds; as given if the duration cannot be expressed in them.
+    pub(crate) period: Result<i64, Duration>,
     pub(crate) capacity: Option<f64>,
     pub(crate) max_reserved: Option<f64>,
-    pub(crate) start: Option<Option<i64>>,
+    pub(crate) start: Option<Result<i64, Duration>>,
     pub(crate) resolution: Option<u32>,
     pub(crate) shards: Option<u32>,
 }
 
 impl Options {
-    pub(crate) const fn new(kind: Kind, rate: f64, period: Option<i64>) -> Self {
+    pub(crate) const fn new(kind: Kind, rate: f64, period: Result<i64, Duration>) -> Self {
         Self { kind, rate, period, capacity: None, max_reserved: None, start: None, resolution: None, shards: None }
     }
 
@@ -63,9 +63,15 @@ impl Options {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
         let longest = LONGEST_PERIOD.as_micros() as i64;
-        let period = self.period.filter(|period| (1..=longest).contains(period)).ok_or_else(|| {
-            InvalidLimit::new("the period must be a whole number of microseconds, from 1 microsecond to 36525 days")
-        })?;
+        let period = match self.period {
+            Ok(period) if (1..=longest).contains(&period) => period,
+            given => {
+                let given = given.map_or_else(|period| format!("{period:?}"), format_micros);
+                return Err(InvalidLimit::new(format!(
+                    "the period {given} is not valid; use a whole number of microseconds, from 1 microsecond to 36525 days"
+                )));
+            }
+        };
         for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {
             if let Some(tokens) = tokens
                 && !(0.0..=LARGEST_NUMBER).contains(&tokens)
@@ -84,8 +90,12 @@ impl Options {
             return Err(InvalidLimit::new(format!("{option} does not apply to a {}", self.kind)));
         }
         let start = match self.start {
-            Some(None) => return Err(InvalidLimit::new("start is not a whole number of microseconds")),
-            Some(Some(start)) => Some(start % period),
+            Some(Err(start)) => {
+                return Err(InvalidLimit::new(format!(
+                    "the start {start:?} is not valid; use a whole number of microseconds, less than the period"
+                )));
+            }
+            Some(Ok(start)) => Some(start % period),
             None => None,
         };
         Ok(Limit {

@@ -48,10 +48,10 @@ impl<'de> Deserialize<'de> for Limit {
         Options {
             capacity: spec.capacity,
             max_reserved: spec.max_reserved,
-            start: start.map(Some),
+            start: start.map(Ok),
             resolution: spec.resolution,
             shards: spec.shards,
-            ..Options::new(spec.kind, spec.rate, Some(period))
+            ..Options::new(spec.kind, spec.rate, Ok(period))
         }
         .check()
         .map_err(de::Error::custom)

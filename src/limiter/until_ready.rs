@@ -193,7 +193,7 @@ impl<'l> Waiter<'l> {
         let call = self.within(left);
         let checked = call.items.iter().try_for_each(|item| item.check_possible(call.reserve));
         checked.map_err(|error| match error {
-            InvalidCall::CountExceedsCapacity { limit, count, max } if call.reserve => {
+            InvalidCall::CountExceedsCapacity { limit, count, max, .. } if call.reserve => {
                 InvalidCall::WaitTooShort { limit, count, max, max_wait: left }
             }
             other => other,

@@ -68,7 +68,10 @@ pub enum MigrateError {
         source: sqlx::Error,
     },
     /// The database reported any other error.
-    #[error("cannot migrate the schema \"{schema}\": {}", database_message(.source))]
+    #[error(
+        "cannot migrate the schema \"{schema}\": {}; correct the cause and migrate again",
+        database_message(.source)
+    )]
     Database {
         /// The schema.
         schema: String,

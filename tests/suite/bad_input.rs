@@ -288,6 +288,110 @@ async fn rust_and_sql_accept_the_same_limits() {
     }
 }
 
+/// The message names the argument and its value, and the hint says what to do about it.
+#[tokio::test]
+async fn every_sql_error_shows_the_value_and_a_remedy() {
+    let database = Database::migrated().await;
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let bucket = |name: &str, key: &str, options: &str| {
+        format!("SELECT rate_limit({name}, {key}, kind => 'fixed_window', rate => 10, {options})")
+    };
+    let limit = |kind: &str, options: &str| {
+        format!("SELECT rate_limit('a', 'k', kind => '{kind}', rate => 10, period => '1 minute', {options})")
+    };
+    let minute = "period => '1 minute'";
+    let once = |key: &str, keep: &str| {
+        format!(
+            "SELECT rate_limit_decide_once({key}, {keep}, '{{token_bucket}}', '{{1}}', '{{1000000}}', NULL, NULL, NULL, NULL, \
+             NULL, '{{a}}', '{{k}}', NULL, NULL, NULL, NULL, 'limit', false)"
+        )
+    };
+    let claim = |most: &str, ahead: &str, lease: &str, sleep: &str| {
+        format!(
+            "SELECT rate_limit_claim('q', 'w', {most}, {ahead}, {lease}, {sleep}, '{{a}}', '{{token_bucket}}', '{{1}}', \
+             '{{1000000}}', '{{1}}', NULL)"
+        )
+    };
+    let validate = |rate: &str, period: &str| {
+        format!("SELECT rate_limit_validate('token_bucket', {rate}, {period}, NULL, NULL, NULL, NULL, 1)")
+    };
+    let count = "count_exceeds_capacity: the count 11 can never be served by the limit \"a\", which grants at most";
+    let cases = [
+        (bucket("NULL", "'k'", minute), "invalid_name: the limit's name is NULL", "a name of 1 to 255"),
+        (bucket("''", "'k'", minute), "invalid_name: the limit's name is empty", "a name of 1 to 255"),
+        (
+            bucket("repeat('n', 256)", "'k'", minute),
+            "invalid_name: the limit's name has 256 bytes",
+            "Shorten the name.",
+        ),
+        (bucket("'a'", "NULL", minute), "invalid_key: the key is NULL", "Pass '' for the global bucket."),
+        (bucket("'a'", "repeat('k', 1025)", minute), "invalid_key: the key has 1025 bytes", "Shorten or hash the key."),
+        (bucket("'a'", "'k'", "period => NULL"), "invalid_limit: the period NULL is not", "like '1 minute'"),
+        (
+            bucket("'a'", "'k'", "period => '99999999 weeks'"),
+            "invalid_limit: the period 699999993 days is",
+            "'1 minute'",
+        ),
+        (
+            bucket("'a'", "'k'", "period => '1 day', start => '999999999 days'"),
+            "invalid_limit: the start 999999999 days is more than",
+            "the remainder modulo the period",
+        ),
+        (validate("1", "0"), "invalid_limit: the period 0 microseconds is not between 1 ", "Use a value that"),
+        (validate("1", "NULL"), "invalid_limit: the period NULL is not between 1 ", "Use a value that"),
+        (validate("'NaN'", "1"), "invalid_limit: the rate NaN is not a number from 1e-100", "Use a value that"),
+        (
+            limit("token_bucket", "count => 1e200"),
+            "invalid_count: the count 1e+200 ",
+            "Use 0, or a number from 1e-100 ",
+        ),
+        (limit("token_bucket", "count => 'NaN'"), "invalid_count: the count NaN ", "Use 0, or a number from 1e-100 "),
+        (limit("sliding_window", "count => 11"), format!("{count} 10").leak(), "Lower the count, or raise the rate."),
+        (limit("token_bucket", "count => 11"), format!("{count} 10").leak(), "Lower the count, or raise the capacity."),
+        (
+            limit("fixed_window", "count => 11, capacity => 0"),
+            format!("{count} 0").leak(),
+            "Reserve the tokens (reserve => true), or raise the capacity.",
+        ),
+        (
+            limit("token_bucket", "count => 11, reserve => true, max_reserved => 0"),
+            format!("{count} 10").leak(),
+            "Lower the count, or raise max_reserved.",
+        ),
+        (once("NULL", "1"), "invalid_idempotency_key: the idempotency key is NULL", "a key of its own"),
+        (once("''", "1"), "invalid_idempotency_key: the idempotency key has 0 bytes", "a key of its own"),
+        (once("'1'", "0"), "invalid_idempotency_key: keep is 0, not 1 or more", "in microseconds"),
+        (claim("0", "0", "1", "1"), "invalid_claim: most is 0, not 1 or more", "Use a value from this range"),
+        (claim("1", "-1", "1", "1"), "invalid_claim: ahead is -1, not 0 or more", "Use a value from this range"),
+        (claim("1", "0", "NULL", "1"), "invalid_claim: lease is NULL, not 1 or more", "Use a value from this range"),
+        (claim("1", "0", "1", "0"), "invalid_claim: sleep is 0, not 1 or more", "Use a value from this range"),
+    ];
+    for (sql, message, remedy) in cases {
+        let error = sqlx::query(AssertSqlSafe(sql.clone())).execute(&mut *conn).await.expect_err(&sql);
+        let error = error.into_database_error().expect("of the database");
+        let hint = error.downcast_ref::<sqlx::postgres::PgDatabaseError>().hint().unwrap_or_default();
+        assert!(error.message().starts_with(message), "{sql}: {}", error.message());
+        assert!(hint.contains(remedy) && error.code().as_deref() == Some("22023"), "{sql}: {hint}");
+    }
+}
+
+#[test]
+fn a_length_that_is_not_in_microseconds_is_shown() {
+    let build = |period, start| Limit::fixed_window(1, period).start(start).build().expect_err("refused").to_string();
+    let bound = "; use a whole number of microseconds, from 1 microsecond to 36525 days";
+    let nanosecond = Duration::from_nanos(1);
+    assert_eq!(build(nanosecond, MINUTE), format!("invalid limit: the period 1ns is not valid{bound}"));
+    let days = Duration::from_secs(36_526 * 86_400);
+    assert_eq!(build(days, MINUTE), format!("invalid limit: the period 36526d is not valid{bound}"));
+    let start = "invalid limit: the start 1ns is not valid; use a whole number of microseconds, less than the period";
+    assert_eq!(build(MINUTE, nanosecond), start);
+    for (period, remedy) in [("1ns", "round it"), ("300000000days", "at most 36525 days")] {
+        let file = format!("[limits.a]\nkind = \"fixed_window\"\nrate = 1\nperiod = \"{period}\"");
+        let error = Limits::from_toml(&file).expect_err(period).to_string();
+        assert!(error.contains(period) && error.contains(remedy), "{error}");
+    }
+}
+
 /// The list in SQL equals that of `Kind`.
 #[tokio::test]
 async fn an_unknown_kind_error_lists_the_kinds() {

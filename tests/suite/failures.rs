@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{CallAt, Connections, Error, Limit, Limiter, LimiterConfig, Limits, Op, Schema, TransactionLimiter};
 
 use crate::support::{Database, guide};
 
@@ -39,6 +39,21 @@ async fn no_database_is_an_error_and_not_a_denial() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
 }
 
+/// The database is not at fault, so the error does not advise to check it.
+#[test]
+fn a_call_outside_of_a_runtime_is_an_error() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let limiter = runtime.block_on(async {
+        let nowhere = sqlx::PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nowhere").expect("a URL");
+        Limiter::new(nowhere, limits())
+    });
+    let mut call = std::pin::pin!(limiter.limit(("a", "k")));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let std::task::Poll::Ready(Err(error)) = call.as_mut().poll(&mut context) else { panic!("no error") };
+    let expected = "there is no Tokio runtime to run the call on; call it from a task of a Tokio runtime";
+    assert_eq!((error.to_string().as_str(), error.code(), error.is_retryable()), (expected, "unavailable", false));
+}
+
 #[tokio::test]
 async fn a_pool_without_a_free_connection_is_unavailable() {
     let database = Database::migrated().await;
@@ -65,12 +80,17 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
     let limiter = Limiter::new(database.pool.clone(), limits());
     let error = limiter.within(&mut conn).limit(("a", "k")).await.expect_err("no privilege");
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
+    assert!(error.to_string().contains("42501); grant EXECUTE on the functions"), "{error}");
 
     // The guide's grants are sufficient, and give no access to the rows.
     database.execute(&guide::grants()[0].replace("app_role", &role)).await;
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
     let once = || pg_limiter::Call::from(("a", "k")).idempotency_key("1");
     assert!(limiter.within(&mut conn).limit(once()).await.expect("a decision").is_allowed());
+    let at = std::time::SystemTime::UNIX_EPOCH;
+    let past = [CallAt::new(at, Op::Limit, ("a", "k"))];
+    let error = TransactionLimiter::new(limits()).decide_at(&mut conn, &past).await.expect_err("no privilege");
+    assert!(error.to_string().contains("42501); leave out the time"), "{error}");
     for by_hand in [
         "SELECT FROM rate_limits",
         "SELECT FROM rate_limit_rows('a', 'k')",

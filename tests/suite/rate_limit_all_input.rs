@@ -59,8 +59,15 @@ async fn every_malformed_call_has_its_own_error() {
             field("shards", 10_000_000_000_u64.into()),
             "invalid_limit: element 2: the field \"shards\" is 10000000000, not a whole number ",
         ),
-        (field("name", "".into()), "invalid_name: element 2: a limit's name has 1 to 255 bytes, not 0"),
-        (field("key", "anna".repeat(300).into()), "invalid_key: element 2: a key has at most 1024 bytes, not 1200"),
+        (field("name", "".into()), "invalid_name: element 2: the limit's name is empty"),
+        (
+            field("name", "n".repeat(256).into()),
+            "invalid_name: element 2: the limit's name has 256 bytes, and at most 255 ",
+        ),
+        (
+            field("key", "anna".repeat(300).into()),
+            "invalid_key: element 2: the key has 1200 bytes, and at most 1024 are allowed",
+        ),
         (field("count", json!(-1)), "invalid_count: element 2: the count -1 for the limit \"a\" is not 0 or a number "),
         (
             field("count", json!(1.1e100)),
@@ -82,20 +89,25 @@ async fn every_malformed_call_has_its_own_error() {
             assert!(!hint.is_empty() && !message.contains("anna") && !hint.contains("anna"), "{message}: {hint}");
         }
         // Numbers that neither double precision nor serde can represent.
-        for (name, number, code) in [
-            ("rate", "1e400", "invalid_limit"),
-            ("rate", "1e-400", "invalid_limit"),
-            ("capacity", "-1e400", "invalid_limit"),
-            ("max_reserved", "1e30000", "invalid_limit"),
-            ("resolution", "1e400", "invalid_limit"),
-            ("count", "1e-400", "invalid_count"),
-            ("count", "1e310", "invalid_count"),
+        let (positive, zero, whole) =
+            ("a number from 1e-100 to 1e100", "0, or a number from 1e-100 to 1e100", "a whole number from 1 to 1000");
+        for (name, number, value, code, allowed) in [
+            ("rate", "1e400", "1.00e+400", "invalid_limit", positive),
+            ("rate", "1e-400", "1.00e-400", "invalid_limit", positive),
+            ("capacity", "-1e400", "-1.00e+400", "invalid_limit", zero),
+            ("max_reserved", "1e30000", "1.00e+30000", "invalid_limit", zero),
+            ("resolution", "1e400", "1.00e+400", "invalid_limit", whole),
+            ("shards", "1e-400", "1.00e-400", "invalid_limit", whole),
+            ("count", "1e-400", "1.00e-400", "invalid_count", zero),
+            ("count", "1e310", "1.00e+310", "invalid_count", zero),
         ] {
             let sql = format!("SELECT {function}(jsonb_build_array($1::jsonb || '{{\"{name}\": {number}}}'::jsonb))");
             let result = sqlx::query(AssertSqlSafe(sql)).bind(good.to_string()).execute(&mut conn).await;
             let error = result.expect_err(number).into_database_error().expect("of the database");
-            let expected = format!("{code}: element 1: the field \"{name}\" is out of range");
+            let expected = format!("{code}: element 1: the field \"{name}\" is {value}, which is out of range");
             assert_eq!((error.code().as_deref(), error.message()), (Some("22023"), expected.as_str()));
+            let hint = error.downcast_ref::<PgDatabaseError>().hint();
+            assert_eq!(hint, Some(format!("Use {allowed}.").as_str()), "{name} {number}");
         }
         let null = sqlx::query(AssertSqlSafe(format!("SELECT {function}(NULL)"))).execute(&mut conn).await;
         let null = null.expect_err("NULL").into_database_error().expect("of the database");

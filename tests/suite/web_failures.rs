@@ -154,7 +154,17 @@ fn every_error_has_its_response() {
         (Error::Database { source: io() }, 503),
         (Error::Pooler { source: io() }, 503),
         (Error::Aborted, 500),
-        (InvalidCall::CountExceedsCapacity { limit: "a".into(), count: 5.0, max: 2.0 }.into(), 400),
+        (
+            InvalidCall::CountExceedsCapacity {
+                limit: "a".into(),
+                count: 5.0,
+                max: 2.0,
+                kind: pg_limiter::Kind::TokenBucket,
+                reserve: false,
+            }
+            .into(),
+            400,
+        ),
         (InvalidCall::WaitTooShort { limit: "a".into(), count: 5.0, max: 2.0, max_wait: Duration::ZERO }.into(), 400),
         (InvalidCall::Key { limit: "a".into(), bytes: 2000 }.into(), 400),
         (InvalidCall::IdempotencyKey { bytes: 0 }.into(), 400),

@@ -123,10 +123,13 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {
-                    return Err(CliError::usage(format!("{} defines no limit \"{name}\"", input::name(&args.limits))));
+                    return Err(CliError::usage(format!(
+                        "{} defines no limit \"{name}\": define it there, or apply another",
+                        input::name(&args.limits)
+                    )));
                 }
                 if args.apply[..place].contains(name) {
-                    return Err(CliError::usage(format!("--apply {name} is given twice")));
+                    return Err(CliError::usage(format!("--apply {name} is given twice: give it once")));
                 }
             }
             if args.json && args.apply.len() > 1 {

@@ -59,13 +59,13 @@ struct TrafficArgs {
     reserve: bool,
     /// Whether a denied call is dropped or retried
     #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
-    refused: Refused,
+    denied: OnDenial,
 }
 
 const HEADING: &str = "The traffic";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Refused {
+pub(super) enum OnDenial {
     /// A denied call is not retried
     Drop,
     /// A denied call is retried after its retry_after, until it is admitted or the simulation ends
@@ -89,18 +89,23 @@ impl SimulateArgs {
             limits.iter().map(|(name, limit)| (name.into(), *limit)).collect()
         } else {
             let find = |name: &String| {
-                let no_such = || CliError::usage(format!("{} defines no limit \"{name}\"", input::name(path)));
+                let no_such = || {
+                    CliError::usage(format!(
+                        "{} defines no limit \"{name}\": define it there, or name another",
+                        input::name(path)
+                    ))
+                };
                 limits.get(name).map(|limit| (name.as_str().into(), *limit)).ok_or_else(no_such)
             };
             self.only.iter().map(find).collect::<Result<_, _>>()?
         };
         for (place, (name, _)) in named.iter().enumerate() {
             if named[..place].iter().any(|(other, _)| other == name) {
-                return Err(CliError::usage(format!("--limit {name} is given twice")));
+                return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
             }
         }
         if named.is_empty() {
-            return Err(CliError::usage(format!("{} defines no limits", input::name(path))));
+            return Err(CliError::usage(format!("{} defines no limits: define one there", input::name(path))));
         }
         Ok(named)
     }
@@ -155,7 +160,7 @@ impl SimulateArgs {
     }
 
     pub(super) fn retries(&self) -> bool {
-        self.traffic.refused == Refused::Retry
+        self.traffic.denied == OnDenial::Retry
     }
 }
 

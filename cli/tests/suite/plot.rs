@@ -312,7 +312,7 @@ fn invalid_plot_options_are_rejected_at_once() {
     replay(&[&log[..], &["--plot", "x.gif"]].concat(), &["x.gif", ".svg", ".png"]);
     replay(&[&log[..], &["--plot", "no/x.png"]].concat(), &["no folder no"]);
     replay(&[&log[..], &["--only-key", "k"]].concat(), &["--plot"]);
-    replay(&[&log[..], &["--apply", "api"]].concat(), &["--apply api", "twice"]);
+    replay(&[&log[..], &["--apply", "api"]].concat(), &["--apply api", "twice: give it once"]);
     replay(&[&log[..], &["--apply", "window", "--json"]].concat(), &["--json", "--apply once"]);
     replay(&[&log[..], &["--plot", &path("x.svg"), "--bin", "1ms"]].concat(), &["bars", "--bin"]);
     assert!(fs::metadata(path("x.svg")).is_err());

@@ -100,11 +100,11 @@ async fn calls_retried_after_their_wait_are_all_served() {
     assert_eq!((&dropped["offered"], &dropped["admitted"]), (&20.into(), &1.into()));
     let (_dir, path) = files(&[("limits.toml", "[limits.a]\nkind = \"token_bucket\"\nrate = 1\nperiod = \"1s\"\n")]);
     let limits = path("limits.toml");
-    let args = format!("--limits {limits} --traffic constant --calls 1/s --for 20s --refused retry --count 0.5");
+    let args = format!("--limits {limits} --traffic constant --calls 1/s --for 20s --denied retry --count 0.5");
     let [kept] = &simulated(&database, &args)[..] else { panic!("one limit") };
     assert_eq!((&kept["offered"], &kept["denied"]), (&20.into(), &0.into()));
     // Two calls a second for 10 s, each for a whole token: those of the first half are retried repeatedly.
-    let args = format!("--limits {limits} --traffic constant --calls 2/s --for 10s --refused retry");
+    let args = format!("--limits {limits} --traffic constant --calls 2/s --for 10s --denied retry");
     let [back] = &simulated(&database, &args)[..] else { panic!("one limit") };
     let number = |field: &str| back[field].as_u64().expect("a number");
     assert_eq!((number("calls"), number("admitted")), (20, 10));
@@ -180,9 +180,9 @@ async fn limits_in_a_file_are_selected_by_name() {
     let sharded = format!("--limits {limits} --limit c --calls 300/s --for 2s");
     assert_eq!(simulated(&database, &sharded), simulated(&database, &sharded));
     let refuses = |args: &str, words: &[&str]| run(None, &args.split(' ').collect::<Vec<_>>(), "").refuses(2, words);
-    refuses(&format!("simulate --limits {limits} --limit d"), &["limits.toml", "\"d\""]);
-    refuses(&format!("simulate --limits {limits} --limit a --limit a"), &["--limit a", "twice"]);
-    refuses(&format!("simulate --limits {none}"), &["none.toml", "no limits"]);
+    refuses(&format!("simulate --limits {limits} --limit d"), &["limits.toml", "\"d\": define it there"]);
+    refuses(&format!("simulate --limits {limits} --limit a --limit a"), &["--limit a", "twice: give it once"]);
+    refuses(&format!("simulate --limits {none}"), &["none.toml", "no limits: define one"]);
     refuses(&format!("simulate --limits {limits} --limit c --reserve"), &["\"c\"", "cannot reserve"]);
 }
 
@@ -214,7 +214,7 @@ fn invalid_simulations_are_rejected_without_a_database() {
     }
     refuses(&format!("{limit} --pause 1s"), &["--pause", "--traffic bursts"]);
     refuses(&format!("{limit} --seed=-1"), &["--seed"]);
-    refuses(&format!("{limit} --refused sulk"), &["drop", "retry"]);
+    refuses(&format!("{limit} --denied sulk"), &["drop", "retry"]);
     refuses(&format!("{limit} --count 11"), &["count 11", "at most 10"]);
     refuses(&format!("{limit} --count -1"), &["count -1"]);
     refuses(&format!("{limit} --for 1h --bin 1ms"), &["3,600,000 bars", "--bin"]);

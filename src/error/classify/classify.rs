@@ -135,6 +135,17 @@ impl From<ReadOnlyByDefault> for sqlx::Error {
     }
 }
 
+/// The caller is not within a Tokio runtime, so no task can send the call.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no Tokio runtime to run the call on; call it from a task of a Tokio runtime")]
+pub(crate) struct NoRuntime;
+
+impl From<NoRuntime> for sqlx::Error {
+    fn from(no_runtime: NoRuntime) -> Self {
+        Self::Configuration(Box::new(no_runtime))
+    }
+}
+
 /// A newer release has migrated the schema, and this release cannot work with the result.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the schema is at version {found}, which this release cannot work with: it knows versions up to {known}")]

@@ -5,7 +5,7 @@ mod migration;
 mod table;
 
 pub(crate) use classify::{
-    Cause, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify, is_in_failed_transaction, is_read_only,
-    read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify, is_in_failed_transaction,
+    is_read_only, read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
 };
 pub(crate) use migration::{MigrationCause, classify_migration};
