@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
@@ -53,7 +54,7 @@ pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode,
     let call = Call::from(Item::new(name, key).count(0));
     let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
     let value = balances.remaining();
-    output::line(if json { json::object([("value", text::plain(value))]) } else { left(value) })?;
+    output::line(if json { json::line(&json!({"value": value})) } else { left(value) })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,54 +1,79 @@
-//! Formats decisions and other objects as JSON, in the style of the decisions that `replay` prints.
+//! Prints values as JSON on one line, in the style of the decisions that `replay` prints: `{"ok": true, "value": 9}`.
 
-use crate::text::{milliseconds, plain};
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+use serde_json::ser::{Formatter, Serializer};
+
+use crate::text::plain;
 use pg_limiter::{Decision, InvalidCall};
 
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.
 pub(super) fn decision(decision: &Decision) -> String {
     let wait = decision.retry_after().or(decision.wait());
-    let denied_by = || array(decision.denied_by().into_iter().map(string));
-    object(
-        [
-            ("ok", (!decision.is_denied()).to_string()),
-            ("retry_after_ms", optional(wait.map(|wait| milliseconds(wait.as_micros())))),
-            ("value", plain(decision.remaining())),
-        ]
-        .into_iter()
-        .chain(decision.is_denied().then(|| ("denied_by", denied_by()))),
-    )
+    let mut object = json!({
+        "ok": !decision.is_denied(),
+        "retry_after_ms": wait.map(milliseconds),
+        "value": decision.remaining(),
+    });
+    if decision.is_denied() {
+        object["denied_by"] = json!(decision.denied_by());
+    }
+    line(&object)
 }
 
 /// `{"error": "count_exceeds_capacity", "message": ".."}`.
 pub(super) fn impossible(error: &InvalidCall) -> String {
-    object([("error", string(error.code())), ("message", string(&error.to_string()))])
+    line(&json!({"error": error.code(), "message": error.to_string()}))
 }
 
-/// Builds `{"a": 1, "b": null}` on one line from values that are JSON already. It escapes control characters from 0x7f on,
-/// too: JSON allows them in strings, but terminals may interpret them.
-pub(super) fn object<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
-    let fields: Vec<String> = fields.into_iter().map(|(name, value)| format!("{}: {value}", string(name))).collect();
-    let mut text = String::from("{");
-    for c in fields.join(", ").chars() {
-        if c.is_control() {
-            text.push_str(&format!("\\u{:04x}", u32::from(c)));
-        } else {
-            text.push(c);
-        }
+/// Formats the value on one line. The members of a `json!` object keep their order.
+pub(super) fn line(value: &impl Serialize) -> String {
+    let mut text = Vec::new();
+    let written = value.serialize(&mut Serializer::with_formatter(&mut text, OneLine));
+    debug_assert!(written.is_ok(), "only keys that are no strings and lossy maps fail: {written:?}");
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+pub(super) fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}
+
+/// With spaces, with numbers as in other output, and with control characters from 0x7f on escaped, too: JSON allows them in
+/// strings, but terminals may interpret them.
+struct OneLine;
+
+impl Formatter for OneLine {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
     }
-    text.push('}');
-    text
-}
 
-pub(super) fn array(values: impl IntoIterator<Item = String>) -> String {
-    format!("[{}]", values.into_iter().collect::<Vec<_>>().join(", "))
-}
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.begin_array_value(writer, first)
+    }
 
-pub(super) fn optional(value: Option<String>) -> String {
-    value.unwrap_or_else(|| "null".to_owned())
-}
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
 
-pub(super) fn string(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(plain(value).as_bytes())
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        for part in fragment.split_inclusive(char::is_control) {
+            let text = part.trim_end_matches(char::is_control);
+            writer.write_all(text.as_bytes())?;
+            part[text.len()..].chars().try_for_each(|c| write!(writer, "\\u{:04x}", u32::from(c)))?;
+        }
+        Ok(())
+    }
+
+    fn write_raw_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        self.write_string_fragment(writer, fragment)
+    }
 }
 
 #[cfg(test)]
@@ -60,5 +85,12 @@ mod tests {
         let line = impossible(&InvalidCall::UnknownLimit { limit: "a\u{9b}\n".to_owned() });
         assert!(line.starts_with(r#"{"error": "unknown_limit", "message": ""#), "{line}");
         assert!(line.contains(r"a\u009b\n") && !line.chars().any(char::is_control), "{line}");
+    }
+
+    #[test]
+    fn numbers_have_no_exponent_and_objects_keep_their_order() {
+        let numbers = json!({"z": 9.0, "a": [1e21, -0.0, 5999.5, 0.1 + 0.2, f64::NAN], "m": milliseconds(Duration::from_micros(5))});
+        let expected = r#"{"z": 9, "a": [1000000000000000000000, 0, 5999.5, 0.30000000000000004, null], "m": 0.005}"#;
+        assert_eq!(line(&numbers), expected);
     }
 }

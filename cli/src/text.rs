@@ -22,11 +22,6 @@ pub(super) fn wait(time: Duration) -> String {
     if time < MINUTE { format!("{}s", decimal(time.as_micros(), 1_000_000)) } else { age(time) }
 }
 
-/// Formats microseconds as milliseconds, exactly: `5999.5`.
-pub(super) fn milliseconds(micros: u128) -> String {
-    decimal(micros, 1000)
-}
-
 /// Divides by a power of ten, exactly.
 fn decimal(number: u128, divisor: u128) -> String {
     let whole = number / divisor;
@@ -130,7 +125,6 @@ mod tests {
     fn numbers_have_no_needless_digits() {
         assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
         assert_eq!(tokens(8.999_999_999_99), "9");
-        assert_eq!([milliseconds(5_999_500), milliseconds(450_000), milliseconds(5)], ["5999.5", "450", "0.005"]);
         assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
     }
 

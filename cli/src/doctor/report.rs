@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
+
 use crate::doctor::finding::{Finding, State};
 use crate::text::escaped;
 use crate::{json, output};
@@ -84,13 +86,9 @@ impl Report {
 
     pub(super) fn json(&self) -> String {
         let object = |(check, finding): &(&'static str, Finding)| {
-            let advice = (!finding.advice.is_empty()).then(|| json::string(&finding.advice.join("\n")));
-            json::object([
-                ("check", json::string(check)),
-                ("state", json::string(finding.state.as_str())),
-                ("found", json::string(&finding.found)),
-                ("advice", json::optional(advice)),
-            ])
+            let advice = (!finding.advice.is_empty()).then(|| finding.advice.join("\n"));
+            let state = finding.state.as_str();
+            json::line(&json!({"check": check, "state": state, "found": finding.found, "advice": advice}))
         };
         let objects: Vec<String> = self.0.iter().map(object).collect();
         format!("[\n  {}\n]", objects.join(",\n  "))

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::error::CliError;
 use crate::export::args::Format;
 use crate::export::row::{Row, numbers, time};
@@ -92,23 +94,23 @@ fn of_csv(error: csv::Error) -> io::Error {
 }
 
 fn object(row: &Row, with_balance: bool) -> String {
-    let time = |micros| json::optional(time(micros).map(|time| json::string(&time)));
-    let counts = row.earlier_counts.as_deref().map(|counts| format!("[{}]", numbers(counts)));
     let [name, key, shard, shards, value, ts, idle_at, earlier_counts, ts_time, idle_at_time] = HEADINGS;
-    let fields = [
-        (name, json::string(&row.name)),
-        (key, json::string(&row.key)),
-        (shard, row.shard.to_string()),
-        (shards, row.shards.to_string()),
-        (value, plain(row.value)),
-        (ts, row.ts.to_string()),
-        (idle_at, row.idle_at.to_string()),
-        (earlier_counts, json::optional(counts)),
-        (ts_time, time(row.ts)),
-        (idle_at_time, time(row.idle_at)),
-    ];
-    let balance = (BALANCE, json::optional(row.balance.map(plain)));
-    json::object(fields.into_iter().chain(with_balance.then_some(balance)))
+    let mut object = json!({
+        name: row.name,
+        key: row.key,
+        shard: row.shard,
+        shards: row.shards,
+        value: row.value,
+        ts: row.ts,
+        idle_at: row.idle_at,
+        earlier_counts: row.earlier_counts,
+        ts_time: time(row.ts),
+        idle_at_time: time(row.idle_at),
+    });
+    if with_balance {
+        object[BALANCE] = json!(row.balance);
+    }
+    json::line(&object)
 }
 
 fn record(row: &Row, with_balance: bool, no_formulas: bool) -> Vec<String> {
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(
             object(&row("é\"\n\u{9b}"), true),
             "{\"name\": \"a\", \"key\": \"é\\\"\\n\\u009b\", \"shard\": 0, \"shards\": 1, \"value\": -1.5, \
-             \"ts\": 1767225600000001, \"idle_at\": 9223372036854775807, \"earlier_counts\": [1,0.25], \
+             \"ts\": 1767225600000001, \"idle_at\": 9223372036854775807, \"earlier_counts\": [1, 0.25], \
              \"ts_time\": \"2026-01-01T00:00:00.000001Z\", \"idle_at_time\": null, \"balance\": 3}"
         );
     }

@@ -5,9 +5,9 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::input;
 use crate::queue::each::{Became, check, each};
 use crate::queue::queues::{Queues, no_such_job, with_queues};
-use crate::{input, json};
 use pg_limiter::Op;
 use pg_limiter::queue::{JobInfo, JobState};
 use pg_limiter::{Error, InvalidJob};
@@ -42,7 +42,7 @@ async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
         return Ok(refused);
     }
     match queues.queue(&job.queue)?.cancel(job.id).await {
-        Ok(was) if waits(was) => Ok(Became::Done("is cancelled".to_owned(), ("was", json::string(was.as_str())))),
+        Ok(was) if waits(was) => Ok(Became::Done("is cancelled".to_owned(), ("was", was.as_str().to_owned()))),
         Ok(state) => {
             let why = format!("job {} is {state}; only jobs that have not started can be cancelled", job.id);
             Ok(Became::refused(state, why))

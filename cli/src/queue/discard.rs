@@ -57,5 +57,5 @@ async fn discard(queues: &Queues, job: JobInfo, queue: Option<&str>) -> Result<B
     if queues.queue(&job.queue)?.discard(&[job.id]).await? == 0 {
         return Ok(Became::Refused { state: None, why: not_dead("no longer dead") });
     }
-    Ok(Became::Done("is discarded".to_owned(), ("was", crate::json::string("dead"))))
+    Ok(Became::Done("is discarded".to_owned(), ("was", "dead".to_owned())))
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
+
 use crate::error::CliError;
 use crate::queue::queues::{Queues, no_such_job};
 use crate::{json, output, text};
@@ -42,15 +44,10 @@ pub(super) async fn each(
             output::note(text::escaped(why));
         }
         let line = match became {
-            Became::Done(_, field) if as_json => {
-                json::object([("ok", "true".to_owned()), ("id", id.to_string()), field])
+            Became::Done(_, (name, value)) if as_json => json::line(&json!({"ok": true, "id": id, name: value})),
+            Became::Refused { state, why } if as_json => {
+                json::line(&json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}))
             }
-            Became::Refused { state, why } if as_json => json::object([
-                ("ok", "false".to_owned()),
-                ("id", id.to_string()),
-                ("state", json::optional(state.map(|state| json::string(state.as_str())))),
-                ("message", json::string(&why)),
-            ]),
             Became::Done(what, _) => format!("job {id} {what}"),
             Became::Refused { .. } => continue,
         };

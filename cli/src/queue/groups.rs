@@ -1,12 +1,14 @@
 //! Prints the number of jobs of each group.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+
+use serde_json::json;
 
 use crate::json;
 use crate::queue::jobs::name;
 use crate::queue::time;
 use crate::text::aligned;
-use crate::text::{age, grouped, milliseconds};
+use crate::text::{age, grouped};
 use pg_limiter::queue::GroupCounts;
 
 const HEADINGS: [&str; 11] = [
@@ -51,18 +53,17 @@ fn row(group: &GroupCounts) -> Vec<String> {
 }
 
 pub(super) fn json(group: &GroupCounts) -> String {
-    let length = |length: Option<Duration>| json::optional(length.map(|length| milliseconds(length.as_micros())));
-    json::object([
-        ("queue", json::string(&group.queue)),
-        ("group", json::string(&group.group)),
-        ("scheduled", group.scheduled.to_string()),
-        ("available", group.available.to_string()),
-        ("running", group.running.to_string()),
-        ("done", group.done.to_string()),
-        ("dead", group.dead.to_string()),
-        ("cancelled", group.cancelled.to_string()),
-        ("oldest_ms", length(group.oldest)),
-        ("overdue_ms", length(group.overdue)),
-        ("waiting_until", json::optional(group.waiting_until.map(|at: SystemTime| json::string(&time::exact(at))))),
-    ])
+    json::line(&json!({
+        "queue": group.queue,
+        "group": group.group,
+        "scheduled": group.scheduled,
+        "available": group.available,
+        "running": group.running,
+        "done": group.done,
+        "dead": group.dead,
+        "cancelled": group.cancelled,
+        "oldest_ms": group.oldest.map(json::milliseconds),
+        "overdue_ms": group.overdue.map(json::milliseconds),
+        "waiting_until": group.waiting_until.map(time::exact),
+    }))
 }

@@ -2,6 +2,11 @@
 
 use std::time::SystemTime;
 
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::error::CliError;
 use crate::json;
 use crate::queue::time;
 use crate::text::aligned;
@@ -86,35 +91,36 @@ fn reserved(item: &JobItem) -> String {
     text
 }
 
-pub(super) fn json(job: &JobInfo) -> String {
-    let text = |text: Option<&str>| json::optional(text.map(json::string));
-    let at = |at: Option<SystemTime>| json::optional(at.map(|at| json::string(&time::exact(at))));
-    let item = |item: &JobItem| {
-        json::object([
-            ("limit", json::string(&item.limit)),
-            ("key", json::string(&item.key)),
-            ("count", plain(item.count)),
-            ("used", json::optional(item.used.map(plain))),
-        ])
-    };
-    json::object([
-        ("id", job.id.to_string()),
-        ("queue", json::string(&job.queue)),
-        ("group", json::string(&job.group)),
-        ("state", json::string(job.state.as_str())),
-        ("priority", job.priority.to_string()),
-        ("run_at", at(Some(job.run_at))),
-        ("enqueued_at", at(Some(job.enqueued_at))),
-        ("started_at", at(job.started_at)),
-        ("finished_at", at(job.finished_at)),
-        ("worker", text(job.worker.as_deref())),
-        ("failures", job.failures.to_string()),
-        ("max_attempts", job.max_attempts.to_string()),
-        ("waits", job.waits.to_string()),
-        ("waiting_until", at(job.waiting_until)),
-        ("last_error", text(job.last_error.as_deref())),
-        ("unique_id", text(job.unique_id.as_deref())),
-        ("reserved", json::array(job.items.iter().map(item))),
-        ("payload", job.payload.clone()),
-    ])
+/// The payload is printed as it is stored: its numbers may be too large for other types.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    job: Value,
+    payload: Box<RawValue>,
+}
+
+pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
+    let at = |at: Option<SystemTime>| at.map(time::exact);
+    let item = |item: &JobItem| json!({"limit": item.limit, "key": item.key, "count": item.count, "used": item.used});
+    let shown = json!({
+        "id": job.id,
+        "queue": job.queue,
+        "group": job.group,
+        "state": job.state.as_str(),
+        "priority": job.priority,
+        "run_at": at(Some(job.run_at)),
+        "enqueued_at": at(Some(job.enqueued_at)),
+        "started_at": at(job.started_at),
+        "finished_at": at(job.finished_at),
+        "worker": job.worker,
+        "failures": job.failures,
+        "max_attempts": job.max_attempts,
+        "waits": job.waits,
+        "waiting_until": at(job.waiting_until),
+        "last_error": job.last_error,
+        "unique_id": job.unique_id,
+        "reserved": job.items.iter().map(item).collect::<Vec<_>>(),
+    });
+    let payload = RawValue::from_string(job.payload.clone()).map_err(CliError::failed)?;
+    Ok(json::line(&Line { job: shown, payload }))
 }

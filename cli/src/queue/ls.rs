@@ -72,7 +72,7 @@ async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliErr
         queues.must_have(queue).await?;
     }
     cut(&mut listed, most, "jobs");
-    Ok(if args.json { listed.iter().map(jobs::json).collect() } else { jobs::table(&listed) })
+    Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::table(&listed) })
 }
 
 fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::queue::each::{Became, check, each};
 use crate::queue::queues::{Queues, with_queues};
 use crate::queue::time;
-use crate::{input, json, output, text};
+use crate::{input, output, text};
 use pg_limiter::Op;
 use pg_limiter::queue::{JobFilter, JobInfo, JobState};
 
@@ -66,5 +66,5 @@ async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {
         return Ok(Became::Refused { state: None, why: neither("no longer dead or cancelled") });
     };
-    Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", json::string(&time::exact(at)))))
+    Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", time::exact(at))))
 }

@@ -22,7 +22,7 @@ pub(super) async fn run(args: ShowArgs, database: Database) -> Result<ExitCode, 
     let job = with_queues(database, Limits::new(), async |queues| queues.job(args.id).await).await?;
     let job = job.ok_or_else(|| CliError::usage(no_such_job(args.id)))?;
     if args.json {
-        output::line(jobs::json(&job))?;
+        output::line(jobs::json(&job)?)?;
     } else {
         output::lines(jobs::description(&job))?;
     }

@@ -1,33 +1,33 @@
 //! Formats a simulated limit as JSON, with the bars of its picture.
 
-use crate::json::{array, object as fields, string};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::json::{line, milliseconds};
 use crate::length::period_micros;
 use crate::plot::{Bar, Panel};
 use crate::simulate::simulate::Simulated;
-use crate::text::{milliseconds, plain};
 
 pub(super) fn object(Simulated { name, limit, outcome }: &Simulated, panel: &Panel) -> String {
-    let bars = |tokens: fn(&Bar) -> f64| array(panel.series.bars.iter().map(|bar| plain(tokens(bar))));
-    let balance = panel
-        .series
-        .balances()
-        .into_iter()
-        .map(|(at, value)| array([milliseconds(u128::from(at.unsigned_abs())), plain(value)]));
-    fields([
-        ("limit", string(name)),
-        ("kind", string(limit.kind().as_str())),
-        ("calls", outcome.calls.to_string()),
-        ("offered", outcome.offered.to_string()),
-        ("admitted", outcome.admitted.to_string()),
-        ("reserved", outcome.reserved.to_string()),
-        ("denied", outcome.denied.to_string()),
-        ("longest_wait_ms", milliseconds(outcome.longest_wait.as_micros())),
-        ("most_in_a_period", plain(outcome.most_in_a_period(period_micros(limit)))),
-        ("bar_ms", milliseconds(u128::from(panel.series.bins.width.unsigned_abs()))),
-        ("bars_offered", bars(Bar::offered)),
-        ("bars_admitted", bars(|bar| bar.admitted)),
-        ("bars_reserved", bars(|bar| bar.reserved)),
-        ("bars_denied", bars(|bar| bar.denied)),
-        ("balance", array(balance)),
-    ])
+    let bars = |tokens: fn(&Bar) -> f64| panel.series.bars.iter().map(tokens).collect::<Vec<_>>();
+    let of_micros = |micros: i64| milliseconds(Duration::from_micros(micros.unsigned_abs()));
+    let balances = panel.series.balances().into_iter().map(|(at, value)| [of_micros(at), value]);
+    line(&json!({
+        "limit": **name,
+        "kind": limit.kind().as_str(),
+        "calls": outcome.calls,
+        "offered": outcome.offered,
+        "admitted": outcome.admitted,
+        "reserved": outcome.reserved,
+        "denied": outcome.denied,
+        "longest_wait_ms": milliseconds(outcome.longest_wait),
+        "most_in_a_period": outcome.most_in_a_period(period_micros(limit)),
+        "bar_ms": of_micros(panel.series.bins.width),
+        "bars_offered": bars(Bar::offered),
+        "bars_admitted": bars(|bar| bar.admitted),
+        "bars_reserved": bars(|bar| bar.reserved),
+        "bars_denied": bars(|bar| bar.denied),
+        "balance": balances.collect::<Vec<_>>(),
+    }))
 }
