@@ -8,9 +8,9 @@ use sqlx::PgPool;
 use crate::Failure;
 use crate::cpu::Processes;
 use crate::load::{Load, Tally};
-use crate::processes;
 use crate::stage::Stage;
 use crate::steal::CpuTimes;
+use crate::team::{Order, Team};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) enum Job {
         before: Option<(PgPool, String)>,
     },
     /// The callers run in separate processes.
-    Processes(processes::Order),
+    Processes(Order),
 }
 
 /// A tally, the server's CPU time for it, and the percentage of the machine's CPU time that was stolen meanwhile.
@@ -81,7 +81,7 @@ impl Case {
                 with_cpu_time(load.peer.processes, load.run(time)).await
             }
             Job::Processes(order) => {
-                let team = processes::Team::assemble(order, self.id.processes).await?;
+                let team = Team::assemble(order, self.id.processes).await?;
                 with_cpu_time(stage.postgres.processes(), team.run()).await
             }
         }

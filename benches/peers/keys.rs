@@ -2,7 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fastrand::Rng;
 
 /// The prefix of every key, so that the keys can be removed from a Redis that the run did not start.
 pub(crate) const PREFIX: &str = "pg-limiter-peers:";
@@ -37,9 +39,9 @@ pub(crate) fn partner<'a>(keys: &'a Keys, of: &str) -> &'a Arc<str> {
 /// The keys in random order.
 pub(crate) fn shuffled(keys: &Keys) -> Keys {
     let mut keys = keys.to_vec();
-    let mut random = Random::default();
+    let mut random = Rng::new();
     for place in (1..keys.len()).rev() {
-        keys.swap(place, random.below(place + 1));
+        keys.swap(place, random.usize(..place + 1));
     }
     keys.into()
 }
@@ -83,7 +85,7 @@ impl Picks {
     /// A picker for each caller. Together, the callers pick as `self` describes.
     pub(crate) fn for_callers(&self, callers: usize) -> Vec<Picker> {
         let picked = Arc::new(AtomicUsize::new(0));
-        let picker = |_| Picker { picks: self.clone(), picked: picked.clone(), random: Random::default() };
+        let picker = |_| Picker { picks: self.clone(), picked: picked.clone(), random: Rng::new() };
         (0..callers).map(picker).collect()
     }
 }
@@ -93,15 +95,15 @@ impl Picks {
 pub(crate) struct Picker {
     picks: Picks,
     picked: Arc<AtomicUsize>,
-    random: Random,
+    random: Rng,
 }
 
 impl Picker {
     pub(crate) fn pick(&mut self) -> Option<&Arc<str>> {
         match &self.picks {
-            Picks::Uniform(keys) => keys.get(self.random.below(keys.len())),
+            Picks::Uniform(keys) => keys.get(self.random.usize(..keys.len())),
             Picks::Zipf(keys, up_to) => {
-                let part = self.random.unit() * up_to.last()?;
+                let part = self.random.f64() * up_to.last()?;
                 keys.get(up_to.partition_point(|sum| *sum <= part))
             }
             Picks::InTurn(keys, count) => {
@@ -109,37 +111,5 @@ impl Picker {
                 if turn < *count { keys.get(turn % keys.len()) } else { None }
             }
         }
-    }
-}
-
-/// SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014). Each instance returns a
-/// different sequence.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Default for Random {
-    fn default() -> Self {
-        static MADE: AtomicU64 = AtomicU64::new(1);
-        let mut seed = Self(MADE.fetch_add(1, Ordering::Relaxed));
-        Self(seed.bits())
-    }
-}
-
-impl Random {
-    const fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        bits ^ (bits >> 31)
-    }
-
-    /// A number from 0 up to, but not including, 1.
-    fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.unit() * bound as f64) as usize
     }
 }

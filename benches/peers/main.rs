@@ -33,6 +33,7 @@ mod steal;
 mod table;
 mod table_size;
 mod targets;
+mod team;
 mod transactions;
 mod windows;
 
@@ -47,7 +48,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Failure> {
-    if let Some(order) = processes::Order::of_this_process()? {
+    if let Some(order) = team::Order::of_this_process()? {
         order.obey().await?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use fastrand::Rng;
 use pg_limiter::Isolation;
 use sqlx::{Connection, PgConnection, PgPool};
 use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::case::Case;
-use crate::keys::{self, Keys, PREFIX, Picks, Random};
+use crate::keys::{self, Keys, PREFIX, Picks};
 use crate::limiters::{AMPLE, PLENTY};
 use crate::load::Load;
 use crate::names::{ROWS, ROWS_LIMIT, ROWS_LIMIT_QUICK, ROWS_UPDATE, ROWS_UPDATE_QUICK};
@@ -64,6 +65,6 @@ async fn fill(url: &str, rows: usize) -> Result<(), Failure> {
 }
 
 fn some_of(rows: usize) -> Keys {
-    let mut random = Random::default();
-    (0..rows.min(PICKED)).map(|_| keys::key(format_args!("{:08}", random.below(rows)))).collect()
+    let mut random = Rng::new();
+    (0..rows.min(PICKED)).map(|_| keys::key(format_args!("{:08}", random.usize(..rows)))).collect()
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::Failure;
+use crate::names::CONCURRENCY;
 use crate::options::Options;
-use crate::tables::{CONCURRENCY, QueueTables};
+use crate::tables::QueueTables;
 use crate::timed::per_second;
 
 const INSERT: &str = "INSERT INTO bare_jobs (queue, payload) VALUES ('bench', $1::jsonb) RETURNING id";

@@ -7,6 +7,7 @@
 //! `-- --help` lists the options.
 
 mod bare;
+mod names;
 mod options;
 mod ours;
 mod report;
@@ -15,8 +16,9 @@ mod steal;
 mod tables;
 mod timed;
 
+use crate::names::{DELAYS, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, WORKS};
 use crate::options::Options;
-use crate::report::{DELAYS, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, Report, WORK, WORK_ONE_GROUP, WORKS};
+use crate::report::Report;
 use crate::steal::CpuTimes;
 use crate::tables::QueueTables;
 
@@ -28,7 +30,10 @@ async fn main() -> Result<(), Failure> {
         println!("{}", options::HELP);
         return Ok(());
     };
-    let tables = QueueTables::set().await?;
+    let mut tables = QueueTables::set().await?;
+    ours::fill(&tables, 1, 1).await?;
+    bare::fill(&tables, 1).await?;
+    tables.pad().await?;
     let mut report = Report::default();
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);

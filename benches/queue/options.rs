@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Failure;
-use crate::report::WORKS;
+use crate::names::WORKS;
 
 pub(crate) const HELP: &str = "\
 cargo bench --bench queue --features embedded -- [options]

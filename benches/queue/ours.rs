@@ -9,8 +9,9 @@ use sqlx::PgConnection;
 use tokio::sync::{Notify, mpsc};
 
 use crate::Failure;
+use crate::names::{CONCURRENCY, FREE, PACED};
 use crate::options::Options;
-use crate::tables::{CONCURRENCY, FREE, PACED, QueueTables};
+use crate::tables::QueueTables;
 use crate::timed::per_second;
 
 /// Returns the next job. The jobs go to the groups in turn.

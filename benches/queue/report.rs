@@ -2,20 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::names::{
+    CALLERS, CONCURRENCY, ENQUEUE, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, WORKS,
+};
 use crate::options::Options;
-use crate::tables::{CALLERS, CONCURRENCY, QueueTables};
-
-pub(crate) const ENQUEUE: &str = "enqueue";
-pub(crate) const ENQUEUE_ONE_GROUP: &str = "enqueue_one_group";
-pub(crate) const ENQUEUE_100: &str = "enqueue_100";
-pub(crate) const ENQUEUE_TRANSACTION: &str = "enqueue_transaction";
-pub(crate) const WORK: &str = "work";
-pub(crate) const WORK_ONE_GROUP: &str = "work_one_group";
-pub(crate) const DELAYS: &str = "delays";
-
-/// All workloads, in the order of a round.
-pub(crate) const WORKS: [&str; 7] =
-    [ENQUEUE, ENQUEUE_ONE_GROUP, ENQUEUE_100, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, DELAYS];
+use crate::tables::QueueTables;
 
 /// The ratios that the project promises, with their workloads.
 const TARGETS: [(&str, &str); 6] = [

@@ -8,18 +8,8 @@ use pg_limiter::{Limit, Limiter, Limits};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-use crate::{Failure, bare, ours};
-
-/// The number of concurrent callers that enqueue.
-pub(crate) const CALLERS: usize = 32;
-
-/// The number of concurrent jobs.
-pub(crate) const CONCURRENCY: usize = 8;
-
-/// A limit with enough tokens that no job waits.
-pub(crate) const FREE: &str = "free";
-/// A limit that makes jobs wait.
-pub(crate) const PACED: &str = "paced";
+use crate::Failure;
+use crate::names::{CALLERS, FREE, PACED};
 
 const BARE: &str = "
 CREATE TABLE bare_jobs (
@@ -59,19 +49,16 @@ impl QueueTables {
             .define(FREE, Limit::token_bucket(1e9, second))?
             .define(PACED, Limit::token_bucket(10, second).capacity(1))?;
         let queue = Queue::new(&Limiter::new(pool.clone(), limits), "bench")?;
-        let mut tables = Self { server, pool, queue, padding: String::new() };
-        tables.padding = tables.missing_in_a_bare_row().await?;
-        Ok(tables)
+        Ok(Self { server, pool, queue, padding: String::new() })
     }
 
-    async fn missing_in_a_bare_row(&self) -> Result<String, Failure> {
-        ours::fill(self, 1, 1).await?;
-        bare::fill(self, 1).await?;
+    /// Makes the rows of the bare queue as large as those of pg-limiter's. Each table has one row.
+    pub(crate) async fn pad(&mut self) -> Result<(), Failure> {
         let sizes = "SELECT (SELECT pg_column_size(job.*) FROM rate_limit_jobs AS job),
             (SELECT pg_column_size(row.*) FROM bare_jobs AS row)";
         let (job, row): (i32, i32) = sqlx::query_as(sizes).fetch_one(&self.pool).await?;
-        self.clear().await?;
-        Ok("x".repeat(usize::try_from(job.saturating_sub(row)).unwrap_or_default()))
+        self.padding = "x".repeat(usize::try_from(job.saturating_sub(row)).unwrap_or_default());
+        self.clear().await
     }
 
     /// Empties the tables before the next measurement.

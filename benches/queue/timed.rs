@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::names::CALLERS;
 use crate::options::Options;
-use crate::tables::CALLERS;
 
 /// Returns the jobs per second. `call` returns how many jobs it enqueued. A warm-up comes first, so that the work done once
 /// for each connection is not measured.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::Call;
 
-use super::dice::Dice;
 use super::setup::SoakSetup;
 use super::stats::{Stats, Taken};
 
@@ -13,7 +13,7 @@ const BETWEEN_KEYS: Duration = Duration::from_millis(10);
 const BETWEEN_PRUNES: Duration = Duration::from_secs(3);
 
 /// Makes calls on new keys. A call on a new key must be allowed.
-pub(super) async fn brief(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
+pub(super) async fn brief(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Rng) {
     for nth in 1_u64.. {
         let key = format!("{caller} {nth}");
         let answer = setup.any_quiet_limiter(&mut dice).limit(Call::from(setup.item("brief", &key))).await;
@@ -27,7 +27,7 @@ pub(super) async fn brief(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32,
     }
 }
 
-pub(super) async fn prune(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
+pub(super) async fn prune(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Rng) {
     while stats.pause(BETWEEN_PRUNES).await {
         match setup.any_quiet_limiter(&mut dice).prune().await {
             Ok(rows) => stats.pruned(rows),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::{Call, Decision, Error};
 use sqlx::{AssertSqlSafe, Connection};
 
-use super::dice::Dice;
 use super::setup::SoakSetup;
 use super::stats::{Stats, Taken};
 
@@ -22,7 +22,7 @@ pub(super) enum End {
 /// Makes a call in the caller's own transaction.
 pub(super) async fn in_transaction(
     setup: &SoakSetup,
-    dice: &mut Dice,
+    dice: &mut Rng,
     call: Call,
     end: End,
     setting: &str,
@@ -30,7 +30,7 @@ pub(super) async fn in_transaction(
     let schema = setup.audit().schema().name();
     let failed = |error| Error::from_sql(error, schema);
     let mut connection = setup.any_pool(dice).acquire().await.map_err(failed)?;
-    let level = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.roll(3)];
+    let level = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"][dice.usize(..3)];
     let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}{setting}"));
     let mut tx = connection.begin_with(begin).await.map_err(failed)?;
     let limiter = setup.any_limiter(dice);
@@ -72,10 +72,10 @@ impl WorkError {
 }
 
 /// Makes a call for tokens, and returns whether they were taken.
-pub(super) async fn take(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, call: Call, faults: bool) -> Taken {
-    match dice.roll(100) {
+pub(super) async fn take(setup: &SoakSetup, stats: &Stats, dice: &mut Rng, call: Call, faults: bool) -> Taken {
+    match dice.usize(..100) {
         0..65 => stats.taken(&setup.any_limiter(dice).limit(call).await),
-        65..70 => impatient(stats, dice.roll(PATIENCE), setup.any_limiter(dice).limit(call)).await,
+        65..70 => impatient(stats, dice.usize(..PATIENCE), setup.any_limiter(dice).limit(call)).await,
         70..85 => {
             let setting = time_out(stats, dice, faults);
             stats.taken(&in_transaction(setup, dice, call, End::Commit, setting).await)
@@ -96,10 +96,10 @@ pub(super) async fn take(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, call
 }
 
 /// Takes tokens in a unit of work that does nothing else.
-async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, call: Call) -> Taken {
+async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Rng, call: Call) -> Taken {
     let limiter = setup.any_limiter(dice);
     let within = limiter.clone();
-    let gives_up = dice.roll(8) == 0;
+    let gives_up = dice.usize(..8) == 0;
     let result = limiter
         .transaction(async move |tx| {
             let call = call.clone();
@@ -132,11 +132,11 @@ pub(super) async fn impatient(
 }
 
 /// Returns SQL to run after BEGIN, which sets a very short time-out in one of ten transactions.
-pub(super) fn time_out(stats: &Stats, dice: &mut Dice, faults: bool) -> &'static str {
+pub(super) fn time_out(stats: &Stats, dice: &mut Rng, faults: bool) -> &'static str {
     if !faults {
         return "";
     }
-    match dice.roll(20) {
+    match dice.usize(..20) {
         0 => {
             stats.injected("lock_timeout");
             "; SET LOCAL lock_timeout = 1"

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::Error;
 use sqlx::{Connection, PgConnection};
 
 use super::database::connect;
-use super::dice::Dice;
 use super::setup::SoakSetup;
 use super::stats::Stats;
 
@@ -52,8 +52,8 @@ impl Signal {
 }
 
 /// A random time between a quarter and 1.75 times `millis`.
-fn about(millis: u64, dice: &mut Dice) -> Duration {
-    Duration::from_millis(millis / 4 + dice.roll(millis as usize * 3 / 2) as u64)
+fn about(millis: u64, dice: &mut Rng) -> Duration {
+    Duration::from_millis(millis / 4 + dice.usize(..millis as usize * 3 / 2) as u64)
 }
 
 async fn connected(setup: &SoakSetup, connection: &mut Option<PgConnection>) -> Option<PgConnection> {
@@ -63,7 +63,7 @@ async fn connected(setup: &SoakSetup, connection: &mut Option<PgConnection>) -> 
     }
 }
 
-pub(super) async fn signals(setup: Arc<SoakSetup>, stats: Arc<Stats>, signal: Signal, mut dice: Dice) {
+pub(super) async fn signals(setup: Arc<SoakSetup>, stats: Arc<Stats>, signal: Signal, mut dice: Rng) {
     let application = setup.application();
     let mut idle = None;
     while stats.pause(about(signal.pause(), &mut dice)).await {
@@ -88,7 +88,7 @@ pub(super) async fn signals(setup: Arc<SoakSetup>, stats: Arc<Stats>, signal: Si
 }
 
 /// Locks a row that other callers are using, for up to a second, and then rolls back.
-pub(super) async fn hold(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
+pub(super) async fn hold(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Rng) {
     let mut idle = None;
     while stats.pause(about(1500, &mut dice)).await {
         let Some(call) = setup.any_hot(&mut dice) else { continue };
@@ -99,7 +99,7 @@ pub(super) async fn hold(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dic
         let holds = held.is_ok_and(|decision| decision.is_allowed());
         if holds {
             stats.injected("row held");
-            stats.pause(Duration::from_millis(50 + dice.roll(950) as u64)).await;
+            stats.pause(Duration::from_millis(50 + dice.usize(..950) as u64)).await;
         }
         if tx.rollback().await.is_ok() {
             idle = Some(connection);

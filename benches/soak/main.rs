@@ -57,7 +57,7 @@ async fn run(mut options: Options) -> Result<Summary, Failure> {
         let _ = interrupted.await; // The sender is not dropped before the run.
     };
     tokio::select! {
-        ran = soak::run::run(&options, interrupted, move |event| print(&event, json)) => ran,
+        ran = soak::soak::run(&options, interrupted, move |event| print(&event, json)) => ran,
         () = interrupted_twice => Err("interrupted twice: rows of limits and a table whose names begin with \
              \"pg-limiter soak\" may remain; remove the rows with `pg-limiter reset`, and drop the table".into()),
     }

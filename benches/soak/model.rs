@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::{Balances, Decision, Error, Limiter};
 
-use super::dice::Dice;
 use super::round::TOLERANCE;
 use super::setup::SoakSetup;
 use super::stats::{Stats, Taken};
@@ -19,7 +19,7 @@ struct Model {
     balance: f64,
 }
 
-pub(super) async fn model(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Dice) {
+pub(super) async fn model(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32, mut dice: Rng) {
     let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     for round in 1_u64.. {
         let key = format!("{WHAT} {caller} {round}");
@@ -47,7 +47,7 @@ pub(super) async fn model(setup: Arc<SoakSetup>, stats: Arc<Stats>, caller: u32,
         if let Err(error) = setup.audit().reset(setup.item(WHAT, &key)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
-        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+        if !stats.pause(Duration::from_millis(dice.usize(..100) as u64)).await {
             return;
         }
     }
@@ -60,11 +60,11 @@ impl Model {
         setup: &SoakSetup,
         limiter: Limiter,
         key: &str,
-        dice: &mut Dice,
+        dice: &mut Rng,
     ) -> Result<Result<(), String>, Error> {
-        let count = f64::from(1 + dice.roll(20) as u32);
+        let count = f64::from(1 + dice.usize(..20) as u32);
         let item = setup.item(WHAT, key).count(count);
-        Ok(match dice.roll(12) {
+        Ok(match dice.usize(..12) {
             0..4 => {
                 let decision = limiter.limit(item).await?;
                 let correct = self.decision("limit", count, &decision);

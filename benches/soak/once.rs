@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use pg_limiter::{Call, Decision, Error};
 use tokio::task::JoinSet;
 
 use super::call::{End, impatient, in_transaction};
-use super::dice::Dice;
 use super::round::{Books, audited};
 use super::setup::{KEEP, SoakSetup};
 use super::stats::{Stats, Taken};
@@ -16,7 +16,7 @@ const WHAT: &str = "once";
 /// The number of concurrent requests.
 const AT_ONCE: usize = 8;
 
-pub(super) async fn once(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dice) {
+pub(super) async fn once(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Rng) {
     let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     let requests = (capacity * 1.2) as u64;
     for round in 1_u64.. {
@@ -33,7 +33,7 @@ pub(super) async fn once(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dic
                     key: key.clone(),
                     idempotency_key: format!("{} {round} {made}", setup.name()),
                 };
-                tasks.spawn(request.deliver(dice.another()));
+                tasks.spawn(request.deliver(dice.fork()));
             }
             match tasks.join_next().await {
                 Some(Ok(Taken::Yes)) => books.admitted += 1.0,
@@ -53,7 +53,7 @@ pub(super) async fn once(setup: Arc<SoakSetup>, stats: Arc<Stats>, mut dice: Dic
         if let Err(error) = setup.audit().reset(items).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
-        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+        if !stats.pause(Duration::from_millis(dice.usize(..100) as u64)).await {
             return;
         }
     }
@@ -78,12 +78,12 @@ impl Request {
         Call::from(self.setup.item(WHAT, &self.key)).idempotency_key(self.idempotency_key.as_str())
     }
 
-    async fn deliver(self, mut dice: Dice) -> Taken {
+    async fn deliver(self, mut dice: Rng) -> Taken {
         let request = Arc::new(self);
         let began = Instant::now();
         let mut tasks = JoinSet::new();
-        for _ in 0..1 + dice.roll(3) {
-            tasks.spawn(Arc::clone(&request).once(dice.another()));
+        for _ in 0..1 + dice.usize(..3) {
+            tasks.spawn(Arc::clone(&request).once(dice.fork()));
         }
         let (mut answers, mut is_unknown) = (Vec::new(), false);
         while let Some(delivered) = tasks.join_next().await {
@@ -115,11 +115,12 @@ impl Request {
         answer.map_err(|_| taken)
     }
 
-    async fn once(self: Arc<Self>, mut dice: Dice) -> Delivered {
+    async fn once(self: Arc<Self>, mut dice: Rng) -> Delivered {
         let (setup, stats) = (&*self.setup, &*self.stats);
-        let answer = match dice.roll(10) {
+        let answer = match dice.usize(..10) {
             0 => {
-                let taken = impatient(stats, dice.roll(10_000), setup.any_limiter(&mut dice).limit(self.call())).await;
+                let taken =
+                    impatient(stats, dice.usize(..10_000), setup.any_limiter(&mut dice).limit(self.call())).await;
                 return if taken == Taken::No { Delivered::Nothing } else { Delivered::Unknown };
             }
             1 => in_transaction(setup, &mut dice, self.call(), End::Commit, "").await,

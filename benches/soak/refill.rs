@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use pg_limiter::Kind;
 use tokio::task::JoinSet;
 
 use super::bound::{Admitted, Recent, most, sure_window};
-use super::dice::Dice;
 use super::setup::{SLIDING, SoakSetup};
 use super::stats::Stats;
 
@@ -25,7 +25,7 @@ struct Admissions {
     recent: Recent,
 }
 
-pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Dice) {
+pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'static str, callers: u32, mut dice: Rng) {
     let Some(limit) = setup.of(what).copied() else { return };
     let began = match database_time(setup.audit_pool()).await {
         Ok(began) => began,
@@ -34,7 +34,7 @@ pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'sta
     let admissions = Arc::new(Mutex::new(Admissions::default()));
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
-        tasks.spawn(ask(Arc::clone(&setup), Arc::clone(&stats), what, dice.another(), Arc::clone(&admissions)));
+        tasks.spawn(ask(Arc::clone(&setup), Arc::clone(&stats), what, dice.fork(), Arc::clone(&admissions)));
     }
     let is_sliding = limit.kind() == Kind::SlidingWindow;
     loop {
@@ -83,11 +83,11 @@ async fn ask(
     setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     what: &'static str,
-    mut dice: Dice,
+    mut dice: Rng,
     admissions: Arc<Mutex<Admissions>>,
 ) {
     while !stats.is_stopped() {
-        let count = f64::from(1 + dice.roll(2) as u32);
+        let count = f64::from(1 + dice.usize(..2) as u32);
         let asked = Instant::now();
         let answer = setup.any_limiter(&mut dice).limit(setup.item(what, KEY).count(count)).await;
         let answered = Instant::now();

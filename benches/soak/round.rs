@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::{Call, Error, Item, Limit};
 use tokio::task::JoinSet;
 
 use super::call::take;
-use super::dice::Dice;
-use super::setup::SoakSetup;
+use super::setup::{Account, SoakSetup};
 use super::stats::{Stats, Taken};
 
 /// In tokens. Far fewer are refilled during a round.
@@ -18,14 +18,6 @@ pub(super) const TOLERANCE: f64 = 0.01;
 /// How often a balance is read until it matches: a call that was dropped may still be running.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
-
-/// Limits that are always taken together.
-#[derive(Clone, Copy)]
-pub(super) struct Account {
-    pub(super) name: &'static str,
-    pub(super) limits: &'static [&'static str],
-    pub(super) reserves: bool,
-}
 
 /// The callers' count, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,7 +62,7 @@ pub(super) async fn rounds(
     account: Account,
     callers: u32,
     faults: bool,
-    mut dice: Dice,
+    mut dice: Rng,
 ) {
     let limits: Vec<_> = account.limits.iter().filter_map(|what| setup.of(what).copied()).collect();
     let largest = |limit: &Limit| if account.reserves { limit.largest_reservation() } else { limit.largest_count() };
@@ -87,10 +79,10 @@ pub(super) async fn rounds(
         let mut tasks = JoinSet::new();
         for _ in 0..callers {
             let (setup, stats, tally) = (Arc::clone(&setup), Arc::clone(&stats), Arc::clone(&tally));
-            let (mut dice, items) = (dice.another(), items(1));
+            let (mut dice, items) = (dice.fork(), items(1));
             tasks.spawn(async move {
                 while !stats.is_stopped() {
-                    let count = 1 + dice.roll(3) as u32;
+                    let count = 1 + dice.usize(..3) as u32;
                     if tally.to_ask.fetch_sub(count.into(), Ordering::Relaxed) <= 0 {
                         break;
                     }
@@ -123,7 +115,7 @@ pub(super) async fn rounds(
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
         // The pause ensures some time between two rounds, even on a busy machine.
-        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+        if !stats.pause(Duration::from_millis(dice.usize(..100) as u64)).await {
             return;
         }
     }

@@ -2,6 +2,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -9,9 +10,7 @@ use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limi
 
 use super::Failure;
 use super::database::Database;
-use super::dice::Dice;
 use super::options::Options;
-use super::round::Account;
 use super::stats::Stats;
 
 /// A period so long that almost nothing is refilled during a soak.
@@ -22,6 +21,14 @@ const TO_CLEAR: Duration = Duration::from_secs(10);
 const POOL: u32 = 12;
 /// The deadline of the audits, which is long because they must succeed.
 const TO_AUDIT: Duration = Duration::from_secs(30);
+
+/// Limits that are always taken together.
+#[derive(Clone, Copy)]
+pub(super) struct Account {
+    pub(super) name: &'static str,
+    pub(super) limits: &'static [&'static str],
+    pub(super) reserves: bool,
+}
 
 /// The limits, idempotency keys and table of this soak, and its connections. A random name keeps them apart from all others.
 pub(super) struct SoakSetup {
@@ -127,16 +134,16 @@ impl SoakSetup {
         self.limits.get(&self.limit(what))
     }
 
-    pub(super) fn any_limiter(&self, dice: &mut Dice) -> &Limiter {
-        &self.limiters[dice.roll(self.limiters.len())]
+    pub(super) fn any_limiter(&self, dice: &mut Rng) -> &Limiter {
+        &self.limiters[dice.usize(..self.limiters.len())]
     }
 
-    pub(super) fn any_quiet_limiter(&self, dice: &mut Dice) -> &Limiter {
-        &self.quiet[dice.roll(self.quiet.len())]
+    pub(super) fn any_quiet_limiter(&self, dice: &mut Rng) -> &Limiter {
+        &self.quiet[dice.usize(..self.quiet.len())]
     }
 
-    pub(super) fn any_pool(&self, dice: &mut Dice) -> &PgPool {
-        &self.pools[dice.roll(self.pools.len())]
+    pub(super) fn any_pool(&self, dice: &mut Rng) -> &PgPool {
+        &self.pools[dice.usize(..self.pools.len())]
     }
 
     pub(super) const fn audit(&self) -> &Limiter {
@@ -178,9 +185,9 @@ impl SoakSetup {
         }
     }
 
-    pub(super) fn any_hot(&self, dice: &mut Dice) -> Option<Call> {
+    pub(super) fn any_hot(&self, dice: &mut Rng) -> Option<Call> {
         let hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
-        if hot.is_empty() { None } else { Some(hot[dice.roll(hot.len())].clone()) }
+        if hot.is_empty() { None } else { Some(hot[dice.usize(..hot.len())].clone()) }
     }
 
     /// The accounts of the rounds.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::Error;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
 use super::call::WorkError;
-use super::dice::Dice;
 use super::round::{Books, audited};
 use super::setup::SoakSetup;
 use super::stats::{Stats, Taken};
@@ -17,7 +17,7 @@ const WHAT: &str = "units";
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-pub(super) async fn units(setup: Arc<SoakSetup>, stats: Arc<Stats>, callers: u32, mut dice: Dice) {
+pub(super) async fn units(setup: Arc<SoakSetup>, stats: Arc<Stats>, callers: u32, mut dice: Rng) {
     let Some(table) = setup.table().map(str::to_owned) else { return };
     let capacity = setup.of(WHAT).map_or(0.0, pg_limiter::Limit::capacity);
     let each = (capacity * 1.4 / f64::from(callers)).ceil() as u32;
@@ -25,7 +25,7 @@ pub(super) async fn units(setup: Arc<SoakSetup>, stats: Arc<Stats>, callers: u32
         let key = format!("{WHAT} {round}");
         let mut tasks = JoinSet::new();
         for _ in 0..callers {
-            let (setup, stats, mut dice) = (Arc::clone(&setup), Arc::clone(&stats), dice.another());
+            let (setup, stats, mut dice) = (Arc::clone(&setup), Arc::clone(&stats), dice.fork());
             let (key, table) = (key.clone(), table.clone());
             tasks.spawn(async move {
                 let (mut known, mut perhaps) = (0_u32, 0_u32);
@@ -65,18 +65,18 @@ pub(super) async fn units(setup: Arc<SoakSetup>, stats: Arc<Stats>, callers: u32
         if let Err(error) = setup.audit().reset(setup.item(WHAT, &key)).await {
             stats.violated(format!("{key}: the rows could not be removed: {error}"));
         }
-        if !stats.pause(Duration::from_millis(dice.roll(100) as u64)).await {
+        if !stats.pause(Duration::from_millis(dice.usize(..100) as u64)).await {
             return;
         }
     }
 }
 
-async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, key: &str, round: i64, table: &str) -> Taken {
+async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Rng, key: &str, round: i64, table: &str) -> Taken {
     let limiter = setup.any_limiter(dice);
     let within = limiter.clone();
     let item = setup.item(WHAT, key);
-    let gives_up = dice.roll(8) == 0;
-    let first = dice.roll(2) == 0;
+    let gives_up = dice.usize(..8) == 0;
+    let first = dice.usize(..2) == 0;
     let insert = format!("INSERT INTO {table} (round) VALUES ($1)");
     let work = limiter.transaction(async move |tx| {
         let insert = sqlx::query(AssertSqlSafe(insert.clone())).bind(round);
@@ -89,8 +89,8 @@ async fn unit(setup: &SoakSetup, stats: &Stats, dice: &mut Dice, key: &str, roun
         }
         if gives_up { Err(WorkError::OnPurpose) } else { Ok(()) }
     });
-    let result = if dice.roll(20) == 0 {
-        match tokio::time::timeout(Duration::from_micros(dice.roll(8000) as u64), work).await {
+    let result = if dice.usize(..20) == 0 {
+        match tokio::time::timeout(Duration::from_micros(dice.usize(..8000) as u64), work).await {
             Ok(result) => result,
             Err(_) => {
                 stats.cancelled();

@@ -1,10 +1,12 @@
 //! The arguments of the command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
+use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
+use crate::error::EXIT_CODES;
 use crate::export::ExportArgs;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
@@ -12,16 +14,6 @@ use crate::queue::QueueCommand;
 use crate::replay::ReplayArgs;
 use crate::reset::ResetArgs;
 use crate::simulate::SimulateArgs;
-
-pub(super) const EXIT_CODES: &str = "\
-Exit codes:
-  0  allowed, reserved, or done
-  1  denied; --must-exist: no row was found; `migrate --check`: the schema differs; `doctor`: a warning or a problem
-  2  a request that can never be allowed, a job that cannot be requeued, cancelled or discarded, or an invalid argument or file
-  3  the database is unavailable or lacks the schema, or something else failed
-
-If neither --database-url nor DATABASE_URL is set, a private PostgreSQL server is started for this run only. Every bucket in it
-is full. `doctor` and `export` require a database.";
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window or sliding_window [default: every \
                               kind, each with the options that apply to it]";
@@ -34,16 +26,6 @@ pub(super) struct Arguments {
     pub(super) database: DatabaseArgs,
     #[command(subcommand)]
     pub(super) command: Command,
-}
-
-#[derive(Args, Debug)]
-pub(super) struct DatabaseArgs {
-    /// URL of the database, such as postgres://user:password@host/name [default: the environment variable DATABASE_URL]
-    #[arg(long, global = true, help_heading = "The database", value_name = "URL")]
-    pub(super) database_url: Option<String>,
-    /// Schema of the limiter's tables and functions (`demo`, `replay` and `simulate` create their own)
-    #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "public")]
-    pub(super) schema: String,
 }
 
 #[derive(Debug, Subcommand)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
-use crate::args::DatabaseArgs;
 use crate::error::CliError;
 use crate::{output, tls};
 use pg_limiter::Schema;
@@ -13,6 +13,16 @@ use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Args, Debug)]
+pub(super) struct DatabaseArgs {
+    /// URL of the database, such as postgres://user:password@host/name [default: the environment variable DATABASE_URL]
+    #[arg(long, global = true, help_heading = "The database", value_name = "URL")]
+    pub(super) database_url: Option<String>,
+    /// Schema of the limiter's tables and functions (`demo`, `replay` and `simulate` create their own)
+    #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "public")]
+    pub(super) schema: String,
+}
 
 /// The database that the arguments name. No server is started and no connection is open yet.
 #[derive(Debug)]

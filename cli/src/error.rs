@@ -4,6 +4,16 @@ use pg_limiter::embedded::ServerError;
 use pg_limiter::migrate::MigrateError;
 use pg_limiter::{Error, InvalidCall, InvalidSchema};
 
+pub(super) const EXIT_CODES: &str = "\
+Exit codes:
+  0  allowed, reserved, or done
+  1  denied; --must-exist: no row was found; `migrate --check`: the schema differs; `doctor`: a warning or a problem
+  2  a request that can never be allowed, a job that cannot be requeued, cancelled or discarded, or an invalid argument or file
+  3  the database is unavailable or lacks the schema, or something else failed
+
+If neither --database-url nor DATABASE_URL is set, a private PostgreSQL server is started for this run only. Every bucket in it
+is full. `doctor` and `export` require a database.";
+
 /// The error that ends a run: a message for standard error, and its exit code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::output;
+use crate::{json, output};
 use pg_limiter::queue::Queues;
 use pg_limiter::{Error, Limiter, LimiterConfig, Limits};
 
@@ -30,8 +31,8 @@ pub(super) async fn run(args: PruneArgs, database: Database) -> Result<ExitCode,
     let result = prune(&limiter, args.dead_older_than).await;
     pool.close().await;
     output::line(match (result?, args.json) {
-        ((rows, None), true) => format!("{{\"ok\": true, \"rows\": {rows}}}"),
-        ((rows, Some(jobs)), true) => format!("{{\"ok\": true, \"rows\": {rows}, \"dead_jobs\": {jobs}}}"),
+        ((rows, None), true) => json::line(&json!({"ok": true, "rows": rows})),
+        ((rows, Some(jobs)), true) => json::line(&json!({"ok": true, "rows": rows, "dead_jobs": jobs})),
         ((rows, None), false) => format!("done, {} removed", counted(rows, "row")),
         ((rows, Some(jobs)), false) => {
             format!("done, {} and {} removed", counted(rows, "row"), counted(jobs, "dead job"))

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use sqlx::AssertSqlSafe;
 
 use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::text::escaped;
-use crate::{input, output};
+use crate::{input, json, output};
 use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, Op, Schema};
 
 #[derive(Args, Debug)]
@@ -91,7 +92,7 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     let rows = result?;
     let ok = rows > 0 || !args.must_exist;
     output::line(match (rows, args.json) {
-        (rows, true) => format!("{{\"ok\": {ok}, \"rows\": {rows}}}"),
+        (rows, true) => json::line(&json!({"ok": ok, "rows": rows})),
         (0, false) => {
             let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };
             format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))

@@ -48,6 +48,7 @@ mod programs;
 #[cfg(unix)]
 mod run_as;
 mod server;
+mod start;
 #[cfg(all(test, unix))]
 mod tests;
 mod versions;

@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{InvalidCall, InvalidLimit, LimitsFileError};
-use crate::limit::{Limit, is_storable};
+use crate::limit::Limit;
 
 /// The longest name of a limit or a queue, in bytes.
 pub(crate) const LONGEST_NAME: usize = 255;
@@ -113,6 +114,11 @@ struct File<V> {
 
 pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
     if is_storable(name, 1..=LONGEST_NAME) { Ok(()) } else { Err(InvalidCall::Name { bytes: name.len() }) }
+}
+
+/// Whether the length of a text in bytes is in this range, and PostgreSQL can store the text: it contains no NUL.
+pub(crate) fn is_storable(text: &str, bytes: RangeInclusive<usize>) -> bool {
+    bytes.contains(&text.len()) && !text.contains('\0')
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ mod limit;
 mod limits;
 mod serde_impls;
 mod shards;
-mod text;
 mod tokens;
 
 pub use kind::{Kind, LimitBuilder, kinds};
@@ -19,5 +18,4 @@ pub use tokens::Tokens;
 
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::{LARGEST_NUMBER, LONGEST_PERIOD, SMALLEST_NUMBER};
-pub(crate) use limits::{LONGEST_NAME, check_name};
-pub(crate) use text::is_storable;
+pub(crate) use limits::{LONGEST_NAME, check_name, is_storable};

@@ -11,9 +11,7 @@ use crate::queue::context::QueueContext;
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
-use crate::queue::{
-    Enqueued, Estimate, GroupCounts, Handler, Job, JobInfo, JobState, QueueConfig, Worker, WorkerConfig, time,
-};
+use crate::queue::{Enqueued, Estimate, GroupCounts, Job, JobInfo, JobState, QueueConfig, time};
 use crate::sql::queue::{
     EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
 };
@@ -74,15 +72,6 @@ impl Queue {
     /// The limiter that defines the limits of the queue's jobs.
     pub const fn limiter(&self) -> &Limiter {
         &self.context.limiter
-    }
-
-    /// Returns a worker that runs the jobs of this queue: see [`Worker::run`].
-    ///
-    /// # Errors
-    /// [`InvalidJob::Config`] if the concurrency is 0, if the pool's `max_connections` is less than the concurrency plus two,
-    /// or if the lease or the poll interval is too short: see [`WorkerConfig`].
-    pub fn worker<H: Handler>(&self, config: WorkerConfig, handler: H) -> Result<Worker<H>, InvalidJob> {
-        Worker::new(self.clone(), config, handler)
     }
 
     /// Enqueues a job: reserves its tokens and writes it. If a limit allows no further reservation, the job is denied and

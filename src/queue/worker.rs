@@ -71,3 +71,14 @@ impl<H: Handler> Worker<H> {
         Ok(Self { queue, config, handler: Arc::new(handler), name })
     }
 }
+
+impl Queue {
+    /// Returns a worker that runs the jobs of this queue: see [`Worker::run`].
+    ///
+    /// # Errors
+    /// [`InvalidJob::Config`] if the concurrency is 0, if the pool's `max_connections` is less than the concurrency plus two,
+    /// or if the lease or the poll interval is too short: see [`WorkerConfig`].
+    pub fn worker<H: Handler>(&self, config: WorkerConfig, handler: H) -> Result<Worker<H>, InvalidJob> {
+        Worker::new(self.clone(), config, handler)
+    }
+}

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use self::bench::options::Options;
 use self::bench::report::{Event, Sample, Summary};
-use self::bench::run::run;
+use self::bench::soak::run;
 use crate::support::Database;
 
 #[path = "../../benches/soak/mod.rs"]

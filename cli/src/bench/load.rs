@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use tokio::task::JoinSet;
 
 use crate::bench::histogram::Histogram;
-use crate::bench::work::{Dice, Target};
+use crate::bench::work::Target;
 use crate::error::CliError;
 use pg_limiter::Limiter;
 
@@ -48,7 +49,7 @@ pub(super) async fn load(
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for caller in 0..callers {
-        let dice = Dice::new(random.hash_one(caller));
+        let dice = Rng::with_seed(random.hash_one(caller));
         tasks.spawn(call(limiter.clone(), Arc::clone(target), dice, Arc::clone(answers), began + time));
     }
     while let Some(task) = tasks.join_next().await {
@@ -57,7 +58,7 @@ pub(super) async fn load(
     Ok(began.elapsed())
 }
 
-async fn call(limiter: Limiter, target: Arc<Target>, mut dice: Dice, answers: Arc<Answers>, until: Instant) {
+async fn call(limiter: Limiter, target: Arc<Target>, mut dice: Rng, answers: Arc<Answers>, until: Instant) {
     let mut asked = Instant::now();
     loop {
         let answer = limiter.limit(target.any(&mut dice)).await;

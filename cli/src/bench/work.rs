@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use fastrand::Rng;
 use serde::Serialize;
 
 use crate::text::grouped;
@@ -58,27 +59,11 @@ impl Target {
     }
 
     /// Returns a random key. All keys are equally likely.
-    pub(super) fn any(&self, dice: &mut Dice) -> Item {
-        self.item(&self.keys[dice.roll(self.keys.len())])
+    pub(super) fn any(&self, dice: &mut Rng) -> Item {
+        self.item(&self.keys[dice.usize(..self.keys.len())])
     }
 
     fn item(&self, key: &Arc<str>) -> Item {
         Item::new(Arc::clone(&self.limit), Arc::clone(key))
-    }
-}
-
-/// A fast random number generator (xorshift), good enough to choose keys.
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed | 1) // The seed must not be 0, which the generator would never leave.
-    }
-
-    pub(super) fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * sides as u128) >> 64) as usize
     }
 }

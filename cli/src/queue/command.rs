@@ -2,9 +2,9 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::args::EXIT_CODES;
 use crate::database::Database;
 use crate::error::CliError;
+use crate::error::EXIT_CODES;
 use crate::queue::cancel::{self, CancelArgs};
 use crate::queue::discard::{self, DiscardArgs};
 use crate::queue::ls::{self, LsArgs};

@@ -1,12 +1,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
 use crate::queue::each::{Became, each};
 use crate::queue::queues::{Queues, with_queues};
-use crate::{output, text};
+use crate::{json, output, text};
 use pg_limiter::Limits;
 use pg_limiter::queue::{JobInfo, JobState};
 
@@ -35,7 +36,7 @@ async fn all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode, Cl
     queues.must_have(queue).await?;
     let jobs = queues.queue(queue)?.prune_dead(std::time::Duration::ZERO).await?;
     output::line(match (jobs, as_json) {
-        (jobs, true) => format!("{{\"ok\": true, \"jobs\": {jobs}}}"),
+        (jobs, true) => json::line(&json!({"ok": true, "jobs": jobs})),
         (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(queue)),
         (1, false) => "1 dead job discarded".to_owned(),
         (jobs, false) => format!("{jobs} dead jobs discarded"),

@@ -2,13 +2,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
 use pg_limiter::Durability;
 use tokio::task::JoinSet;
 
 use super::Failure;
 use super::brief::{brief, prune};
 use super::database::Database;
-use super::dice::Dice;
 use super::faults::{Signal, hold, signals};
 use super::model::model;
 use super::once::once;
@@ -109,7 +109,7 @@ async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {
 
 /// Starts the tasks. The callers are divided among all kinds of work.
 fn start(setup: &Arc<SoakSetup>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
-    let mut dice = Dice::new(RandomState::new().hash_one(setting.callers));
+    let mut dice = Rng::with_seed(RandomState::new().hash_one(setting.callers));
     let accounts = SoakSetup::accounts();
     let shares = accounts.len() as u32 + 6;
     let callers = (setting.callers / shares).max(2);
@@ -117,27 +117,27 @@ fn start(setup: &Arc<SoakSetup>, stats: &Arc<Stats>, setting: &Setting) -> JoinS
     let mut tasks = JoinSet::new();
     for (place, account) in accounts.into_iter().enumerate() {
         let (setup, stats) = both();
-        tasks.spawn(rounds(setup, stats, place, account, callers, faults, dice.another()));
+        tasks.spawn(rounds(setup, stats, place, account, callers, faults, dice.fork()));
     }
     for what in [TOKENS, WINDOW, SLIDING] {
         let (setup, stats) = both();
-        tasks.spawn(refill(setup, stats, what, callers, dice.another()));
+        tasks.spawn(refill(setup, stats, what, callers, dice.fork()));
     }
     for caller in 0..callers {
         let (setup, stats) = both();
-        tasks.spawn(brief(setup, stats, caller, dice.another()));
+        tasks.spawn(brief(setup, stats, caller, dice.fork()));
         let (setup, stats) = both();
-        tasks.spawn(model(setup, stats, caller, dice.another()));
+        tasks.spawn(model(setup, stats, caller, dice.fork()));
     }
     let (setup, stats) = both();
-    tasks.spawn(once(Arc::clone(&setup), Arc::clone(&stats), dice.another()));
-    tasks.spawn(units(Arc::clone(&setup), Arc::clone(&stats), callers, dice.another()));
-    tasks.spawn(prune(Arc::clone(&setup), Arc::clone(&stats), dice.another()));
+    tasks.spawn(once(Arc::clone(&setup), Arc::clone(&stats), dice.fork()));
+    tasks.spawn(units(Arc::clone(&setup), Arc::clone(&stats), callers, dice.fork()));
+    tasks.spawn(prune(Arc::clone(&setup), Arc::clone(&stats), dice.fork()));
     if faults {
         for signal in [Signal::Terminate, Signal::Cancel] {
-            tasks.spawn(signals(Arc::clone(&setup), Arc::clone(&stats), signal, dice.another()));
+            tasks.spawn(signals(Arc::clone(&setup), Arc::clone(&stats), signal, dice.fork()));
         }
-        tasks.spawn(hold(setup, stats, dice.another()));
+        tasks.spawn(hold(setup, stats, dice.fork()));
     }
     tasks
 }
