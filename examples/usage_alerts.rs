@@ -67,7 +67,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
     let limits = Limits::new().define("emails", Limit::fixed_window(20, month))?;
     let limiter = Limiter::new(pool.clone(), limits);
 
-    // 30 e-mails at the same time, of a customer who may send 20.
+    // 30 e-mails at the same time, of a customer with a limit of 20.
     let subjects: Vec<String> = (0..30).map(|nth| format!("news {nth}")).collect();
     let all = try_join_all(subjects.iter().map(|subject| send(&limiter, "acme", subject))).await?;
     let sent = all.iter().filter(|sent| **sent).count();

@@ -21,7 +21,7 @@ impl Balances {
         &self.limits
     }
 
-    /// Returns the limits whose use this operation raised to `mark` or above: see [`LimitState::crossed`].
+    /// Returns the limits for which this operation raised the use to `mark` or above: see [`LimitState::crossed`].
     pub fn crossed(&self, mark: f64) -> impl Iterator<Item = &LimitState> {
         self.limits.iter().filter(move |state| state.crossed(mark))
     }

@@ -143,7 +143,7 @@ impl Decision {
         &self.limits
     }
 
-    /// Returns the limits whose use this call raised to `mark` or above: see [`LimitState::crossed`].
+    /// Returns the limits for which this call raised the use to `mark` or above: see [`LimitState::crossed`].
     ///
     /// ```no_run
     /// # async fn f(limiter: pg_limiter::Limiter, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
