@@ -15,7 +15,9 @@ const COUNTS: [f64; 4] = [0.1, 0.7, 1.0, 0.3];
 fn limits() -> Limits {
     Limits::new()
         .define("bucket", Limit::token_bucket(CAPACITY, CENTURY))
-        .and_then(|limits| limits.define("fixed", Limit::fixed_window(CAPACITY, CENTURY).start(std::time::Duration::ZERO)))
+        .and_then(|limits| {
+            limits.define("fixed", Limit::fixed_window(CAPACITY, CENTURY).start(std::time::Duration::ZERO))
+        })
         .and_then(|limits| limits.define("sliding", Limit::sliding_window(CAPACITY, CENTURY)))
         .expect("limits")
 }
