@@ -1,16 +1,29 @@
 use std::ops::Deref;
 
+use crate::call::LimitState;
+
 /// The balances in tokens, one for each item, in the order of the call. A balance is negative while tokens are owed.
 ///
 /// For a sliding window, the balance is the rate minus the tokens that count as used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Balances {
     tokens: Vec<f64>,
+    limits: Vec<LimitState>,
 }
 
 impl Balances {
-    pub(crate) const fn new(tokens: Vec<f64>) -> Self {
-        Self { tokens }
+    pub(crate) fn new(limits: Vec<LimitState>) -> Self {
+        Self { tokens: limits.iter().map(|state| state.remaining).collect(), limits }
+    }
+
+    /// Returns the state of each limit, in the order of the call's items.
+    pub fn limits(&self) -> &[LimitState] {
+        &self.limits
+    }
+
+    /// Returns the limits for which this operation raised the use to `mark` or above: see [`LimitState::crossed`].
+    pub fn crossed(&self, mark: f64) -> impl Iterator<Item = &LimitState> {
+        self.limits.iter().filter(move |state| state.crossed(mark))
     }
 
     /// Returns the smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, this

@@ -44,6 +44,35 @@ pub struct LimitState {
     pub remaining: f64,
     /// Whether this limit denied the call.
     pub denied: bool,
+    /// The most tokens that the bucket holds; for a sliding window, its rate.
+    pub capacity: f64,
+    /// The tokens that the call took.
+    pub(crate) taken: f64,
+}
+
+impl LimitState {
+    /// Returns how much of the capacity is used after the decision: 0 for a full bucket, 1 for an empty one, and more than 1
+    /// while tokens are owed. With a capacity of 0 it is 1.
+    pub fn used_fraction(&self) -> f64 {
+        if self.capacity > 0.0 { (self.capacity - self.remaining) / self.capacity } else { 1.0 }
+    }
+
+    /// Returns whether this call raised the use from below `mark` to `mark` or above, where `mark` is a fraction of the
+    /// capacity: 0.8 for 80 %, 1.0 for an empty bucket.
+    ///
+    /// When the use passes a mark, this is `true` for exactly one call, over all processes, batches and transactions. So an
+    /// alert that is written in the transaction of the call is written once. After a refill or a credit has lowered the use,
+    /// the use can pass the mark again. A token bucket refills all the time, so its use hardly ever reaches 1: choose a lower
+    /// mark, such as 0.99.
+    ///
+    /// If the bucket has [shards](crate::Limit::shards), the use is an estimate, so no call or several calls may report the
+    /// mark. A repeated call with an [idempotency key](crate::Call::idempotency_key) gets its first answer again.
+    pub fn crossed(&self, mark: f64) -> bool {
+        // As in the decision: sums of fractions are not exact.
+        let tolerance = 1e-9 + 1e-14 * self.capacity;
+        let reaches = |remaining: f64| self.capacity - remaining >= mark * self.capacity - tolerance;
+        reaches(self.remaining) && !reaches(self.remaining + self.taken)
+    }
 }
 
 /// The decision on a call: allowed, reserved or denied.
@@ -112,6 +141,23 @@ impl Decision {
     /// Returns the state of each limit, in the order of the call's items.
     pub fn limits(&self) -> &[LimitState] {
         &self.limits
+    }
+
+    /// Returns the limits for which this call raised the use to `mark` or above: see [`LimitState::crossed`].
+    ///
+    /// ```no_run
+    /// # async fn f(limiter: pg_limiter::Limiter, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = pool.begin().await?;
+    /// let decision = limiter.within(&mut tx).limit(("emails_per_month", "u1")).await?;
+    /// for state in decision.crossed(0.8) {
+    ///     let alert = "INSERT INTO alerts (user_id, what) VALUES ('u1', $1)"; // Commits with the tokens, once.
+    ///     sqlx::query(alert).bind(&*state.limit).execute(&mut *tx).await?;
+    /// }
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn crossed(&self, mark: f64) -> impl Iterator<Item = &LimitState> {
+        self.limits.iter().filter(move |state| state.crossed(mark))
     }
 
     /// Returns the names of the limits that denied the call, each once, in alphabetical order.

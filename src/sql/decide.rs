@@ -58,12 +58,26 @@ impl Answer {
             (true, Some(wait)) => Outcome::Reserved { wait },
             (false, wait) => Outcome::Denied { retry_after: wait.unwrap_or_default() },
         };
-        let state = |place: &usize| LimitState {
-            limit: call.items[*place].name.clone(),
-            remaining: self.items[*place].balance,
-            denied: self.items[*place].denied,
+        Decision { outcome, limits: self.states(call) }
+    }
+
+    pub(crate) fn balances(&self, call: &Resolved) -> Balances {
+        Balances::new(self.states(call))
+    }
+
+    fn states(&self, call: &Resolved) -> Vec<LimitState> {
+        let takes = self.ok && matches!(call.op, Op::Limit | Op::Charge);
+        let state = |place: &usize| {
+            let (asked, answer) = (&call.items[*place], &self.items[*place]);
+            LimitState {
+                limit: asked.name.clone(),
+                remaining: answer.balance,
+                denied: answer.denied,
+                capacity: asked.limit.capacity(),
+                taken: if takes { asked.count } else { 0.0 },
+            }
         };
-        Decision { outcome, limits: call.places.iter().map(state).collect() }
+        call.places.iter().map(state).collect()
     }
 
     /// Returns the wait in microseconds and the balance, if this is the denial of a call with one bucket.
@@ -77,10 +91,6 @@ impl Answer {
     /// Returns the denial of a call with one bucket: the inverse of `lone_denial`.
     pub(crate) fn denied(wait: i64, balance: f64) -> Self {
         Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { denied: true, balance }] }
-    }
-
-    pub(crate) fn balances(&self, call: &Resolved) -> Balances {
-        Balances::new(call.places.iter().map(|place| self.items[*place].balance).collect())
     }
 }
 

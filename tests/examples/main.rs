@@ -25,6 +25,8 @@ mod per_user_and_per_org;
 mod signup_global;
 mod sql;
 mod stories;
+#[path = "../../examples/usage_alerts.rs"]
+mod usage_alerts;
 
 use std::sync::OnceLock;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::login_throttle::LogIn;
 use crate::{cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
-use crate::{outcome_of, signup_global};
+use crate::{outcome_of, signup_global, usage_alerts};
 
 #[tokio::test]
 async fn in_transaction_a_message_and_its_tokens_commit_or_roll_back_together() {
@@ -55,6 +55,14 @@ async fn signup_global_admits_exactly_the_limit_under_concurrency() {
     assert_eq!(counts(&story.people), [("accepted".into(), 95), ("denied by sign_ups".into(), 55)]);
     assert!(!story.twice);
     assert_eq!((story.accounts, story.left), (100, 0.0));
+}
+
+#[tokio::test]
+async fn usage_alerts_are_written_once_each() {
+    let story = outcome_of(usage_alerts::run).await;
+    assert_eq!(story.sent, 20);
+    let alerts: Vec<(&str, i64)> = story.alerts.iter().map(|(alert, count)| (&**alert, *count)).collect();
+    assert_eq!(alerts, [("emails: 80 % used", 1), ("emails: all used", 1)]);
 }
 
 #[tokio::test]

@@ -61,6 +61,7 @@ mod statistics;
 mod support;
 mod surface;
 mod take_ample;
+mod thresholds;
 mod transactions;
 mod trust;
 mod until_ready;

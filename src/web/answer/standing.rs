@@ -115,7 +115,7 @@ mod tests {
             None => Outcome::Allowed,
         };
         let denied = retry_after.is_some_and(|(_, denied)| denied);
-        let limits = vec![LimitState { limit: "a".into(), remaining, denied }];
+        let limits = vec![LimitState { limit: "a".into(), remaining, denied, capacity: 10.0, taken: 1.0 }];
         let decision = Decision { outcome, limits };
         standings(&[limit], &decision).pop().unwrap()
     }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_limit_on_two_keys_is_one_policy_with_the_lowest_balance() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
-        let state = |remaining, denied| LimitState { limit: "a".into(), remaining, denied };
+        let state = |remaining, denied| LimitState { limit: "a".into(), remaining, denied, capacity: 10.0, taken: 1.0 };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
         let shown = standings(&[limit, limit], &allowed);
         assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
