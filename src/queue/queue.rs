@@ -291,7 +291,7 @@ impl Queue {
     }
 
     /// Deletes jobs that were done or cancelled at least `ended_for` ago, and returns how many. Running workers do this
-    /// automatically, after [`WorkerConfig::keep_ended`].
+    /// automatically, after [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended).
     ///
     /// # Errors
     /// See [`Queue`]. Jobs that were deleted before an error stay deleted.
