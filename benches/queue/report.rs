@@ -8,18 +8,15 @@ use crate::names::{
 use crate::options::Options;
 use crate::tables::QueueTables;
 
-/// The ratios that the project promises, with their workloads.
-const TARGETS: [(&str, &str); 6] = [
-    ("enqueue_vs_insert", ENQUEUE),
-    ("enqueue_one_group_vs_insert", ENQUEUE_ONE_GROUP),
-    ("enqueue_100_vs_insert", ENQUEUE_100),
-    ("enqueue_transaction_vs_insert", ENQUEUE_TRANSACTION),
-    ("work_vs_bare", WORK),
-    ("work_one_group_vs_bare", WORK_ONE_GROUP),
+/// The ratios that the project promises, with their workloads and the least share of the bare queue's rate.
+const TARGETS: [(&str, &str, f64); 6] = [
+    ("enqueue_vs_insert", ENQUEUE, 0.5),
+    ("enqueue_one_group_vs_insert", ENQUEUE_ONE_GROUP, 0.5),
+    ("enqueue_100_vs_insert", ENQUEUE_100, 0.3),
+    ("enqueue_transaction_vs_insert", ENQUEUE_TRANSACTION, 0.5),
+    ("work_vs_bare", WORK, 0.5),
+    ("work_one_group_vs_bare", WORK_ONE_GROUP, 0.5),
 ];
-
-/// The share of the bare queue's rate that the queue has to reach.
-const AT_LEAST: f64 = 0.5;
 
 /// The results of one workload in one round.
 struct Pair {
@@ -55,10 +52,11 @@ impl Report {
         );
         println!("{:<26} {:>12} {:>12} {:>7} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio", "steal %");
         for work in self.works() {
-            let Some(ratio) = self.ratio(work) else { continue };
-            let verdict = if ratio >= AT_LEAST { "met" } else { "missed" };
+            let least = TARGETS.iter().find(|(_, of, _)| *of == work).map(|(.., least)| *least);
+            let Some((ratio, least)) = self.ratio(work).zip(least) else { continue };
+            let verdict = if ratio >= least { "met" } else { "missed" };
             println!(
-                "{work:<26} {:>12} {:>12} {ratio:>7.2} {:>7} at least {AT_LEAST}: {verdict}",
+                "{work:<26} {:>12} {:>12} {ratio:>7.2} {:>7} at least {least}: {verdict}",
                 number(self.median(work, |pair| Some(pair.bare)), 0),
                 number(self.median(work, |pair| Some(pair.ours)), 0),
                 number(self.median(work, |pair| pair.steal_percent), 1),
@@ -79,10 +77,10 @@ impl Report {
                 "steal_percent": self.median(work, |pair| pair.steal_percent),
             })
         };
-        let target = |(field, work): (&str, &str)| {
+        let target = |(field, work, least): (&str, &str, f64)| {
             let value = self.ratio(work);
-            let met = value.map(|value| value >= AT_LEAST);
-            (field.to_owned(), json!({"value": value, "target": AT_LEAST, "at": "least", "met": met}))
+            let met = value.map(|value| value >= least);
+            (field.to_owned(), json!({"value": value, "target": least, "at": "least", "met": met}))
         };
         json!({
             "machine": {
