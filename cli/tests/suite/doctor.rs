@@ -488,11 +488,16 @@ async fn a_doctor_changes_nothing() {
 async fn settled(database: &Database) {
     let others =
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pg-limiter'";
-    let written = "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
-    for _ in 0..200 {
+    // The sessions that migrated report last.
+    let arrived = "SELECT bool_and(s.n_tup_ins >= w.rows) FROM pg_stat_user_tables AS s
+        JOIN (SELECT 'rate_limits' AS name, count(*) AS rows FROM rate_limits
+              UNION ALL SELECT 'rate_limit_jobs', count(*) FROM rate_limit_jobs
+              UNION ALL SELECT 'rate_limits_migrations', count(*) FROM rate_limits_migrations
+              UNION ALL SELECT 'rate_limits_objects', count(*) FROM rate_limits_objects) AS w ON w.name = s.relname";
+    for _ in 0..1500 {
         let others: i64 = sqlx::query_scalar(others).fetch_one(&database.pool).await.expect("a count");
-        let written: i64 = sqlx::query_scalar(written).fetch_one(&database.pool).await.expect("a count");
-        if others == 0 && written == 51 {
+        let arrived: bool = sqlx::query_scalar(arrived).fetch_one(&database.pool).await.expect("an answer");
+        if others == 0 && arrived {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
