@@ -19,19 +19,13 @@ pub(super) fn plain(value: f64) -> String {
 
 /// Formats a wait: exactly below a minute (`5.9995s`), otherwise cut to two units (`10d 22h`).
 pub(super) fn wait(time: Duration) -> String {
-    if time < MINUTE { format!("{}s", decimal(time.as_micros(), 1_000_000)) } else { age(time) }
+    if time < MINUTE { seconds(time) } else { age(time) }
 }
 
-/// Divides by a power of ten, exactly.
-fn decimal(number: u128, divisor: u128) -> String {
-    let whole = number / divisor;
-    let fraction = number % divisor;
-    if fraction == 0 {
-        return whole.to_string();
-    }
-    // `divisor + fraction` is a 1 followed by every digit of the fraction.
-    let digits = (divisor + fraction).to_string();
-    format!("{whole}.{}", digits[1..].trim_end_matches('0'))
+/// Formats a time in seconds, exactly to the microsecond.
+fn seconds(time: Duration) -> String {
+    let digits = format!("{}.{:06}", time.as_secs(), time.subsec_micros());
+    format!("{}s", digits.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// Groups digits: `12,345`.

@@ -1,5 +1,5 @@
 -- rate_limit_bucket_rows(text, text, integer, boolean, boolean)
--- SHA-256: f7d4ad88ca67ade5e4db45eca56e149ddaf6e1e4b8c38ed603eb6904f55061b9
+-- SHA-256: c44e9c9c440afda6bd03d86ab3f38fe603c37895064d9977b5d998a085881bc2
 
 -- Returns the rows of a bucket as an array in the order of their shards, to decide on all of them. The rows store how many
 -- exist; at least `shards` rows are looked up. With `locks`, each row is locked, in this order. Only a transaction that has
@@ -43,8 +43,8 @@ BEGIN
       END IF;
     END IF;
     IF bucket.ts IS NOT NULL THEN
-      -- The bucket was deleted and created again since the row of shard 0 was looked for. The transaction that holds that row may
-      -- wait for this one.
+      -- Another transaction deleted the bucket and created it again after the lookup of shard 0. It may hold the new row of
+      -- shard 0 and wait for this row.
       IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
         SELECT
         FROM public.rate_limits AS r

@@ -40,8 +40,8 @@ BEGIN
       END IF;
     END IF;
     IF bucket.ts IS NOT NULL THEN
-      -- The bucket was deleted and created again since the row of shard 0 was looked for. The transaction that holds that row may
-      -- wait for this one.
+      -- Another transaction deleted the bucket and created it again after the lookup of shard 0. It may hold the new row of
+      -- shard 0 and wait for this row.
       IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
         SELECT
         FROM public.rate_limits AS r

@@ -28,7 +28,7 @@ const CONTENDED: u32 = 100;
 /// How many waits in a row count as contention: a single one may be caused by the machine.
 const WAITS: u32 = 3;
 
-/// What the limiter's own connections need of it.
+/// Settings for opening the limiter's own connections, and for closing them with the pool.
 #[derive(Clone, Copy)]
 pub(super) struct Sessions<'a> {
     pub(super) transactor: &'a Transactor,

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::call::Denied;
 use crate::error::classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, refuses_settings, sqlstate,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, refuses_settings, sqlstate,
 };
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
@@ -195,7 +195,7 @@ impl Error {
             Self::Conflict { .. } => true,
             Self::Unavailable { source } => {
                 // SQLSTATE 0A000 has many meanings, but only a standby is reported as unavailable with it.
-                matches!(classify(source, Phase::Statement, None), Cause::Connection) || sqlstate(source) == "0A000"
+                matches!(classify(source, Phase::Statement, None), Cause::Connection) || is_not_supported(source)
             }
             _ => false,
         }

@@ -142,7 +142,7 @@ pub enum InvalidCall {
     Empty,
 }
 
-/// What to do about a count above the most that the limit grants.
+/// Returns the remedy for a count above the most that the limit grants.
 fn too_large_remedy(kind: Kind, reserve: bool, max: f64) -> &'static str {
     if max >= LARGEST_NUMBER {
         "lower the count"
@@ -157,7 +157,7 @@ fn too_large_remedy(kind: Kind, reserve: bool, max: f64) -> &'static str {
     }
 }
 
-/// Why a text of this length is refused, and what to do. A text that is neither empty nor too long contains a NUL.
+/// Returns the reason why a text of this length is refused, and the remedy. A text that is neither empty nor too long contains a NUL.
 fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
     if bytes == 0 {
         "is empty; give it at least one character".to_owned()

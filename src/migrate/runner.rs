@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, classify_migration, sqlstate, without_keys};
+use crate::error::{Engine, MigrationCause, changes_result_type, classify_migration, without_keys};
 use crate::migrate::drift::{Plan, drift, occupied};
 use crate::migrate::functions::Function;
 use crate::migrate::installed::{Installed, untrusted};
@@ -20,9 +20,6 @@ const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
-
-/// invalid_function_definition: CREATE OR REPLACE cannot change what a function returns.
-const OTHER_RESULT: &str = "42P13";
 
 /// The settings of every migration. A statement that waits for a lock blocks other statements behind it, so it times out soon
 /// and is retried. Function bodies are not checked on creation, because this would lock the tables that they name.
@@ -321,7 +318,7 @@ impl Migrator {
         }
         execute(conn, "SAVEPOINT rate_limits_function".to_owned()).await?;
         match execute(conn, function.sql.clone()).await {
-            Err(error) if sqlstate(&error) == OTHER_RESULT => {}
+            Err(error) if changes_result_type(&error) => {}
             result => {
                 result?;
                 return execute(conn, "RELEASE SAVEPOINT rate_limits_function".to_owned()).await.map(|_| ());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tracing::debug;
 
-use crate::error::{Cause, Engine, Error, Phase, without_keys};
+use crate::error::{Cause, Engine, Error, Phase, needs_another_level, without_keys};
 use crate::observability;
 use crate::retry::{Attempts, RetryPolicy, longest};
 use crate::sql::{TransactionLimiter, check_release, detect, explain};
@@ -17,9 +17,6 @@ use crate::transact::{Durability, Isolation, Statement};
 
 /// How long, in milliseconds, a stopped or disconnected client may keep rows locked that other transactions want.
 const LONGEST_IDLE: u32 = 1_000;
-
-/// The SQLSTATE of a function that needs another isolation level than the session's.
-const WRONG_LEVEL: &str = "25000";
 
 /// Returns the time left in milliseconds, rounded up to a power of two. `pg_stat_statements` keeps every new statement
 /// text, so there should be few. The client gives up at its deadline; this limits how long a backend may wait after
@@ -180,16 +177,14 @@ impl Transactor {
         }
         match before(deadline, statement.run(connection, self.transaction_limiter.statements())).await {
             Ok(value) => Ok(Some(value)),
-            Err(error) => match error.as_database_error() {
-                Some(database) if database.code().as_deref() == Some(WRONG_LEVEL) => {
-                    statement.not_alone();
-                    Ok(None)
-                }
-                database => {
-                    let phase = if database.is_some() { Phase::Statement } else { Phase::Commit };
-                    Err(Failure { phase, error })
-                }
-            },
+            Err(error) if needs_another_level(&error) => {
+                statement.not_alone();
+                Ok(None)
+            }
+            Err(error) => {
+                let phase = if error.as_database_error().is_some() { Phase::Statement } else { Phase::Commit };
+                Err(Failure { phase, error })
+            }
         }
     }
 

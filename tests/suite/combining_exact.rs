@@ -316,18 +316,19 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
 async fn a_call_reported_as_undecided_is_not_charged() {
     let database = Database::migrated().await;
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
-        let limiter = limiter(&database.pool, slow(), |config| {
+        let patient = limiter(&database.pool, slow(), |_| {});
+        let hurried = limiter(&database.pool, slow(), |config| {
             (config.isolation, config.lanes, config.retry.deadline) = (isolation, 2, Duration::from_secs(1));
         });
-        limiter.reset(("a", "k")).await.expect("reset");
-        limiter.charge(("a", "k", 0)).await.expect("a row");
+        patient.reset(("a", "k")).await.expect("reset");
+        patient.charge(("a", "k", 0)).await.expect("a row");
         let holder = hold(&database, "a", &["k"]).await;
-        for said in join_all((0..40).map(|_| limiter.limit(("a", "k")))).await {
+        for said in join_all((0..40).map(|_| hurried.limit(("a", "k")))).await {
             let error = said.expect_err("the row is held");
             assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
         }
         until_waiting(&database, 0).await;
         holder.rollback().await.expect("rollback");
-        assert_eq!(limiter.peek(("a", "k")).await.expect("a balance").remaining().round(), 100.0, "{isolation:?}");
+        assert_eq!(patient.peek(("a", "k")).await.expect("a balance").remaining().round(), 100.0, "{isolation:?}");
     }
 }

@@ -219,7 +219,7 @@ async fn a_missing_database_schema_or_privilege_shows_no_key() {
     let mut config = LimiterConfig::default();
     config.retry.deadline = Duration::from_millis(300);
     let hurried = Limiter::with_config(database.pool.clone(), limits(), config.clone());
-    assert!(hurried.limit(("a", KEY)).await.expect("a decision").is_allowed());
+    assert!(limiter(&database.pool).limit(("a", KEY)).await.expect("a decision").is_allowed());
     let holder = gate::hold(&database, "a", &[KEY]).await;
     let error = hurried.limit(("a", KEY)).await.expect_err("the row is held");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");

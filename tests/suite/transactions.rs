@@ -263,12 +263,13 @@ async fn a_conflict_in_the_callers_transaction_is_returned_and_not_retried() {
 async fn the_limiters_own_calls_end_by_their_deadline() {
     let database = Database::migrated().await;
     let mut config = Database::config();
+    let limiter = Limiter::with_config(database.app.clone(), limits(), config.clone());
     config.retry.deadline = Duration::from_millis(300);
-    let limiter = Limiter::with_config(database.app.clone(), limits(), config);
+    let hurried = Limiter::with_config(database.app.clone(), limits(), config);
     let _ = limiter.limit(("messages", "u1")).await.expect("a decision");
     let mut holder = database.app.begin().await.expect("begin");
     let _ = limiter.within(&mut holder).limit(("messages", "u1")).await.expect("a decision");
-    let error = limiter.limit(("messages", "u1")).await.expect_err("the row is held");
+    let error = hurried.limit(("messages", "u1")).await.expect_err("the row is held");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     holder.rollback().await.expect("rollback");
     let _ = limiter.limit(("messages", "u1")).await.expect("it recovers automatically");

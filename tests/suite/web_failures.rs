@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn limiter(pool: &PgPool, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = LimiterConfig::default();
-    config.retry.deadline = Duration::from_millis(500);
+    config.retry.deadline = Duration::from_secs(2);
     change(&mut config);
     let limits = Limits::new().define("per_user", Limit::token_bucket(100, HOUR)).expect("a limit");
     Limiter::with_config(pool.clone(), limits, config)
@@ -73,7 +73,7 @@ async fn without_a_database_a_layer_rejects_or_allows_as_configured() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    for _ in 0..3 {
+    for _ in 0..2 {
         is_refused(&closed.get("/", &USER).await);
         for served in [&open, &in_shadow] {
             let seen = served.get("/", &USER).await;

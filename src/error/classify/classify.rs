@@ -165,7 +165,22 @@ pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25006"
 }
 
-/// The same for an error of the application, which may wrap the driver's error.
+/// Whether the server does not support the statement: feature_not_supported.
+pub(crate) fn is_not_supported(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "0A000"
+}
+
+/// Whether a function needs another isolation level than the session's: invalid_transaction_state.
+pub(crate) fn needs_another_level(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "25000"
+}
+
+/// Whether CREATE OR REPLACE FUNCTION would change the type of the result: invalid_function_definition.
+pub(crate) fn changes_result_type(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "42P13"
+}
+
+/// As `is_read_only`, for an error of the application, which may wrap the driver's error.
 pub(crate) fn read_only_in_chain(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

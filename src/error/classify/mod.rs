@@ -1,11 +1,12 @@
-//! Classifies failures. Only this module interprets SQLSTATEs.
+//! Classifies failures. Only this module decides anything by SQLSTATE; `error.rs` chooses the wording of its messages by it.
 
 mod classify;
 mod migration;
 mod table;
 
 pub(crate) use classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify, is_in_failed_transaction,
-    is_read_only, read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, changes_result_type, classify,
+    is_in_failed_transaction, is_not_supported, is_read_only, needs_another_level, read_only_in_chain,
+    refuses_settings, sqlstate, transient_in_chain,
 };
 pub(crate) use migration::{MigrationCause, classify_migration};
