@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 395b5ecbe1a8c25e36c8e0fd8ae9edf2a1b80c7ae0687e7f3055eef54bcd4ad0
+-- SHA-256: 88aeb4d8695de8b3c0090ecdfe08cf06db6a40cf89e210ca7ecbc4320b69dce1
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -30,9 +30,13 @@ DECLARE
   amount CONSTANT double precision := count * times;
   share_rate CONSTANT double precision := rate / nullif(shards, 0); -- of one row
   share_capacity CONSTANT double precision := capacity / nullif(shards, 0);
+  has_update CONSTANT boolean := NOT reserves AND amount > 0 -- one of those below decides the call, if it can be allowed
+    AND (kind IN ('token_bucket', 'fixed_window') OR (kind = 'sliding_window' AND resolution = 1));
   now bigint;
   waited bigint;
   phase bigint;
+  started bigint; -- the start of the sliding window
+  weight double precision; -- of the count of the window before
   part integer := 0; -- the shard
   beyond double precision := 0; -- the estimated tokens in the other rows
   balance double precision;
@@ -62,9 +66,9 @@ BEGIN
     END IF;
     -- If an attempt waited for the row, the row is locked now, and the next attempt likely succeeds. A session's first one is
     -- slow.
-    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (shards > 1 AND NOT has_update) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
-      IF reserves THEN
+      IF NOT has_update THEN
         NULL;
       ELSIF kind = 'token_bucket' THEN
         UPDATE public.rate_limits AS r
@@ -107,16 +111,18 @@ BEGIN
           AND public.rate_limit_fixed_window_value(
             r.value, r.ts, greatest(now, r.ts), share_rate, period, share_capacity, phase) >= amount
         RETURNING r.value INTO balance;
-      ELSIF kind = 'sliding_window' THEN
+      ELSE
+        -- A row that was written in a later window, because of a clock that differs, is not decided here.
+        started := public.rate_limit_window_start(now, phase, period);
+        weight := 1 - public.rate_limit_sliding_window_passed(now, period, phase, 1);
         UPDATE public.rate_limits AS r
         SET
-          value = public.rate_limit_sliding_window_value(
-            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), period, phase, resolution) + amount,
+          value = public.rate_limit_two_counters_now(r.value, r.ts, started) + amount,
           ts = greatest(now, r.ts),
-          idle_at = public.rate_limit_sliding_window_idle_after(
-            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution, amount),
-          earlier_counts = public.rate_limit_sliding_window_earlier(
-            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution)
+          idle_at = started + 2 * period,
+          earlier_counts = ARRAY[
+            period, phase, share_rate,
+            public.rate_limit_two_counters_before(r.value, r.ts, r.earlier_counts, started, period)]
         WHERE r.ctid = (
             SELECT s.ctid
             FROM public.rate_limits AS s
@@ -124,12 +130,11 @@ BEGIN
             ORDER BY s.shard DESC
             LIMIT 1
           )
-          AND r.shards = shards AND public.rate_limit_clock() <= now + 1000
-          AND public.rate_limit_fits('sliding_window', r.earlier_counts, period, phase, resolution)
-          AND public.rate_limit_sliding_window_left_at(
-            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) >= amount
-        RETURNING public.rate_limit_sliding_window_left_at(
-            r.value, r.ts, r.earlier_counts, greatest(now, r.ts), share_rate, period, phase, resolution) INTO balance;
+          AND r.shards = shards AND public.rate_limit_clock() <= now + 1000 AND r.ts < started + period
+          AND public.rate_limit_fits('sliding_window', r.earlier_counts, period, phase, 1)
+          AND public.rate_limit_two_counters_now(r.value, r.ts, started) + amount
+            + public.rate_limit_two_counters_before(r.value, r.ts, r.earlier_counts, started, period) * weight <= share_rate
+        RETURNING share_rate - r.value - r.earlier_counts[4] * weight INTO balance;
       END IF;
       has_waited := public.rate_limit_clock() > now + 200;
       may_hold := may_hold OR has_waited;
@@ -149,7 +154,7 @@ BEGIN
       before.shards := 1;
       decided := public.rate_limit_item(
         before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
-      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (reserves OR is_new OR NOT decided.is_allowed);
+      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (is_new OR NOT (has_update AND decided.is_allowed));
     END LOOP;
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;

@@ -1,5 +1,5 @@
 -- rate_limit_sliding_window_earlier(double precision, bigint, double precision[], bigint, double precision, bigint, bigint, integer)
--- SHA-256: 6f76d3167a5bd05afec1cab06d3ee2f99386df389c393f4061a5f176f4387bac
+-- SHA-256: c8a55c66889d7b18a038785f569a06dbadb2f1d3552f24a59b5bd238edf56e27
 
 -- Returns `earlier_counts` at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_earlier(
@@ -10,9 +10,9 @@ AS $function$
   SELECT ARRAY[period, phase, rate]::double precision[] || CASE
     WHEN resolution > 1
     THEN (public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution))[2:]
-    WHEN ts >= public.rate_limit_window_start(now, phase, period) THEN earlier_counts[4:]
-    WHEN ts >= public.rate_limit_window_start(now, phase, period) - period THEN ARRAY[value]
-    ELSE ARRAY[0::double precision]
+    ELSE ARRAY[
+      public.rate_limit_two_counters_before(
+        value, ts, earlier_counts, public.rate_limit_window_start(now, phase, period), period)]
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_earlier IS

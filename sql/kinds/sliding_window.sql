@@ -56,6 +56,22 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_left IS 'Returns what is left of a sliding window with these counts.';
 
+-- The two counters of n = 1, in the window that began at `started`: c[0], c[1], and what they leave.
+CREATE OR REPLACE FUNCTION public.rate_limit_two_counters_now(value double precision, ts bigint, started bigint)
+RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE WHEN ts >= started THEN value ELSE 0 END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_two_counters_now IS 'Returns the count of the current window; inlined.';
+
+CREATE OR REPLACE FUNCTION public.rate_limit_two_counters_before(
+  value double precision, ts bigint, earlier_counts double precision[], started bigint, period bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE WHEN ts >= started THEN earlier_counts[4] WHEN ts >= started - period THEN value ELSE 0 END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_two_counters_before IS 'Returns the count of the window before the current one; inlined.';
+
 -- Returns c[0] at `now`.
 CREATE OR REPLACE FUNCTION public.rate_limit_sliding_window_value(
   value double precision, ts bigint, earlier_counts double precision[], now bigint, period bigint, phase bigint,
@@ -65,8 +81,7 @@ AS $function$
   SELECT CASE
     WHEN resolution > 1
     THEN (public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution))[1]
-    WHEN ts >= public.rate_limit_window_start(now, phase, period) THEN value
-    ELSE 0
+    ELSE public.rate_limit_two_counters_now(value, ts, public.rate_limit_window_start(now, phase, period))
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_value IS 'Returns the newest count of a sliding window at a time; inlined.';
@@ -80,9 +95,9 @@ AS $function$
   SELECT ARRAY[period, phase, rate]::double precision[] || CASE
     WHEN resolution > 1
     THEN (public.rate_limit_sliding_window_counts(value, ts, earlier_counts, now, period, phase, resolution))[2:]
-    WHEN ts >= public.rate_limit_window_start(now, phase, period) THEN earlier_counts[4:]
-    WHEN ts >= public.rate_limit_window_start(now, phase, period) - period THEN ARRAY[value]
-    ELSE ARRAY[0::double precision]
+    ELSE ARRAY[
+      public.rate_limit_two_counters_before(
+        value, ts, earlier_counts, public.rate_limit_window_start(now, phase, period), period)]
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_sliding_window_earlier IS

@@ -113,6 +113,8 @@ const ALL: &[&str] = sources![
     "rate_limit_token_bucket_value"
     "rate_limit_token_bucket_wait"
     "rate_limit_ts_after"
+    "rate_limit_two_counters_before"
+    "rate_limit_two_counters_now"
     "rate_limit_unpay"
     "rate_limit_unpay_cancelled"
     "rate_limit_validate"

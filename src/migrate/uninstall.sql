@@ -92,6 +92,8 @@ DROP FUNCTION IF EXISTS public.rate_limit_sliding_window_wait;
 DROP FUNCTION IF EXISTS public.rate_limit_token_bucket_idle_at;
 DROP FUNCTION IF EXISTS public.rate_limit_token_bucket_value;
 DROP FUNCTION IF EXISTS public.rate_limit_token_bucket_wait;
+DROP FUNCTION IF EXISTS public.rate_limit_two_counters_before;
+DROP FUNCTION IF EXISTS public.rate_limit_two_counters_now;
 DROP FUNCTION IF EXISTS public.rate_limit_wait;
 DROP FUNCTION IF EXISTS public.rate_limit_window_start;
 DROP FUNCTION IF EXISTS public.rate_limit_write;

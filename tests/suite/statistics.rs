@@ -268,7 +268,7 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 22] = [
+const EXPRESSIONS: [&str; 24] = [
     "rate_limit_asked",
     "rate_limit_clock",
     "rate_limit_counts_after",
@@ -289,6 +289,8 @@ const EXPRESSIONS: [&str; 22] = [
     "rate_limit_token_bucket_value",
     "rate_limit_token_bucket_wait",
     "rate_limit_ts_after",
+    "rate_limit_two_counters_before",
+    "rate_limit_two_counters_now",
     "rate_limit_value_after",
     "rate_limit_window_start",
 ];
