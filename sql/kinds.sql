@@ -130,7 +130,7 @@ AS $function$
 DECLARE
   used double precision;
 BEGIN
-  IF bucket.ts IS NULL THEN
+  IF bucket.ts IS NULL OR bucket.earlier_counts[1] < 0 THEN -- Slots of a concurrency limit are no tokens.
     bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.earlier_counts := NULL;

@@ -89,7 +89,7 @@ BEGIN
   decided := public.rate_limit_decide_each(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, limit_shards,
     bucket_names, bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats,
-    NOT holds_rows);
+    NULL, NOT holds_rows);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;

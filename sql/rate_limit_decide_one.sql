@@ -46,8 +46,8 @@ DECLARE
   decided record;
 BEGIN
   IF coalesce(
-    times >= 1 AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000 AND rate BETWEEN 1e-100 AND 1e100
-      AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
+    times >= 1 AND kind <> 'concurrency' AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000
+      AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
       AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR amount <= capacity)
       AND version() NOT LIKE '%-YB-%', -- YugabyteDB has no ctid.
     false)

@@ -36,8 +36,14 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'concurrency' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL OR start IS NOT NULL OR resolution IS NOT NULL OR shards > 1 THEN
+      reason := 'max_reserved, start, resolution and shards do not apply to a concurrency limit';
+    ELSIF rate > 1000 OR rate <> floor(rate) THEN
+      reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
+    END IF;
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, concurrency', coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

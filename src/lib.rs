@@ -77,12 +77,12 @@ pub mod queue;
 pub mod web;
 
 pub use call::{
-    Balances, Call, CallAt, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LimitRef, LimitState, Op,
-    Outcome, Permit,
+    Balances, Call, CallAt, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LeaseId, LimitRef, LimitState,
+    Op, Outcome, Permit,
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
-pub use limiter::{DenialMemory, Limiter, LimiterConfig, WaitConfig};
+pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};

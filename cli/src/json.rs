@@ -24,6 +24,11 @@ pub(super) fn decision(decision: &Decision) -> String {
     line(&object)
 }
 
+/// `{"ok": true}`: whether a released or renewed lease was still held.
+pub(super) fn was_held(decision: &Decision) -> String {
+    line(&json!({"ok": decision.is_allowed()}))
+}
+
 /// `{"error": "count_exceeds_capacity", "message": ".."}`.
 pub(super) fn impossible(error: &InvalidCall) -> String {
     line(&json!({"error": error.code(), "message": error.to_string()}))

@@ -1,5 +1,5 @@
 -- rate_limit_adopt(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer)
--- SHA-256: 81e96d023af31bc01c088a99ca865ecc1c84b13799e59697cb58612c5802caef
+-- SHA-256: 894ccdda13a0a1afac3cbb59df41f813caa9aa6fef31eaba249d5cd8b1f9fbfd
 
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
@@ -10,7 +10,7 @@ AS $function$
 DECLARE
   used double precision;
 BEGIN
-  IF bucket.ts IS NULL THEN
+  IF bucket.ts IS NULL OR bucket.earlier_counts[1] < 0 THEN -- Slots of a concurrency limit are no tokens.
     bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.earlier_counts := NULL;

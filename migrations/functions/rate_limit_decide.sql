@@ -1,5 +1,5 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: da0373690899d7ad44556bd8db9ac58fc742e7cbc4703f0231692fd667f244e4
+-- SHA-256: 4aeeab7426a1ffe101c59733c8abe3f0c876ba21d37e1769bbc438d828dd82d3
 
 -- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_take_ample do not
 -- decide.
@@ -92,7 +92,7 @@ BEGIN
   decided := public.rate_limit_decide_each(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, limit_shards,
     bucket_names, bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats,
-    NOT holds_rows);
+    NULL, NOT holds_rows);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;

@@ -1,5 +1,5 @@
--- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
--- SHA-256: 1dd126c416769215a24cfe829f40b13e5d8810800aa09ef7b6347e513ae31474
+-- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], boolean)
+-- SHA-256: 676b5063dc8d3920a92142cdbb8b1acfe17c421ee7206d758fddd1e2236d89ad
 
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
@@ -16,8 +16,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide_each(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
-  call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], may_wait boolean,
-  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
+  call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], call_leases bigint[],
+  may_wait boolean, OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -80,8 +80,8 @@ BEGIN
       clock := public.rate_limit_clock();
       decided := public.rate_limit_decide_rows(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
-        parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, clock,
-        call_admitted, call_waits, item_refused, item_values);
+        parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
+        clock, call_admitted, call_waits, item_refused, item_values);
       EXIT WHEN public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP

@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 88aeb4d8695de8b3c0090ecdfe08cf06db6a40cf89e210ca7ecbc4320b69dce1
+-- SHA-256: c272d8e0a6381170120b1fcc9149e9c3f3c1f0071b89a74e5c0ae555f0dc1b9d
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -49,8 +49,8 @@ DECLARE
   decided record;
 BEGIN
   IF coalesce(
-    times >= 1 AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000 AND rate BETWEEN 1e-100 AND 1e100
-      AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
+    times >= 1 AND kind <> 'concurrency' AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000
+      AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
       AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR amount <= capacity)
       AND version() NOT LIKE '%-YB-%', -- YugabyteDB has no ctid.
     false)

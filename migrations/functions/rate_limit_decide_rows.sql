@@ -1,5 +1,5 @@
--- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: 3e62730128725117bb8a7963a33e8bfa2d43d7a831bd2af8ebea0dd765670bc3
+-- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
+-- SHA-256: 3a157d3dc765ac12ec5fccc1fb3e577773f4c1e5ebfa3a4a65fa1169370056f6
 
 -- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
@@ -13,7 +13,8 @@ CREATE OR REPLACE FUNCTION public.rate_limit_decide_rows(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], INOUT buckets public.rate_limits[],
   parts integer[], item_buckets integer[], item_limits integer[], item_counts double precision[], call_ops text[],
-  call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], clock bigint, OUT changed boolean[],
+  call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], call_leases bigint[], clock bigint,
+  OUT changed boolean[],
   INOUT call_admitted integer[], INOUT call_waits bigint[], INOUT item_refused boolean[], INOUT item_values double precision[]
 ) LANGUAGE plpgsql STABLE
 AS $function$
@@ -57,19 +58,31 @@ BEGIN
         b := CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END;
         l := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[item] END;
         p := coalesce(parts[b], 1);
-        decided := public.rate_limit_item(
-          buckets[b],
-          CASE WHEN at_once = 0 THEN 'check' ELSE op END,
-          CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[item] END * greatest(at_once, 1),
-          coalesce(call_reserves[nth], false),
-          coalesce(call_ats[nth], clock),
-          limit_kinds[l],
-          limit_rates[l] / p,
-          limit_periods[l],
-          coalesce(limit_capacities[l], limit_rates[l]) / p,
-          limit_max_reserved[l] / p,
-          public.rate_limit_grid(limit_kinds[l], limit_starts[l], limit_periods[l], (buckets[b]).name, (buckets[b]).key),
-          coalesce(limit_resolutions[l], 1));
+        IF limit_kinds[l] = 'concurrency' THEN
+          decided := public.rate_limit_concurrency_item(
+            buckets[b],
+            op,
+            CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[item] END,
+            coalesce(call_reserves[nth], false),
+            coalesce(call_ats[nth], clock),
+            limit_periods[l],
+            limit_rates[l],
+            call_leases[nth]);
+        ELSE
+          decided := public.rate_limit_item(
+            buckets[b],
+            CASE WHEN at_once = 0 THEN 'check' ELSE op END,
+            CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[item] END * greatest(at_once, 1),
+            coalesce(call_reserves[nth], false),
+            coalesce(call_ats[nth], clock),
+            limit_kinds[l],
+            limit_rates[l] / p,
+            limit_periods[l],
+            coalesce(limit_capacities[l], limit_rates[l]) / p,
+            limit_max_reserved[l] / p,
+            public.rate_limit_grid(limit_kinds[l], limit_starts[l], limit_periods[l], (buckets[b]).name, (buckets[b]).key),
+            coalesce(limit_resolutions[l], 1));
+        END IF;
         -- An allowed call returns its longest wait, a denied one the longest wait of its denied items.
         IF decided.is_allowed = NOT refused THEN
           call_waits[nth] := greatest(call_waits[nth], decided.wait);
@@ -82,7 +95,7 @@ BEGIN
         before[item] := decided.balance;
         after[item] := CASE WHEN decided.is_changed THEN decided.bucket_after END;
       END LOOP;
-      IF refused THEN
+      IF refused AND op <> 'release' THEN -- a release gives back the slots that are still held
         FOR item IN first_item .. last_item LOOP
           item_values[item] := before[item];
         END LOOP;

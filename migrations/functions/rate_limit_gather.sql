@@ -1,5 +1,5 @@
 -- rate_limit_gather(rate_limits[], text, double precision, bigint, double precision, bigint, integer)
--- SHA-256: 599e04f4e8346c386a7295d6401cff8f5b6f0a3b272e9961232cef2c99f99b0e
+-- SHA-256: e16995958eaace32374c97298f8663e2688c5ac7331f2b2de2e65096c3f1ce56
 
 -- Returns the rows of a sharded bucket as one row, as of the last time at which any of them was written. The limit is that of the
 -- whole bucket; `kept.shards` is the number of its parts.
@@ -27,6 +27,9 @@ BEGIN
   FOREACH share IN ARRAY shares LOOP
     kept.ts := greatest(kept.ts, share.ts);
   END LOOP;
+  IF kind = 'concurrency' THEN -- The rows are of another kind, and hold no slots.
+    RETURN kept;
+  END IF;
   FOR nth IN 1 .. cardinality(shares) LOOP
     share := shares[nth];
     lacks[nth] := CASE

@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: b87591c3372399cdd3cec6a5da7604148b56f7140a8ada293a232d137670fdff
+-- SHA-256: f6adbf89e9bdc0b3b9263291cdadafbeeb6d2e3dc93067af6e9b946f91926cbe
 
 -- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -39,8 +39,14 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'concurrency' THEN
+    IF capacity IS NOT NULL OR max_reserved IS NOT NULL OR start IS NOT NULL OR resolution IS NOT NULL OR shards > 1 THEN
+      reason := 'max_reserved, start, resolution and shards do not apply to a concurrency limit';
+    ELSIF rate > 1000 OR rate <> floor(rate) THEN
+      reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
+    END IF;
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, concurrency', coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

@@ -24,6 +24,9 @@ BEGIN
   FOREACH share IN ARRAY shares LOOP
     kept.ts := greatest(kept.ts, share.ts);
   END LOOP;
+  IF kind = 'concurrency' THEN -- The rows are of another kind, and hold no slots.
+    RETURN kept;
+  END IF;
   FOR nth IN 1 .. cardinality(shares) LOOP
     share := shares[nth];
     lacks[nth] := CASE

@@ -1,4 +1,4 @@
-use crate::call::{Item, Key, LimitRef, Op, Resolved};
+use crate::call::{Item, Key, LeaseId, LimitRef, Op, Resolved};
 use crate::error::InvalidCall;
 use crate::limit::{Limits, Tokens};
 
@@ -16,6 +16,7 @@ use crate::limit::{Limits, Tokens};
 pub struct Call {
     pub(crate) items: Vec<Item>,
     pub(crate) reserve: bool,
+    pub(crate) lease: Option<LeaseId>,
     /// Stored as a `Key`, so that `{:?}` does not show it.
     pub(crate) idempotency_key: Option<Key>,
 }
@@ -65,6 +66,29 @@ impl Call {
         self
     }
 
+    /// Names the lease under which the call takes slots of concurrency limits, releases or renews them.
+    /// [`Limiter::acquire`](crate::Limiter::acquire) chooses a lease itself and keeps it in a handle. Name one to take slots in
+    /// your own transaction, or to release them elsewhere:
+    ///
+    /// ```no_run
+    /// use pg_limiter::{Item, LeaseId};
+    ///
+    /// # async fn f(limiter: pg_limiter::Limiter, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let lease = LeaseId::random();
+    /// let slot = Item::new("running_reports", "u1");
+    /// let mut tx = pool.begin().await?;
+    /// limiter.within(&mut tx).limit(slot.clone().lease(lease)).await?.enforce()?;
+    /// sqlx::query("INSERT INTO reports (owner, lease) VALUES ('u1', $1)").bind(lease.get()).execute(&mut *tx).await?;
+    /// tx.commit().await?; // From now on others see that the slot is taken.
+    /// // .. run the report ..
+    /// let was_held = limiter.release(slot.lease(lease)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub const fn lease(mut self, id: LeaseId) -> Self {
+        self.lease = Some(id);
+        self
+    }
+
     /// Whether the call may reserve tokens: see [`reserve`](Self::reserve).
     pub const fn reserves(&self) -> bool {
         self.reserve
@@ -83,7 +107,7 @@ impl Call {
     }
 
     const fn of(items: Vec<Item>) -> Self {
-        Self { items, reserve: false, idempotency_key: None }
+        Self { items, reserve: false, lease: None, idempotency_key: None }
     }
 }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::call::{Call, Op};
+use crate::call::{Call, LeaseId, Op};
 use crate::limit::{LARGEST_NUMBER, Limit, Tokens};
 
 /// A reference to a limit: the name of a defined limit, or a name with a limit passed inline.
@@ -196,6 +196,11 @@ impl Item {
     /// Converts the item into a call that reserves: see [`Call::reserve`].
     pub fn reserve(self) -> Call {
         Call::from(self).reserve()
+    }
+
+    /// A call on this item alone, under this lease: see [`Call::lease`].
+    pub fn lease(self, id: LeaseId) -> Call {
+        Call::from(self).lease(id)
     }
 }
 

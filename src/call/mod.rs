@@ -6,6 +6,7 @@ mod call_at;
 mod decision;
 mod item;
 mod key_secret;
+mod lease_id;
 mod resolved;
 
 pub use balances::Balances;
@@ -14,6 +15,7 @@ pub use call_at::CallAt;
 pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
 pub use item::{Item, Key, LimitRef};
 pub use key_secret::{InvalidKeySecret, KeySecret};
+pub use lease_id::LeaseId;
 pub use resolved::Op;
 
 pub(crate) use item::Hidden;

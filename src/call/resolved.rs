@@ -1,10 +1,11 @@
 //! A call with its limits looked up and all rules checked. Only resolved calls are sent to the database.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::call::{Call, Key, KeySecret};
+use crate::call::{Call, Key, KeySecret, LeaseId};
 use crate::error::InvalidCall;
-use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
+use crate::limit::{Kind, LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
 
 /// The longest key, in bytes. An index entry holds it together with the name.
 pub(crate) const LONGEST_KEY: usize = 1024;
@@ -24,10 +25,14 @@ pub enum Op {
     Charge,
     /// Fills the buckets of its items.
     Reset,
+    /// Gives back the slots that the call's [lease](Call::lease) holds.
+    Release,
+    /// Lets the call's [lease](Call::lease) end later.
+    Renew,
 }
 
 impl Op {
-    /// `limit`, `check`, `credit`, `charge` or `reset`.
+    /// `limit`, `check`, `credit`, `charge`, `reset`, `release` or `renew`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
@@ -35,6 +40,8 @@ impl Op {
             Self::Credit => "credit",
             Self::Charge => "charge",
             Self::Reset => "reset",
+            Self::Release => "release",
+            Self::Renew => "renew",
         }
     }
 }
@@ -52,6 +59,7 @@ pub(crate) struct ResolvedItem {
 pub(crate) struct Resolved {
     pub(crate) op: Op,
     pub(crate) reserve: bool,
+    pub(crate) lease: Option<LeaseId>,
     pub(crate) idempotency_key: Option<Arc<str>>,
     pub(crate) items: Vec<ResolvedItem>,
     pub(crate) places: Vec<usize>,
@@ -72,13 +80,14 @@ impl Resolved {
             if !is_storable(key, 1..=LONGEST_IDEMPOTENCY_KEY) {
                 return Err(InvalidCall::IdempotencyKey { bytes: key.len() });
             }
-            if !matches!(op, Op::Limit | Op::Credit | Op::Charge) {
+            if !matches!(op, Op::Limit | Op::Credit | Op::Charge) || call.lease.is_some() {
                 return Err(InvalidCall::IdempotencyKeyUnsupported);
             }
         }
         let mut resolved = Self {
             op,
             reserve: call.reserve,
+            lease: call.lease,
             idempotency_key: call.idempotency_key.map(|Key(key)| match secret {
                 Some(secret) => secret.idempotency_key(&key),
                 None => key,
@@ -94,6 +103,9 @@ impl Resolved {
                     None => return Err(InvalidCall::UnknownLimit { limit: item.limit.name.to_string() }),
                 },
             };
+            if matches!(op, Op::Release | Op::Renew) && limit.kind() != Kind::Concurrency {
+                continue; // Its tokens stay taken.
+            }
             let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count };
             item.check_words()?;
             if let Some(secret) = secret {
@@ -101,10 +113,39 @@ impl Resolved {
             }
             resolved.add(item)?;
         }
+        resolved.check_slots()?;
         if matches!(op, Op::Limit | Op::Check) {
             resolved.items.iter().try_for_each(|item| item.check_possible(call.reserve))?;
         }
         Ok(resolved)
+    }
+
+    /// Checks what only concurrency limits need: a lease and whole counts.
+    fn check_slots(&self) -> Result<(), InvalidCall> {
+        let mut limits = self.items.iter().filter(|item| item.limit.kind() == Kind::Concurrency).peekable();
+        let Some(ResolvedItem { name, .. }) = limits.peek() else {
+            return if self.lease.is_some() { Err(InvalidCall::NoSlots) } else { Ok(()) };
+        };
+        let limit = name.to_string();
+        match self.op {
+            Op::Credit | Op::Charge => return Err(InvalidCall::SlotsHaveNoTokens { limit, op: self.op.as_str() }),
+            Op::Limit | Op::Release | Op::Renew if self.lease.is_none() => {
+                return Err(InvalidCall::NeedsLease { limit });
+            }
+            _ => {}
+        }
+        let takes = self.op == Op::Limit;
+        let is_wrong = |item: &&ResolvedItem| item.count.fract() != 0.0 || (takes && item.count < 1.0);
+        match limits.find(|item| matches!(self.op, Op::Limit | Op::Check) && is_wrong(item)) {
+            Some(item) => Err(InvalidCall::Slots { limit: item.name.to_string(), count: item.count }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the shortest time for which slots are held.
+    pub(crate) fn lease_length(&self) -> Duration {
+        let slots = self.items.iter().filter(|item| item.limit.kind() == Kind::Concurrency);
+        slots.map(|item| item.limit.period()).min().unwrap_or_default()
     }
 
     /// Adds an item. If its bucket is already present, adds up the counts.

@@ -140,6 +140,35 @@ pub enum InvalidCall {
     /// The call has no items.
     #[error("the call names no limit; name at least one")]
     Empty,
+    /// A call on a concurrency limit names no lease.
+    #[error("the limit \"{limit}\" counts slots, which a lease holds; use acquire, or name a lease")]
+    NeedsLease {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The call acquires, releases or renews slots, but none of its limits has any.
+    #[error(
+        "none of the call's limits is a concurrency limit, so it has no slots; name one, or make the call without a lease"
+    )]
+    NoSlots,
+    /// The count of slots is not a whole number from 1 on.
+    #[error(
+        "the count {count} for the concurrency limit \"{limit}\" is not a whole number from 1 on; count whole slots"
+    )]
+    Slots {
+        /// The limit's name.
+        limit: String,
+        /// The requested count.
+        count: f64,
+    },
+    /// Slots are neither credited nor charged.
+    #[error("the concurrency limit \"{limit}\" has no tokens to {op}; acquire and release its slots")]
+    SlotsHaveNoTokens {
+        /// The limit's name.
+        limit: String,
+        /// The operation.
+        op: &'static str,
+    },
 }
 
 /// Returns the remedy for a count above the most that the limit grants.
@@ -170,20 +199,21 @@ fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
 
 impl InvalidCall {
     /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
-    /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
+    /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_lease`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
             Self::WaitTooShort { .. } => "wait_too_short",
-            Self::Count { .. } => "invalid_count",
+            Self::Count { .. } | Self::Slots { .. } => "invalid_count",
             Self::UnknownLimit { .. } => "unknown_limit",
-            Self::ReserveUnsupported { .. } => "reserve_unsupported",
+            Self::ReserveUnsupported { .. } | Self::SlotsHaveNoTokens { .. } => "reserve_unsupported",
             Self::Name { .. } => "invalid_name",
             Self::Key { .. } => "invalid_key",
             Self::IdempotencyKey { .. } | Self::IdempotencyKeyReused | Self::IdempotencyKeyUnsupported => {
                 "invalid_idempotency_key"
             }
-            Self::Contradiction { .. } | Self::Empty => "invalid_call",
+            Self::Contradiction { .. } | Self::Empty | Self::NoSlots => "invalid_call",
+            Self::NeedsLease { .. } => "invalid_lease",
         }
     }
 }

@@ -14,6 +14,6 @@ macro_rules! chapters {
 }
 
 chapters! {
-    alternatives failures glossary kinds many_callers migrations performance personal_data poolers queue shards sql testing tool
+    alternatives concurrency failures glossary kinds many_callers migrations performance personal_data poolers queue shards sql testing tool
     transactions upgrading waiting web yugabytedb
 }

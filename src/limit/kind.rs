@@ -26,11 +26,15 @@ pub enum Kind {
     /// how much of it remains in the window. With one sub-interval, this is the two-counter form
     /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
     SlidingWindow,
+    /// At most `capacity` slots are held at the same time. A call holds its count of slots until it releases them, or until its
+    /// lease ends (C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache
+    /// consistency", SOSP 1989).
+    Concurrency,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow];
+    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow, Self::Concurrency];
 
     /// The name used in limits files and in SQL.
     pub const fn as_str(self) -> &'static str {
@@ -38,6 +42,7 @@ impl Kind {
             Self::TokenBucket => "token_bucket",
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
+            Self::Concurrency => "concurrency",
         }
     }
 
@@ -45,13 +50,17 @@ impl Kind {
     pub const fn can_reserve(self) -> bool {
         match self {
             Self::TokenBucket | Self::FixedWindow => true,
-            Self::SlidingWindow => false,
+            Self::SlidingWindow | Self::Concurrency => false,
         }
     }
 
-    /// Whether the option with this name applies to this kind: `capacity`, `max_reserved`, `start`, `resolution` or `shards`.
+    /// Whether the option with this name applies to this kind: `rate`, `period`, `capacity`, `max_reserved`, `start`,
+    /// `resolution`, `shards` or `lease`.
     pub fn has_option(self, option: &str) -> bool {
         match option {
+            "rate" | "period" | "shards" => self != Self::Concurrency,
+            "lease" => self == Self::Concurrency,
+            "capacity" if self == Self::Concurrency => true,
             "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
             "start" => matches!(self, Self::FixedWindow | Self::SlidingWindow),
             "resolution" => matches!(self, Self::SlidingWindow),
@@ -66,6 +75,7 @@ impl Kind {
             ("max_reserved", options.max_reserved.is_some()),
             ("start", options.start.is_some()),
             ("resolution", options.resolution.is_some()),
+            ("shards", options.shards.is_some()),
         ];
         set.into_iter().find(|(name, set)| *set && !self.has_option(name)).map(|(name, _)| name)
     }
@@ -102,13 +112,20 @@ pub mod kinds {
     /// Marks a builder for a [sliding window](crate::Kind::SlidingWindow).
     #[derive(Clone, Copy, Debug)]
     pub enum SlidingWindow {}
+
+    /// Marks a builder for a [concurrency limit](crate::Kind::Concurrency).
+    #[derive(Clone, Copy, Debug)]
+    pub enum Concurrency {}
 }
 
-use kinds::{FixedWindow, SlidingWindow, TokenBucket};
+use kinds::{Concurrency, FixedWindow, SlidingWindow, TokenBucket};
+
+/// The length of a lease, unless the limit gives one.
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// Builds a limit. It offers only the options of its kind.
 ///
-/// Create one with [`Limit::token_bucket`], [`Limit::fixed_window`] or [`Limit::sliding_window`]. [`build`](Self::build)
+/// Create one with [`Limit::token_bucket`], [`Limit::fixed_window`], [`Limit::sliding_window`] or [`Limit::concurrency`]. [`build`](Self::build)
 /// checks the numbers. [`Limits::define`](crate::Limits::define) also accepts a builder.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -156,6 +173,18 @@ impl Limit {
     pub fn sliding_window(rate: impl Into<Tokens>, period: Duration) -> LimitBuilder<SlidingWindow> {
         LimitBuilder::new(Kind::SlidingWindow, rate.into().get(), period)
     }
+
+    /// A concurrency limit: at most `slots` of a key, 1 to 1000, are held at the same time. Take them with
+    /// [`Limiter::acquire`](crate::Limiter::acquire). A holder that dies frees its slots when its lease ends.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let limit = pg_limiter::Limit::concurrency(3).lease(Duration::from_secs(60)).build()?;
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub fn concurrency(slots: u32) -> LimitBuilder<Concurrency> {
+        LimitBuilder::new(Kind::Concurrency, slots.into(), DEFAULT_LEASE)
+    }
 }
 
 impl<K> LimitBuilder<K> {
@@ -164,7 +193,7 @@ impl<K> LimitBuilder<K> {
     }
 
     /// The number of rows that each bucket is spread over, from 1 to 1000 (default: 1). Each row must have at least 1 token of
-    /// the capacity. Use shards if many processes take from the same bucket at the same time: see
+    /// the capacity; not for a concurrency limit. Use shards if many processes take from the same bucket at the same time: see
     /// [`Limit::recommended_shards`].
     pub const fn shards(mut self, rows: u32) -> Self {
         self.options.shards = Some(rows);
@@ -225,6 +254,15 @@ impl LimitBuilder<SlidingWindow> {
     /// The start of the grid of sub-intervals, as an offset from the Unix epoch (default: 0).
     pub fn start(mut self, phase: Duration) -> Self {
         self.options.start = Some(micros(phase).ok_or(phase));
+        self
+    }
+}
+
+impl LimitBuilder<Concurrency> {
+    /// The time after which the slots of a holder that has died are free (default: 30 s). Long enough that a living holder
+    /// can [renew](crate::Lease::renew) in time.
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.options.period = micros(length).ok_or(length);
         self
     }
 }

@@ -7,6 +7,7 @@ use crate::limit::{Kind, format_micros, shards};
 /// A hundred years of 365.25 days: the longest period, and the longest of other durations.
 pub(crate) const LONGEST_PERIOD: Duration = Duration::from_secs(36_525 * 86_400);
 const FINEST_RESOLUTION: u32 = 1000;
+const MOST_SLOTS: f64 = 1000.0;
 /// The upper bound for numbers. Within both bounds, every product of a few numbers is finite.
 pub(crate) const LARGEST_NUMBER: f64 = 1e100;
 /// The lower bound for numbers that must not be 0, and for counts other than 0.
@@ -21,6 +22,7 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// - max_reserved: the most tokens that reservations may owe, 0 or more (default: no bound; not for a sliding window)
 /// - start: the start of the grid of windows (fixed and sliding windows)
 /// - resolution: the number of sub-intervals, 1 to 1000 (sliding window; default: 1)
+/// - a concurrency limit has only a capacity: 1 to 1000 slots, and a lease: as a period (default: 30 s)
 /// - shards: the number of rows that each bucket is spread over, 1 to 1000, each with at least 1 token (default: 1); see
 ///   [`recommended_shards`](Self::recommended_shards)
 ///
@@ -59,6 +61,13 @@ impl Options {
     }
 
     pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
+        let counts_slots = self.kind == Kind::Concurrency;
+        if counts_slots && !((1.0..=MOST_SLOTS).contains(&self.rate) && self.rate.fract() == 0.0) {
+            return Err(InvalidLimit::new(format!(
+                "the capacity {} is not a whole number of slots from 1 to {MOST_SLOTS}",
+                self.rate
+            )));
+        }
         if !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.rate) {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
@@ -67,8 +76,9 @@ impl Options {
             Ok(period) if (1..=longest).contains(&period) => period,
             given => {
                 let given = given.map_or_else(|period| format!("{period:?}"), format_micros);
+                let name = if counts_slots { "lease" } else { "period" };
                 return Err(InvalidLimit::new(format!(
-                    "the period {given} is not valid; use a whole number of microseconds, from 1 microsecond to 36525 days"
+                    "the {name} {given} is not valid; use a whole number of microseconds, from 1 microsecond to 36525 days"
                 )));
             }
         };
@@ -117,17 +127,17 @@ impl Limit {
         self.kind
     }
 
-    /// Tokens per period.
+    /// Tokens per period; for a concurrency limit, its slots.
     pub const fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// The time in which `rate` tokens arrive.
+    /// The time in which `rate` tokens arrive; for a concurrency limit, the length of a lease.
     pub const fn period(&self) -> Duration {
         Duration::from_micros(self.period.unsigned_abs())
     }
 
-    /// The most tokens that a bucket can hold; for a sliding window, the rate.
+    /// The most tokens that a bucket can hold; for a sliding window, the rate; for a concurrency limit, its slots.
     pub fn capacity(&self) -> f64 {
         self.capacity.unwrap_or(self.rate)
     }
@@ -186,9 +196,12 @@ impl Limit {
     }
 }
 
-/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given.
+/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given. `concurrency, 3 at a time, lease 30s`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind == Kind::Concurrency {
+            return write!(f, "{}, {} at a time, lease {}", self.kind, self.rate, format_micros(self.period));
+        }
         write!(f, "{}, {} per {}", self.kind, self.rate, format_micros(self.period))?;
         let options = [
             ("capacity", self.capacity.map(|tokens| tokens.to_string())),

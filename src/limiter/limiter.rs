@@ -274,7 +274,7 @@ impl Limiter {
     }
 
     /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
-    fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
+    pub(super) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
         let limiter = self.transaction_limiter();
         Ok(Resolved::new(op, call, limiter.limits(), limiter.key_secret())?)
     }

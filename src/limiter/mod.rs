@@ -3,6 +3,7 @@
 
 mod config;
 mod denials;
+mod lease;
 mod limiter;
 mod prune;
 mod unit_of_work;
@@ -11,5 +12,6 @@ mod wait;
 mod waiters;
 
 pub use config::{DenialMemory, LimiterConfig};
+pub use lease::{Acquired, Lease};
 pub use limiter::Limiter;
 pub use wait::WaitConfig;

@@ -1,3 +1,9 @@
+DROP FUNCTION IF EXISTS public.rate_limit_acquire;
+DROP FUNCTION IF EXISTS public.rate_limit_concurrency_guard;
+DROP FUNCTION IF EXISTS public.rate_limit_concurrency_item;
+DROP FUNCTION IF EXISTS public.rate_limit_decide_leases;
+DROP FUNCTION IF EXISTS public.rate_limit_leases_at;
+DROP FUNCTION IF EXISTS public.rate_limit_leases_with;
 DROP FUNCTION IF EXISTS public.rate_limit_prune_answers;
 DROP FUNCTION IF EXISTS public.rate_limit_decide_once;
 DROP TABLE IF EXISTS public.rate_limit_answers;
@@ -15,6 +21,8 @@ DROP FUNCTION IF EXISTS public.rate_limit_correct_started;
 DROP FUNCTION IF EXISTS public.rate_limit_job_done;
 DROP FUNCTION IF EXISTS public.rate_limit_again;
 DROP FUNCTION IF EXISTS public.rate_limit_job_again;
+DROP FUNCTION IF EXISTS public.rate_limit_release;
+DROP FUNCTION IF EXISTS public.rate_limit_renew;
 DROP FUNCTION IF EXISTS public.rate_limit_unpay_cancelled;
 DROP FUNCTION IF EXISTS public.rate_limit_unpay;
 DROP FUNCTION IF EXISTS public.rate_limit_claimed;

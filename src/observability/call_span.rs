@@ -62,6 +62,7 @@ impl Answered for Decision {
 
 impl Answered for Balances {}
 impl Answered for () {}
+impl Answered for bool {}
 impl Answered for u64 {}
 
 /// The names of the limits, separated by commas.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use crate::call::{Op, Resolved, ResolvedItem};
+use crate::call::{LeaseId, Op, Resolved, ResolvedItem};
 use crate::limit::Limit;
 
 /// How many of the last limits are searched for a match. Most statements have few different limits, and listing one
@@ -42,6 +42,19 @@ pub(super) struct Order {
     pub(super) buckets: Vec<usize>,
     /// The position of each bucket in that order.
     pub(super) ranks: Vec<usize>,
+}
+
+impl Order {
+    /// Returns the values of the buckets in this order.
+    pub(super) fn sorted<'a, T>(&'a self, values: &'a [T]) -> impl Iterator<Item = &'a T> {
+        self.buckets.iter().map(|bucket| &values[*bucket])
+    }
+
+    /// Returns indices of buckets, from 1, as indices in this order.
+    pub(super) fn rank(&self, buckets: &[i32]) -> Vec<i32> {
+        let rank = |bucket: &i32| usize::try_from(bucket - 1).ok().and_then(|bucket| self.ranks.get(bucket));
+        buckets.iter().map(|bucket| rank(bucket).map_or(0, |rank| index(rank + 1))).collect()
+    }
 }
 
 /// The name of a limit and a key.
@@ -96,6 +109,7 @@ pub(super) struct Arrays {
     pub(super) call_sizes: Vec<i32>,
     pub(super) call_times: Vec<i32>,
     pub(super) call_ats: Vec<Option<i64>>,
+    pub(super) call_leases: Vec<Option<i64>>,
 }
 
 impl Batch {
@@ -119,7 +133,7 @@ impl Batch {
     /// clock.
     pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
         let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);
-        let plain = call.op == Op::Limit && !reserve && at.is_none();
+        let plain = call.op == Op::Limit && !reserve && at.is_none() && call.lease.is_none();
         if plain
             && call.items.len() == 1
             && let Some(place) = self.again(&call.items[0])
@@ -143,6 +157,7 @@ impl Batch {
         self.arrays.call_sizes.push(index(call.items.len()));
         self.arrays.call_times.push(1);
         self.arrays.call_ats.push(at);
+        self.arrays.call_leases.push(call.lease.map(LeaseId::get));
         for (place, item) in call.items.iter().enumerate() {
             let limit = self.limit(&item.limit);
             let bucket = self.bucket(item, limit, nth, first_item + place);
@@ -164,7 +179,8 @@ impl Batch {
         let plain = arrays.call_ops[call] == Op::Limit
             && !arrays.call_reserves[call]
             && arrays.call_sizes[call] == 1
-            && arrays.call_ats[call].is_none();
+            && arrays.call_ats[call].is_none()
+            && arrays.call_leases[call].is_none();
         let limit = self.limits[usize::try_from(arrays.item_limits[nth] - 1).ok()?];
         if !plain || limit != item.limit || arrays.item_counts[nth] != item.count {
             return None;
@@ -238,9 +254,14 @@ impl Batch {
     }
 
     fn is_lone_reservation(&self, limit: &Limit) -> bool {
-        let Arrays { call_ops, call_reserves, call_ats, .. } = &self.arrays;
-        let asked = (call_ops.as_slice(), call_reserves.as_slice(), call_ats.as_slice());
-        matches!(asked, ([Op::Limit], [true], [None])) && limit.given_shards().is_none()
+        let Arrays { call_ops, call_reserves, call_ats, call_leases, .. } = &self.arrays;
+        let asked = (call_ops.as_slice(), call_reserves.as_slice(), call_ats.as_slice(), call_leases.as_slice());
+        matches!(asked, ([Op::Limit], [true], [None], [None])) && limit.given_shards().is_none()
+    }
+
+    /// Whether some call takes slots, releases or renews them.
+    pub(super) fn has_leases(&self) -> bool {
+        self.arrays.call_leases.iter().any(Option::is_some)
     }
 
     /// Whether the calls only take tokens, now, with one limit for each bucket.

@@ -230,18 +230,19 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
             .bind(arrays.call_times.first())
             .bind(arrays.call_reserves.first());
     }
-    if batch.takes_ample { query_ample(sql, batch) } else { query_each(sql, batch) }
+    if batch.takes_ample {
+        query_ample(sql, batch)
+    } else if batch.has_leases() {
+        query_leases(sql, batch)
+    } else {
+        query_each(sql, batch)
+    }
 }
 
 /// Returns the statement that takes the sums of the calls. The items are listed only if some call has several.
 fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
     let order = batch.order();
-    fn sorted<'a, T>(values: &'a [T], order: &'a [usize]) -> impl Iterator<Item = &'a T> {
-        order.iter().map(|bucket| &values[*bucket])
-    }
-    let rank = |bucket: &i32| usize::try_from(bucket - 1).ok().and_then(|bucket| order.ranks.get(bucket));
-    let item_buckets = || arrays.item_buckets.iter().map(|bucket| rank(bucket).map_or(0, |rank| index(rank + 1)));
     let has_groups = arrays.call_sizes.iter().any(|size| *size > 1);
     sql.ample
         .query()
@@ -251,16 +252,34 @@ fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgAr
         .bind(given(&arrays.limit_capacities))
         .bind(given(&arrays.limit_starts))
         .bind(given(&arrays.limit_resolutions))
-        .bind(sorted(&arrays.bucket_names, &order.buckets).map(|name| &**name).collect::<Vec<&str>>())
-        .bind(sorted(&arrays.bucket_keys, &order.buckets).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
         .bind(unless(
             arrays.bucket_limits.iter().all(|limit| *limit == 1),
-            sorted(&arrays.bucket_limits, &order.buckets).copied().collect::<Vec<i32>>(),
+            order.sorted(&arrays.bucket_limits).copied().collect::<Vec<i32>>(),
         ))
-        .bind(sorted(&arrays.bucket_amounts, &order.buckets).copied().collect::<Vec<f64>>())
-        .bind(has_groups.then(|| item_buckets().collect::<Vec<i32>>()))
+        .bind(order.sorted(&arrays.bucket_amounts).copied().collect::<Vec<f64>>())
+        .bind(has_groups.then(|| order.rank(&arrays.item_buckets)))
         .bind(has_groups.then(|| arrays.item_sums().collect::<Vec<f64>>()))
         .bind(has_groups.then_some(&arrays.call_sizes))
+}
+
+/// Returns the statement that also decides on leases, with the buckets in order.
+fn query_leases<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    bind_limits(sql.leases.query(), batch)
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(order.rank(&arrays.item_buckets))
+        .bind(&arrays.item_limits)
+        .bind(&arrays.item_counts)
+        .bind(arrays.call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>())
+        .bind(&arrays.call_reserves)
+        .bind(&arrays.call_sizes)
+        .bind(&arrays.call_times)
+        .bind(given(&arrays.call_ats))
+        .bind(&arrays.call_leases)
 }
 
 fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
@@ -352,7 +371,9 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 
 fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
-    let answers: Option<Vec<Answer>> = batch.places.iter().map(|place| results.of(place, times)).collect();
+    let ops = &batch.arrays.call_ops;
+    let answer = |place: &Place| results.of(place, times, *ops.get(place.call)?);
+    let answers: Option<Vec<Answer>> = batch.places.iter().map(answer).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide returned fewer answers than calls".into()))
 }
 
@@ -387,7 +408,7 @@ impl Results {
         })
     }
 
-    fn of(&self, place: &Place, times: &[i32]) -> Option<Answer> {
+    fn of(&self, place: &Place, times: &[i32], op: Op) -> Option<Answer> {
         let admitted = match &self.admitted {
             Some(admitted) => *admitted.get(place.call)?,
             None => *times.get(place.call)?,
@@ -402,13 +423,16 @@ impl Results {
         let after_this = if ok { f64::from(admitted - 1 - place.time) * place.count } else { 0.0 };
         let item = |(nth, balance): (usize, &f64)| {
             let denied = match &self.denied {
-                Some(denied) => *denied.get(place.item + nth)? && !ok,
+                // A release gives back what is still held, whatever else has ended.
+                Some(denied) => *denied.get(place.item + nth)? && (!ok || op == Op::Release),
                 None => false,
             };
             Some(ItemAnswer { denied, balance: balance + after_this })
         };
         // A call that is made several times reserves nothing: its wait is for the repetitions that were denied.
         let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };
-        Some(Answer { ok, wait, items: balances.iter().enumerate().map(item).collect::<Option<_>>()? })
+        let items: Vec<ItemAnswer> = balances.iter().enumerate().map(item).collect::<Option<_>>()?;
+        let ok = ok && (op != Op::Release || !items.iter().any(|item| item.denied));
+        Some(Answer { ok, wait, items })
     }
 }

@@ -90,6 +90,8 @@ pub(crate) struct Deciding {
     pub(crate) ample: Sql,
     /// All calls, one by one.
     pub(crate) each: Sql,
+    /// The same, with calls that take slots, release or renew them.
+    pub(crate) leases: Sql,
 }
 
 impl Deciding {
@@ -105,6 +107,7 @@ impl Deciding {
             one: Sql::new(format!("SELECT {quoted}.rate_limit_decide_one({}){from}", arguments(13)), names),
             ample: Sql::new(format!("SELECT {quoted}.rate_limit_take_ample({}){from}", arguments(13)), names),
             each: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide({}){and}", arguments(18)), names),
+            leases: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide_leases({}){and}", arguments(19)), names),
         }
     }
 }

@@ -307,6 +307,46 @@ impl Within<'_> {
         span.watch(running).await
     }
 
+    /// Gives back the slots of the call's [lease](Call::lease), and returns whether all of them were still held. Items on
+    /// other kinds of limits are ignored.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's transaction: others see the slots as free from its commit on. The rows stay locked until then.
+    pub async fn release(self, call: impl Into<Call> + Send) -> Result<bool, Error> {
+        self.with_lease(Op::Release, call.into()).await
+    }
+
+    /// Lets the call's [lease](Call::lease) end a whole length after now. Returns `false` if it has ended or was released:
+    /// then others may hold its slots. Items on other kinds of limits are ignored.
+    ///
+    /// # Errors
+    /// See [`Within`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
+    pub async fn renew(self, call: impl Into<Call> + Send) -> Result<bool, Error> {
+        self.with_lease(Op::Renew, call.into()).await
+    }
+
+    async fn with_lease(self, op: Op, call: Call) -> Result<bool, Error> {
+        let span = CallSpan::callers(op.as_str(), &call);
+        let running = async {
+            let call = self.transaction_limiter.resolve(op, call)?;
+            Ok(self.run(&call).await?.is_ok())
+        };
+        span.watch(running).await
+    }
+
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
     /// only afterwards.
     ///

@@ -19,6 +19,8 @@ mod hostile_plans;
 mod idempotency;
 mod interrupted;
 mod key_secret;
+mod leases;
+mod leases_killed;
 mod lengths;
 mod limit_changes;
 mod lock_order;

@@ -20,6 +20,7 @@ const LIMITING: Group = Group {
         ("rate_limit_decide", None),
         ("rate_limit_take_ample", None),
         ("rate_limit_decide_one", None),
+        ("rate_limit_decide_leases", None),
         ("rate_limit_held", None),
         ("rate_limit_reset", Some(1)),
         ("rate_limit_prune", None),
@@ -34,6 +35,9 @@ const FROM_SQL: Group = Group {
         ("rate_limit_check_all", None),
         ("rate_limit_enforce", None),
         ("rate_limit_reset", Some(2)),
+        ("rate_limit_acquire", None),
+        ("rate_limit_release", None),
+        ("rate_limit_renew", None),
     ],
 };
 const QUEUE: Group = Group {

@@ -14,7 +14,10 @@ pub(crate) const YEARS: std::ops::RangeInclusive<i64> = -5_364_662_400_000_000..
 pub struct Event {
     pub(super) at: i64,
     pub(super) op: Op,
+    /// Without items for a release or a renewal, which name only the lease.
     pub(super) call: Call,
+    /// The name that the file gives to the lease.
+    pub(super) lease: Option<String>,
 }
 
 impl Event {
@@ -29,8 +32,18 @@ impl Event {
             LineOp::Limit => Op::Limit,
             LineOp::Check => Op::Check,
             LineOp::Reset => Op::Reset,
+            LineOp::Release => Op::Release,
+            LineOp::Renew => Op::Renew,
         };
+        let by_lease = matches!(op, Op::Release | Op::Renew);
         let items = match (line.limit, line.all) {
+            (None, None) if by_lease => {
+                if line.key.is_some() || line.count.is_some() || line.reserve {
+                    return Err(format!("a {} names only its `lease`", op.as_str()));
+                }
+                Vec::new()
+            }
+            _ if by_lease => return Err(format!("a {} names only its `lease`, no limit", op.as_str())),
             (Some(limit), None) => {
                 vec![item(Part { limit, key: line.key.unwrap_or_default(), count: line.count.unwrap_or(1.0) })]
             }
@@ -45,7 +58,12 @@ impl Event {
         if line.reserve {
             call = call.reserve();
         }
-        Ok(Self { at, op, call })
+        match (by_lease, &line.lease) {
+            (true, None) => return Err(format!("a {} needs the `lease` that it is for", op.as_str())),
+            (false, Some(_)) if op != Op::Limit => return Err(format!("a {} takes no `lease`", op.as_str())),
+            _ => {}
+        }
+        Ok(Self { at, op, call, lease: line.lease })
     }
 
     /// The time of the call, in microseconds since the Unix epoch.
@@ -62,13 +80,15 @@ impl Event {
             .map(|item| serde_json::json!({"limit": item.limit_name(), "key": item.key().as_str(), "count": item.tokens()}))
             .collect();
         let (sign, at) = (if self.at < 0 { "-" } else { "" }, self.at.unsigned_abs());
+        let lease = self.lease.as_ref().map(|lease| format!(r#", "lease": {}"#, serde_json::json!(lease)));
+        let calls = format!(r#", "reserve": {}, "all": {}"#, self.call.reserves(), serde_json::Value::Array(parts));
         format!(
-            r#"{{"at": {sign}{}.{:03}, "op": "{}", "reserve": {}, "all": {}}}"#,
+            r#"{{"at": {sign}{}.{:03}, "op": "{}"{}{}}}"#,
             at / 1000,
             at % 1000,
             self.op.as_str(),
-            self.call.reserves(),
-            serde_json::Value::Array(parts),
+            if self.call.items().is_empty() && lease.is_some() { "" } else { &calls },
+            lease.as_deref().unwrap_or_default(),
         )
     }
 }
@@ -89,6 +109,8 @@ struct Line {
     reserve: bool,
     #[serde(default, deserialize_with = "given")]
     all: Option<Vec<Part>>,
+    #[serde(default, deserialize_with = "given")]
+    lease: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -98,6 +120,8 @@ enum LineOp {
     Limit,
     Check,
     Reset,
+    Release,
+    Renew,
 }
 
 #[derive(Deserialize)]
@@ -157,7 +181,8 @@ mod tests {
     #[test]
     fn omitted_fields_have_defaults() {
         let event = Event::parse(r#"{"at": 1767225600123, "limit": "a"}"#).unwrap();
-        let expected = Event { at: 1_767_225_600_123_000, op: Op::Limit, call: Call::from(("a", "")) };
+        let call = Call::from(("a", ""));
+        let expected = Event { at: 1_767_225_600_123_000, op: Op::Limit, call, lease: None };
         assert_eq!(event, expected);
     }
 
@@ -165,17 +190,34 @@ mod tests {
     fn every_field_is_parsed() {
         let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
         let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
-        assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call });
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call, lease: None });
     }
 
     #[test]
     fn a_written_event_is_parsed_to_the_same_event() {
         let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2), Item::global("b").count(-1e-300)];
         for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
-            let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve() };
+            let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve(), lease: None };
             let line = event.to_line();
             assert_eq!(Event::parse(&line), Ok(event), "{line}");
         }
+    }
+
+    #[test]
+    fn a_release_and_a_renewal_name_a_lease() {
+        let taken = r#"{"at": 0.000, "op": "limit", "reserve": false, "all": [{"limit":"a","key":"k","count":1.0}], "lease": "l\n"}"#;
+        let released = r#"{"at": 5.000, "op": "release", "lease": "l"}"#;
+        for line in [taken, released] {
+            assert_eq!(Event::parse(line).unwrap().to_line(), line);
+        }
+        assert_eq!(refusal(r#"{"at": 1, "op": "renew"}"#), "a renew needs the `lease` that it is for");
+        assert_eq!(
+            refusal(r#"{"at": 1, "op": "release", "lease": "l", "key": "k"}"#),
+            "a release names only its `lease`"
+        );
+        let with_limit = r#"{"at": 1, "op": "release", "lease": "l", "limit": "a"}"#;
+        assert_eq!(refusal(with_limit), "a release names only its `lease`, no limit");
+        assert_eq!(refusal(r#"{"at": 1, "op": "check", "limit": "a", "lease": "l"}"#), "a check takes no `lease`");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The recording to replay: calls with their times, in the order of their lines.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use crate::error::CliError;
 use crate::input;
 use crate::plot::resolution;
 use crate::replay::{Event, LogField, LogLine, Timed};
-use pg_limiter::Call;
-use pg_limiter::Op;
+use pg_limiter::{Call, Item, Kind, LeaseId, Limits, Op};
 
 pub(super) enum Recording {
     Events(Vec<Event>),
@@ -21,20 +20,28 @@ pub(super) enum Recording {
 }
 
 impl Recording {
-    pub(super) fn events(path: &Path) -> Result<Self, CliError> {
+    pub(super) fn events(path: &Path, limits: &Limits) -> Result<Self, CliError> {
         let mut events = Vec::new();
-        each_line(path, |line| {
+        let mut numbers = Vec::new();
+        each_line(path, |number, line| {
             let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
             events.push(Event::parse(line)?);
+            numbers.push(number);
             Ok(())
         })?;
-        Ok(Self::Events(events))
+        let mut recording = Self::Events(events);
+        let order = recording.in_time_order();
+        if let Self::Events(events) = &mut recording {
+            name_leases(events, &order, limits)
+                .map_err(|(place, reason)| invalid_line(path, numbers[place], &reason))?;
+        }
+        Ok(recording)
     }
 
     pub(super) fn access_log(path: &Path, limits: &[String], key: LogField) -> Result<Self, CliError> {
         let mut lines = Vec::new();
         let mut keys: HashSet<Arc<str>> = HashSet::new();
-        each_line(path, |line| {
+        each_line(path, |_, line| {
             // Clients can put any bytes into a log.
             let line = String::from_utf8_lossy(line);
             let line = LogLine::parse(&line).map_err(|reason| format!("not a line of an access log: {reason}"))?;
@@ -125,14 +132,44 @@ impl Recording {
     }
 }
 
-/// Reads each line of a file, and skips blank lines. An invalid line ends the run with an error.
-fn each_line(path: &Path, mut read: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), CliError> {
+/// Gives each call on a concurrency limit a lease, and each release and renewal the call that it is for: the last one before it
+/// with that lease. Otherwise returns the place of the event, and the reason.
+fn name_leases(events: &mut [Event], order: &[usize], limits: &Limits) -> Result<(), (usize, String)> {
+    let mut named: HashMap<String, Call> = HashMap::new();
+    for place in order {
+        let event = &mut events[*place];
+        if matches!(event.op, Op::Release | Op::Renew) {
+            let name = event.lease.clone().unwrap_or_default();
+            let Some(call) = named.get(&name) else {
+                return Err((*place, format!("no earlier call has the lease \"{name}\"")));
+            };
+            event.call = call.clone();
+            continue;
+        }
+        let has_slots =
+            |item: &Item| limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
+        if event.op == Op::Limit && (event.lease.is_some() || event.call.items().iter().any(has_slots)) {
+            let id = i64::try_from(*place).ok().and_then(|place| LeaseId::new(place + 2));
+            event.call = event.call.clone().lease(id.unwrap_or_else(LeaseId::random));
+            if let Some(name) = event.lease.clone() {
+                named.insert(name, event.call.clone());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn invalid_line(path: &Path, number: usize, reason: &str) -> CliError {
+    CliError::usage(format!("{}, line {number}: {reason}", input::name(path)))
+}
+
+/// Reads each line of a file with its number, and skips blank lines. An invalid line ends the run with an error.
+fn each_line(path: &Path, mut read: impl FnMut(usize, &[u8]) -> Result<(), String>) -> Result<(), CliError> {
     let bytes = input::read(path)?;
     for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii_end();
         if !line.is_empty() {
-            read(line)
-                .map_err(|reason| CliError::usage(format!("{}, line {}: {reason}", input::name(path), place + 1)))?;
+            read(place + 1, line).map_err(|reason| invalid_line(path, place + 1, &reason))?;
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::replay::table::table;
 use crate::replay::tally::Tally;
 use crate::text::describe;
 use crate::{input, json, output};
-use pg_limiter::Limits;
+use pg_limiter::{Limits, Op};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
@@ -92,6 +92,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
                 }
                 if args.json {
                     decisions[*place] = match &decision {
+                        Ok(decision) if matches!(timed.op, Op::Release | Op::Renew) => json::was_held(decision),
                         Ok(decision) => json::decision(decision),
                         Err(error) => json::impossible(error),
                     };
@@ -119,7 +120,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
 
 fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => Recording::events(events),
+        (Some(events), ..) => Recording::events(events, limits),
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {

@@ -52,6 +52,7 @@ impl Tally {
         match timed.op {
             Op::Check => self.checks += 1,
             Op::Reset => self.resets += 1,
+            Op::Release | Op::Renew => {}
             _ => {
                 self.requests += 1;
                 match (decision.is_denied(), decision.wait()) {

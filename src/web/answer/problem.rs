@@ -122,7 +122,11 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         | InvalidCall::Name { .. }
         | InvalidCall::Contradiction { .. }
         | InvalidCall::IdempotencyKeyUnsupported
-        | InvalidCall::Empty => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
+        | InvalidCall::Empty
+        | InvalidCall::NeedsLease { .. }
+        | InvalidCall::NoSlots
+        | InvalidCall::Slots { .. }
+        | InvalidCall::SlotsHaveNoTokens { .. } => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
     };
     plain(status, Some(detail))
 }

@@ -87,7 +87,7 @@ fn window(limit: &Limit) -> f64 {
     match limit.kind() {
         Kind::TokenBucket => period * (limit.capacity() / limit.rate()),
         Kind::FixedWindow => period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0),
-        Kind::SlidingWindow => period,
+        Kind::SlidingWindow | Kind::Concurrency => period,
     }
 }
 

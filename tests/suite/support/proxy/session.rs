@@ -331,9 +331,15 @@ fn of_text(text: &str) -> Option<Point> {
         Some(Point::AdvisoryLock)
     } else if text == "SELECT pg_catalog.version()" {
         Some(Point::Version)
-    } else if [".rate_limit_decide(", ".rate_limit_take_ample(", ".rate_limit_decide_one(", ".rate_limit_decide_once("]
-        .iter()
-        .any(|name| text.contains(name))
+    } else if [
+        ".rate_limit_decide(",
+        ".rate_limit_decide_leases(",
+        ".rate_limit_take_ample(",
+        ".rate_limit_decide_one(",
+        ".rate_limit_decide_once(",
+    ]
+    .iter()
+    .any(|name| text.contains(name))
     {
         Some(Point::Statement)
     } else {
