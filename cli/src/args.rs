@@ -7,6 +7,7 @@ use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
+use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
 use crate::export::ExportArgs;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
@@ -64,6 +65,9 @@ pub(super) enum Command {
     /// Simulate constant, random or bursty traffic, and print or draw what limits admit of it
     #[command(after_help = EXIT_CODES, mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
     Simulate(SimulateArgs),
+    /// Run a command while it holds slots of a concurrency limit: for cron jobs and deployments on many machines
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Exec(ExecArgs),
     /// Write the rows of the buckets as JSON, one object per line, or as CSV
     #[command(after_help = EXIT_CODES)]
     Export(ExportArgs),

@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
-use crate::{bench, decide, demo, doctor, export, migrate, output, prune, queue, replay, reset, simulate};
+use crate::{bench, decide, demo, doctor, exec, export, migrate, output, prune, queue, replay, reset, simulate};
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
@@ -51,6 +51,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Queue(command) => queue::run(command, database).await,
         Command::Doctor(args) => doctor::run(args, database).await,
         Command::Simulate(args) => simulate::run(args, database).await,
+        Command::Exec(args) => exec::run(args, database).await,
         Command::Export(args) => export::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
     }

@@ -21,9 +21,9 @@ pub(super) struct KeySecretArgs {
 
 impl KeySecretArgs {
     /// Reads the secret if a file is named. An empty variable counts as unset.
-    pub(super) fn read(self) -> Result<Option<KeySecret>, CliError> {
+    pub(super) fn read(&self) -> Result<Option<KeySecret>, CliError> {
         let named = || std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
-        let Some(path) = self.key_secret_file.or_else(named) else { return Ok(None) };
+        let Some(path) = self.key_secret_file.clone().or_else(named) else { return Ok(None) };
         let bytes = input::read(&path)?;
         let secret = bytes.strip_suffix(b"\n").map_or(&*bytes, |line| line.strip_suffix(b"\r").unwrap_or(line));
         match KeySecret::new(secret) {

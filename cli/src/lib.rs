@@ -8,6 +8,7 @@ mod demo;
 mod dispatch;
 mod doctor;
 mod error;
+mod exec;
 mod export;
 mod input;
 mod json;

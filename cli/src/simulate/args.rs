@@ -79,8 +79,8 @@ impl SimulateArgs {
             if let Some(name) = self.only.first() {
                 return Err(CliError::usage(format!("--limit {name} names a limit of a file: add --limits FILE")));
             }
-            let kinds: Vec<Kind> =
-                Kind::ALL.iter().copied().filter(|kind| !self.reserves() || kind.can_reserve()).collect();
+            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserves() || kind.can_reserve());
+            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
             let limits = self.limit.of_kinds(&kinds)?;
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
         };
@@ -103,6 +103,12 @@ impl SimulateArgs {
             if named[..place].iter().any(|(other, _)| other == name) {
                 return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
             }
+        }
+        if let Some((name, limit)) = named.iter().find(|(_, limit)| !limit.kind().has_option("rate")) {
+            return Err(CliError::usage(format!(
+                "{name} is a {} limit, which has no rate to simulate: name other limits with --limit",
+                limit.kind()
+            )));
         }
         if named.is_empty() {
             return Err(CliError::usage(format!("{} defines no limits: define one there", input::name(path))));

@@ -6,6 +6,7 @@ mod binary;
 mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
+mod exec;
 mod export;
 mod key_secret;
 mod lengths;

@@ -1,0 +1,61 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::key_secret::KeySecretArgs;
+use crate::length::parse_length;
+
+pub(crate) const EXEC_EXIT_CODES: &str = "\
+Exit codes:
+  the code of the command; 128 and the number of the signal if a signal ended it; otherwise
+  124  the lease was lost, and the command was stopped
+  125  no slot was free in time (--wait)
+  126  the command cannot be started
+  2    a request that can never be allowed, or an invalid argument or file
+  3    the database is unavailable or lacks the schema, or something else failed before the command was started
+
+Example, for a cron job on many machines that must not run twice at the same time:
+  pg-limiter exec --slots 1 nightly-report -- ./report.sh";
+
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("the limit").required(true).args(["limits", "slots"])))]
+pub(crate) struct ExecArgs {
+    /// Read the concurrency limit from this file: TOML, or JSON if its name ends in .json; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slots", "lease"])]
+    pub(super) limits: Option<PathBuf>,
+    /// Define the limit here: how many commands with this key run at the same time
+    #[arg(long, value_name = "COUNT")]
+    pub(super) slots: Option<u32>,
+    /// The time after which the slots are free if this process dies; it renews them three times in that time
+    #[arg(long, value_name = "LENGTH", default_value = "30s", value_parser = parse_length)]
+    pub(super) lease: Duration,
+    /// Number of slots that the command holds
+    #[arg(long, value_name = "SLOTS", default_value = "1")]
+    pub(super) count: u32,
+    /// Wait so long for free slots, such as 10m [default: do not wait]
+    #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
+    pub(super) wait: Option<Duration>,
+    /// What to do if the lease is lost because the database could not be reached in time: others may hold the slots then
+    #[arg(long, value_enum, value_name = "ACTION", default_value = "stop")]
+    pub(super) on_lost: OnLost,
+    #[command(flatten)]
+    pub(super) secret: KeySecretArgs,
+    /// Name of the limit
+    pub(super) name: String,
+    /// Key, such as the name of an environment; without one, all share the slots
+    #[arg(default_value = "")]
+    pub(super) key: String,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnLost {
+    /// Send the command SIGTERM, and after 10 seconds SIGKILL
+    Stop,
+    /// Print a warning, and let the command run
+    Warn,
+}

@@ -1,0 +1,8 @@
+//! `exec`: runs a command while it holds slots of a concurrency limit.
+
+mod args;
+mod exec;
+mod signals;
+
+pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
+pub(crate) use exec::run;
