@@ -301,7 +301,7 @@ fn a_repeated_call_is_decided_as_that_many_calls() {
             let rule = &rules[*nth];
             now += pause * rule.period_us / 1000;
             let items = vec![(names[*nth], "k", rule, count.min(most(rule)))];
-            asked.push(Step { op: "limit", reserve: false, at: Some(now), items });
+            asked.push(Step { leaves: Vec::new(), op: "limit", reserve: false, at: Some(now), items });
             times.push(*repeat);
             single.push(in_single_steps(&mut conn, asked.last().expect("a step"), *repeat).await);
         }
@@ -355,7 +355,13 @@ async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
             .execute(&mut conn)
             .await
             .expect("a row");
-        let step = Step { op: "limit", reserve: false, at: Some(NOW), items: vec![("a", "k", &rule, count)] };
+        let step = Step {
+            leaves: Vec::new(),
+            op: "limit",
+            reserve: false,
+            at: Some(NOW),
+            items: vec![("a", "k", &rule, count)],
+        };
         let (admitted, ..) = decide_repeated(&mut conn, &[step], &[50]).await.expect("a decision")[0];
         let left: f64 = sqlx::query_scalar("SELECT value FROM rate_limits").fetch_one(&mut conn).await.expect("a row");
         let charged = (value - left) / count;
