@@ -319,8 +319,7 @@ fn denials_and_checks_change_nothing_and_check_agrees_with_limit() {
                 continue;
             }
             let before = table(conn).await;
-            let checked =
-                decide(conn, &[Step { leaves: Vec::new(), op: "check", ..step.clone() }]).await.expect("a decision");
+            let checked = decide(conn, &[Step { op: "check", ..step.clone() }]).await.expect("a decision");
             assert_eq!(table(conn).await, before, "a check wrote");
             let limited = decide(conn, &[step]).await.expect("a decision");
             assert_eq!(checked, limited);
@@ -367,7 +366,7 @@ fn retry_after_is_exact() {
             let slowest =
                 step.items.iter().map(|(_, _, rule, _)| rule.period_us as f64 / rule.rate).fold(0.0, f64::max);
             let noticeable = (slowest * 1e-6).ceil() as i64 + 2;
-            let then = |wait: i64| Step { leaves: Vec::new(), op: "check", at: Some(at + wait), ..step.clone() };
+            let then = |wait: i64| Step { op: "check", at: Some(at + wait), ..step.clone() };
             let answers = decide(conn, &[then(wait)]).await.expect("a decision");
             assert!(answers[0].ok, "{step:?} was denied after the promised {wait} us: {answers:?}");
             if wait > noticeable {

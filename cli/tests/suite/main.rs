@@ -7,6 +7,7 @@ mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
 mod export;
+mod headroom;
 mod key_secret;
 mod lengths;
 mod plot;
