@@ -275,23 +275,21 @@ async fn until_ready_waits_for_the_headroom_and_reserves_nothing() {
     assert!(matches!(error, Error::Invalid(InvalidCall::HeadroomUnsupported { .. })), "{error}");
 }
 
-/// A waiter of a low priority must not hold up those of a higher one. Sliding windows cannot reserve, so all wait in lines.
+/// A waiter of a low priority must not hold up those of a higher one. This limit allows no debt, so all wait in lines.
 #[tokio::test]
 async fn waiters_without_a_headroom_do_not_queue_behind_those_with_one() {
     let database = Database::migrated().await;
-    let limits = Limits::new()
-        .define("sliding", Limit::sliding_window(10, Duration::from_secs(2)).resolution(20))
-        .expect("limits");
-    let limiter = limiter(&database.pool, limits, |_| {});
-    assert!(limiter.limit(("sliding", "k", 10)).await.expect("a decision").is_allowed());
-    let minute = Duration::from_secs(60);
-    let mut low = Box::pin(limiter.until_ready(Item::new("sliding", "k").leave(9), minute));
-    // It sleeps until the whole window is free, and is the first of its line.
-    assert!(tokio::time::timeout(Duration::from_millis(200), &mut low).await.is_err());
-    let high = limiter.until_ready(Item::new("sliding", "k"), minute);
-    let (first, _) = futures_util::future::select(Box::pin(high), low).await.factor_first();
-    let decision = first.expect("a decision");
-    assert!(decision.is_allowed() && decision.remaining() < 9.0 - 1e-9, "the high priority is first: {decision:?}");
+    let limit = Limit::token_bucket(10, Duration::from_secs(1)).capacity(10_000).max_reserved(0);
+    let limiter = limiter(&database.pool, Limits::new().define("paced", limit).expect("limits"), |_| {});
+    limiter.charge(("paced", "k", 10_000)).await.expect("a balance");
+    // It waits until the bucket is full: for a quarter of an hour.
+    let mut low = Box::pin(limiter.until_ready(Item::new("paced", "k").leave(9_999), Duration::from_secs(7200)));
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut low).await.is_err());
+    let high = Box::pin(limiter.until_ready(Item::new("paced", "k").count(20), Duration::from_secs(600)));
+    match futures_util::future::select(high, low).await {
+        futures_util::future::Either::Left((decision, _)) => assert!(decision.expect("a decision").is_allowed()),
+        futures_util::future::Either::Right((decision, _)) => panic!("{decision:?}"),
+    }
 }
 
 #[tokio::test]
@@ -416,7 +414,7 @@ async fn race(pool: &PgPool, shards: u32, name: &'static str, level: Option<&'st
                 if decision.is_denied() {
                     return (leave, taken);
                 }
-                // Of a sharded bucket, the balance is an estimate.
+                // The balance of a sharded bucket is an estimate.
                 assert!(shards > 1 || decision.remaining() >= leave - 1e-6, "{leave}: {decision:?}");
                 taken += count;
             }
