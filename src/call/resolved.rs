@@ -145,7 +145,7 @@ impl Resolved {
 fn headroom(headroom: Headroom, name: &str, limit: &Limit) -> Result<f64, InvalidCall> {
     let max = limit.capacity();
     match headroom {
-        Headroom::Tokens(leave) if (0.0..=max).contains(&leave) => Ok(leave),
+        Headroom::Tokens(leave) if (0.0..=max).contains(&leave) => Ok(leave.abs()), // -0 is 0.
         Headroom::Tokens(leave) => Err(InvalidCall::Headroom { limit: name.to_owned(), leave, max }),
         Headroom::Fraction(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction * max),
         Headroom::Fraction(fraction) => Err(InvalidCall::HeadroomFraction { limit: name.to_owned(), fraction }),

@@ -33,8 +33,8 @@ impl Limiter {
     /// - **Calls that cannot reserve** are retried after the `retry_after` of their denial plus a
     ///   [`jitter`](WaitConfig::jitter). These are calls of sliding windows, calls with a [headroom](crate::Item::leave),
     ///   calls beyond `max_reserved`, and calls with less time left than a fixed window's period. Waiters for the same
-    ///   buckets and headrooms on one handle and its clones form a line, and only the first one asks the database. The jitter is for waiters in different processes. (As
-    ///   governor's `until_ready_with_jitter`.)
+    ///   buckets and headrooms on one handle and its clones form a line, and only the first one asks the database. The
+    ///   jitter is for waiters in different processes. (As governor's `until_ready_with_jitter`.)
     /// - **Several limits** wait for the slowest of them. All of them are charged or none. If one of them is a sliding
     ///   window or has a headroom, none of them reserves.
     ///

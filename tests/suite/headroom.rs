@@ -203,8 +203,9 @@ async fn the_deciding_functions_reject_an_invalid_headroom() {
     let sql = "SELECT call_admitted FROM rate_limit_decide(ARRAY['token_bucket', 'token_bucket'], ARRAY[10::float8, 10], \
                ARRAY[3155760000000000, 3155760000000000], NULL, ARRAY[NULL, -6]::float8[], NULL, NULL, NULL, \
                ARRAY['few', 'few'], ARRAY['k', 'l'], NULL, ARRAY[1, 2], ARRAY[3::float8, 3], NULL, NULL, ARRAY[2], NULL, NULL)";
-    for allowed in [1, 0] {
-        let admitted: Option<Vec<i32>> = sqlx::query_scalar(sql).fetch_one(&database.app).await.expect("an answer");
+    // In one session, because the first decision of a session is slow and does not go the fast way.
+    for allowed in [1, 0, 0, 0, 0] {
+        let admitted: Option<Vec<i32>> = sqlx::query_scalar(sql).fetch_one(&mut *conn).await.expect("an answer");
         assert_eq!(admitted, Some(vec![allowed]));
     }
 }
