@@ -1,8 +1,8 @@
--- Returns the total tokens that all calls together take from each bucket. NULL for a bucket that a call credits, resets or
--- peeks at, because such a call needs the bucket's whole balance.
+-- Returns the total tokens that all calls together take from each bucket or leave in it. NULL for a bucket that a call credits,
+-- resets or peeks at, because such a call needs the bucket's whole balance.
 CREATE OR REPLACE FUNCTION public.rate_limit_amounts(
-  buckets integer, item_buckets integer[], item_counts double precision[], call_ops text[], call_sizes integer[],
-  call_times integer[]
+  limit_max_reserved double precision[], buckets integer, item_buckets integer[], item_limits integer[],
+  item_counts double precision[], call_ops text[], call_sizes integer[], call_times integer[]
 ) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
@@ -19,6 +19,7 @@ BEGIN
         + CASE
           WHEN op IN ('limit', 'charge') OR (op = 'check' AND coalesce(item_counts[item], 1) > 0)
           THEN coalesce(item_counts[item], 1) * coalesce(call_times[nth], 1)
+            - least(limit_max_reserved[coalesce(item_limits[item], 1)], 0) -- the headroom
           ELSE 'NaN'
         END;
       last_item := item;
@@ -27,4 +28,4 @@ BEGIN
   RETURN array_replace(amounts, 'NaN', NULL);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_amounts IS 'Returns the sum of the counts for each bucket.';
+COMMENT ON FUNCTION public.rate_limit_amounts IS 'Returns the sum of the counts and headrooms for each bucket.';

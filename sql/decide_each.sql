@@ -31,7 +31,7 @@ DECLARE
   first_shares integer[];
   last_shares integer[];
   limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
-  amounts double precision[]; -- the tokens needed from each bucket, if calls only take tokens
+  amounts double precision[]; -- the tokens needed in each bucket, if calls only take tokens
   locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
   clock bigint;
@@ -46,7 +46,8 @@ BEGIN
     limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
   END LOOP;
   IF limit_shards IS NOT NULL AND may_wait THEN
-    amounts := public.rate_limit_amounts(buckets, item_buckets, item_counts, call_ops, call_sizes, call_times);
+    amounts := public.rate_limit_amounts(
+      limit_max_reserved, buckets, item_buckets, item_limits, item_counts, call_ops, call_sizes, call_times);
   END IF;
 
   LOOP

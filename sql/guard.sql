@@ -13,7 +13,8 @@ BEGIN
     IF NOT coalesce(
       limit_rates[l] BETWEEN 1e-100 AND 1e100 AND limit_periods[l] BETWEEN 1 AND 3155760000000000
         AND coalesce(limit_capacities[l], limit_rates[l]) BETWEEN 0 AND 1e100
-        AND coalesce(limit_max_reserved[l] BETWEEN 0 AND 1e100, true)
+        -- Negative: the headroom, which is at most the capacity.
+        AND coalesce(limit_max_reserved[l] BETWEEN - coalesce(limit_capacities[l], limit_rates[l]) AND 1e100, true)
         AND coalesce(limit_resolutions[l], 1) BETWEEN 1 AND 1000 AND coalesce(limit_shards[l], 1) BETWEEN 1 AND 1000,
       false)
     THEN

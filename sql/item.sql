@@ -2,6 +2,8 @@
 -- `at`, and the row after it. A row without `ts` means that the bucket has no row.
 --
 --   op             limit | check | credit | charge | reset
+--   max_reserved   how far a reservation may take the balance below 0; NULL: no bound. Negative: the headroom, which a call
+--                  without a reservation must leave in the bucket
 --   bucket_after   the row after the item, if it is allowed; without `ts` if the row is to be deleted
 --   is_changed     whether bucket_after differs from `bucket`
 --   wait           in microseconds: until the tokens of a reservation have arrived, or until a denied item would be allowed
@@ -49,6 +51,11 @@ BEGIN
   tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
   remaining := taken.remaining;
   is_allowed := true;
+  IF max_reserved < 0 AND (reserves OR op NOT IN ('limit', 'check')) THEN
+    RAISE EXCEPTION 'leave_unsupported: % of the limit "%" cannot leave tokens in its bucket',
+      CASE WHEN reserves THEN 'a reservation' ELSE 'the operation "' || op || '"' END, bucket.name
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Only "limit" and "check" without reserving can; remove `leave`.';
+  END IF;
 
   IF op = 'limit' OR op = 'check' THEN
     IF reserves THEN
@@ -56,13 +63,17 @@ BEGIN
         RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket.name
           USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
       END IF;
+    END IF;
+    IF reserves OR max_reserved < 0 THEN
       least_balance := - max_reserved;
     END IF;
-    slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+    slack := tolerance + 1e-14 * greatest(- least_balance, 0);
     IF count > capacity - least_balance + slack THEN
       RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
-        count, bucket.name, capacity - least_balance
+        count, bucket.name,
+        (capacity - least_balance) || CASE WHEN least_balance > 0 THEN ' and leaves ' || least_balance ELSE '' END
         USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+          WHEN least_balance > 0 THEN 'Lower the count, or leave less.'
           WHEN kind = 'sliding_window' THEN 'Lower the count, or raise the rate.'
           WHEN reserves THEN 'Lower the count, or raise max_reserved.'
           WHEN capacity = 0 THEN 'Reserve the tokens (reserve => true), or raise the capacity.'

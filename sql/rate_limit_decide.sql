@@ -4,7 +4,9 @@
 -- A call is an all-or-nothing group of items. An item takes a count of tokens from one bucket (name, key) under one limit.
 -- Calls are decided in the order given; each sees what earlier calls took.
 --
---   limit_*         one element for each limit; NULL: the option is not set; a NULL array: it is not set for any limit
+--   limit_*         one element for each limit; NULL: the option is not set; a NULL array: it is not set for any limit. A
+--                   negative max_reserved is a headroom: a call without a reservation is allowed only if at least so many
+--                   tokens are left in the bucket after it
 --   bucket_*        one element for each bucket, no bucket twice, in any order
 --   item_*          one element for each item: the index of its bucket, the index of its limit, and the count. NULL: the i-th
 --                   item uses the i-th bucket, the first limit, and the count 1
@@ -74,7 +76,7 @@ BEGIN
     END LOOP;
   END IF;
   IF items = buckets AND buckets BETWEEN 1 AND 8 AND call_ops IS NULL AND call_reserves IS NULL AND call_times IS NULL
-    AND call_ats IS NULL AND limit_shards IS NULL
+    AND call_ats IS NULL AND limit_shards IS NULL AND (0 > ANY (limit_max_reserved)) IS NOT TRUE
   THEN
     item_values := public.rate_limit_take_few(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,

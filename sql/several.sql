@@ -1,5 +1,6 @@
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
--- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts.
+-- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts and the largest
+-- `leave`.
 CREATE OR REPLACE FUNCTION public.rate_limit_several(
   op text, calls jsonb, reserve boolean, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
 ) LANGUAGE plpgsql VOLATILE
@@ -48,17 +49,20 @@ BEGIN
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
       e.resolution::integer AS resolution,
       coalesce(e.shards, 1)::integer AS shards,
-      coalesce(e.count, 1) AS count
+      coalesce(e.count, 1) AS count,
+      e.leave
     FROM ROWS FROM (
       jsonb_to_recordset(calls) AS (
         name text, key text, kind text, rate double precision, period text, capacity double precision,
-        max_reserved double precision, start text, resolution numeric, shards numeric, count double precision)
-    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, nth)
+        max_reserved double precision, start text, resolution numeric, shards numeric, count double precision,
+        leave double precision)
+    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, nth)
   ),
   buckets AS (
     SELECT
       e.bucket, e.name, e.key, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards,
       sum(e.count) AS count,
+      max(e.leave) AS leave,
       count(*) OVER (PARTITION BY e.bucket) AS forms
     FROM elements AS e
     GROUP BY
@@ -72,7 +76,7 @@ BEGIN
     array_agg(b.rate ORDER BY b.bucket),
     array_agg(b.period ORDER BY b.bucket),
     array_agg(b.capacity ORDER BY b.bucket),
-    array_agg(b.max_reserved ORDER BY b.bucket),
+    array_agg(CASE WHEN b.leave > 0 THEN - b.leave ELSE b.max_reserved END ORDER BY b.bucket),
     array_agg(b.start ORDER BY b.bucket),
     array_agg(b.resolution ORDER BY b.bucket),
     array_agg(b.shards ORDER BY b.bucket),

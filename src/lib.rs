@@ -77,8 +77,8 @@ pub mod queue;
 pub mod web;
 
 pub use call::{
-    Balances, Call, CallAt, Decision, Denied, InvalidKeySecret, Item, Key, KeySecret, LeaseId, LimitRef, LimitState,
-    Op, Outcome, Permit,
+    Balances, Call, CallAt, Decision, Denied, Headroom, InvalidKeySecret, Item, Key, KeySecret, LeaseId, LimitRef,
+    LimitState, Op, Outcome, Permit,
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};

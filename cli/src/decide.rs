@@ -35,6 +35,11 @@ pub(super) struct DecideArgs {
     /// Number of tokens
     #[arg(long, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     count: f64,
+    /// Headroom: allow the call only if at least so many tokens are left in the bucket after it
+    #[arg(
+        long, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true, conflicts_with = "reserve"
+    )]
+    leave: Option<f64>,
     /// Take the tokens even if they are not available yet, and print how long to wait for them
     #[arg(long)]
     reserve: bool,
@@ -63,9 +68,9 @@ async fn decide(
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
 ) -> Result<ExitCode, CliError> {
-    let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, reserve } = args;
+    let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name)?, secret.read()?);
-    let mut call = Call::from(Item::new(name, key).count(count));
+    let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     if reserve {
         call = call.reserve();
     }

@@ -2,10 +2,11 @@
 -- SHA-256: 9c5ae3cea09137627f7dda2b7597477d52387b2631a1df497f00af95767355ca
 
 -- Takes tokens from several buckets, all or none. Each element of `calls` has the options of rate_limit: name, key, kind,
--- rate and period, and optionally capacity, count, max_reserved, start, resolution and shards. `reserve` applies to all of
--- them. A denial writes nothing. `denied_by` names the limits that denied the call; it is empty if the call was allowed.
--- `retry_after` is the time until all of them would allow the call, or the wait of a reservation. `limits` has one object for
--- each element, in the order given: name, key, denied, and as `value` the balance that is left.
+-- rate and period, and optionally capacity, count, max_reserved, start, resolution and shards. It may also have `leave`, the
+-- headroom: the call is allowed only if at least so many tokens are left in the bucket after it. `reserve` applies to all of
+-- them, and none may leave tokens then. A denial writes nothing. `denied_by` names the limits that denied the call; it is empty
+-- if the call was allowed. `retry_after` is the time until all of them would allow the call, or the wait of a reservation.
+-- `limits` has one object for each element, in the order given: name, key, denied, and as `value` the balance that is left.
 --   SELECT ok, retry_after, denied_by, limits FROM rate_limit_all('[
 --     {"name": "per_user", "key": "u1", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
 --     {"name": "per_org", "key": "o7", "kind": "sliding_window", "rate": 1000, "period": "1 hour", "count": 2}]');

@@ -1,5 +1,5 @@
 -- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], boolean)
--- SHA-256: 676b5063dc8d3920a92142cdbb8b1acfe17c421ee7206d758fddd1e2236d89ad
+-- SHA-256: f3e25e216f6a553f2e829f66ea9b202ca9019039fa98d0d419158d09375b2199
 
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
@@ -34,7 +34,7 @@ DECLARE
   first_shares integer[];
   last_shares integer[];
   limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
-  amounts double precision[]; -- the tokens needed from each bucket, if calls only take tokens
+  amounts double precision[]; -- the tokens needed in each bucket, if calls only take tokens
   locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
   clock bigint;
@@ -49,7 +49,8 @@ BEGIN
     limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
   END LOOP;
   IF limit_shards IS NOT NULL AND may_wait THEN
-    amounts := public.rate_limit_amounts(buckets, item_buckets, item_counts, call_ops, call_sizes, call_times);
+    amounts := public.rate_limit_amounts(
+      limit_max_reserved, buckets, item_buckets, item_limits, item_counts, call_ops, call_sizes, call_times);
   END IF;
 
   LOOP

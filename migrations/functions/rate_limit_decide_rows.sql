@@ -1,11 +1,12 @@
 -- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: 3a157d3dc765ac12ec5fccc1fb3e577773f4c1e5ebfa3a4a65fa1169370056f6
+-- SHA-256: e15d799e4e63014b5975d00e6b035bb09aacd714fd7fd28d6c452f49073488d6
 
 -- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
 --
 --   buckets        one row for each bucket, without `ts` if the bucket has no row; as a result, the rows after the calls
---   parts          the number of rows of each bucket, if its row is one of several; NULL: each row is a whole bucket
+--   parts          the number of rows of each bucket, if its row is one of several; NULL: each row is a whole bucket. A part
+--                  that has the whole headroom proves that the bucket has it
 --   clock          the time for calls without an element in call_ats
 --   changed        the buckets to write; a row without `ts` is to be deleted
 --   call_admitted  a call with 0 here was denied before, and stays denied
@@ -79,7 +80,7 @@ BEGIN
             limit_rates[l] / p,
             limit_periods[l],
             coalesce(limit_capacities[l], limit_rates[l]) / p,
-            limit_max_reserved[l] / p,
+            limit_max_reserved[l] / CASE WHEN limit_max_reserved[l] < 0 THEN 1 ELSE p END,
             public.rate_limit_grid(limit_kinds[l], limit_starts[l], limit_periods[l], (buckets[b]).name, (buckets[b]).key),
             coalesce(limit_resolutions[l], 1));
         END IF;
@@ -103,7 +104,7 @@ BEGIN
       END IF;
       IF at_once = 0 THEN
         l := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[first_item] END;
-        at_once := least(greatest(floor(before[first_item] / nullif(
+        at_once := least(greatest(floor((before[first_item] + least(limit_max_reserved[l], 0)) / nullif(
           CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[first_item] END, 0)), 1), times);
         CONTINUE;
       END IF;

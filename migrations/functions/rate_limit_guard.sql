@@ -1,5 +1,5 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: 805b841ffa5f450a72b070c0fcd6633e3bec85c2077d4172e49f493ba9b7cb3f
+-- SHA-256: 15ce9814f1a0bcef38f78b80b84099319019109345958ffe73ce37a97dab22ba
 
 -- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
 -- rate_limit_validate which options apply to which kind.
@@ -16,7 +16,8 @@ BEGIN
     IF NOT coalesce(
       limit_rates[l] BETWEEN 1e-100 AND 1e100 AND limit_periods[l] BETWEEN 1 AND 3155760000000000
         AND coalesce(limit_capacities[l], limit_rates[l]) BETWEEN 0 AND 1e100
-        AND coalesce(limit_max_reserved[l] BETWEEN 0 AND 1e100, true)
+        -- Negative: the headroom, which is at most the capacity.
+        AND coalesce(limit_max_reserved[l] BETWEEN - coalesce(limit_capacities[l], limit_rates[l]) AND 1e100, true)
         AND coalesce(limit_resolutions[l], 1) BETWEEN 1 AND 1000 AND coalesce(limit_shards[l], 1) BETWEEN 1 AND 1000,
       false)
     THEN

@@ -1,10 +1,12 @@
 -- rate_limit_item(rate_limits, text, double precision, boolean, bigint, text, double precision, bigint, double precision, double precision, bigint, integer)
--- SHA-256: 36eba9ab432b352449746d10bd913923a33ded46270609cc18f0a7b28c4846d8
+-- SHA-256: 6bb17a9cf64a6f07dac1d60aaef0bdd2eda595ce7ddaf160a1f4054a53da0490
 
 -- Decides one item of a call on one row in memory, and reads no table. It returns whether the item is allowed at the time
 -- `at`, and the row after it. A row without `ts` means that the bucket has no row.
 --
 --   op             limit | check | credit | charge | reset
+--   max_reserved   how far a reservation may take the balance below 0; NULL: no bound. Negative: the headroom, which a call
+--                  without a reservation must leave in the bucket
 --   bucket_after   the row after the item, if it is allowed; without `ts` if the row is to be deleted
 --   is_changed     whether bucket_after differs from `bucket`
 --   wait           in microseconds: until the tokens of a reservation have arrived, or until a denied item would be allowed
@@ -52,6 +54,11 @@ BEGIN
   tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
   remaining := taken.remaining;
   is_allowed := true;
+  IF max_reserved < 0 AND (reserves OR op NOT IN ('limit', 'check')) THEN
+    RAISE EXCEPTION 'leave_unsupported: % of the limit "%" cannot leave tokens in its bucket',
+      CASE WHEN reserves THEN 'a reservation' ELSE 'the operation "' || op || '"' END, bucket.name
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Only "limit" and "check" without reserving can; remove `leave`.';
+  END IF;
 
   IF op = 'limit' OR op = 'check' THEN
     IF reserves THEN
@@ -59,13 +66,17 @@ BEGIN
         RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket.name
           USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a token bucket or a fixed window.';
       END IF;
+    END IF;
+    IF reserves OR max_reserved < 0 THEN
       least_balance := - max_reserved;
     END IF;
-    slack := tolerance + 1e-14 * coalesce(- least_balance, 0);
+    slack := tolerance + 1e-14 * greatest(- least_balance, 0);
     IF count > capacity - least_balance + slack THEN
       RAISE EXCEPTION 'count_exceeds_capacity: the count % can never be served by the limit "%", which grants at most %',
-        count, bucket.name, capacity - least_balance
+        count, bucket.name,
+        (capacity - least_balance) || CASE WHEN least_balance > 0 THEN ' and leaves ' || least_balance ELSE '' END
         USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+          WHEN least_balance > 0 THEN 'Lower the count, or leave less.'
           WHEN kind = 'sliding_window' THEN 'Lower the count, or raise the rate.'
           WHEN reserves THEN 'Lower the count, or raise max_reserved.'
           WHEN capacity = 0 THEN 'Reserve the tokens (reserve => true), or raise the capacity.'

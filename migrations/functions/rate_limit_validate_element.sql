@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 9de3bec5a2eda85b0e7941d7fa82b9d101d4913623e602af72bc0ec639d73b58
+-- SHA-256: c5134d27a0958871e1831733ccd891fd8e12595ca66c9d30faf60b4de6c836a3
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -13,6 +13,7 @@ DECLARE
   number numeric;
   length interval;
   count double precision;
+  leave double precision;
 BEGIN
   IF jsonb_typeof(element) <> 'object' THEN
     RAISE EXCEPTION 'invalid_call: element % is of type %, not object', nth, jsonb_typeof(element)
@@ -22,11 +23,11 @@ BEGIN
     given := jsonb_typeof(element -> field);
     expected := CASE
       WHEN field IN ('name', 'key', 'kind', 'period', 'start') THEN 'string'
-      WHEN field IN ('rate', 'capacity', 'count', 'max_reserved', 'resolution', 'shards') THEN 'number'
+      WHEN field IN ('rate', 'capacity', 'count', 'leave', 'max_reserved', 'resolution', 'shards') THEN 'number'
     END;
     IF expected IS NULL THEN
       RAISE EXCEPTION 'invalid_call: element % has the unknown field "%"', nth, left(field, 100)
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'The fields are name, key, kind, rate, period, capacity, count, '
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'The fields are name, key, kind, rate, period, capacity, count, leave, '
           'max_reserved, start, resolution and shards; `reserve` is an argument of the function.';
     ELSIF given NOT IN (expected, 'null') THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is of type %, not %', nth, field, given, expected
@@ -36,7 +37,7 @@ BEGIN
       number := (element ->> field)::numeric;
       IF number <> 0 AND NOT (abs(number) BETWEEN 1e-300 AND 1e300) THEN
         RAISE EXCEPTION '%: element %: the field "%" is %, which is out of range',
-          CASE field WHEN 'count' THEN 'invalid_count' ELSE 'invalid_limit' END, nth, field,
+          CASE WHEN field IN ('count', 'leave') THEN 'invalid_' || field ELSE 'invalid_limit' END, nth, field,
           btrim(to_char(number, '9.99EEEE'))
           USING ERRCODE = 'invalid_parameter_value', HINT = CASE
             WHEN field IN ('resolution', 'shards') THEN 'Use a whole number from 1 to 1000.'
@@ -83,6 +84,12 @@ BEGIN
     RAISE EXCEPTION 'invalid_count: element %: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
       nth, count, element ->> 'name'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
+  END IF;
+  leave := (element ->> 'leave')::double precision;
+  IF NOT (leave BETWEEN 0 AND coalesce(element ->> 'capacity', element ->> 'rate')::double precision) THEN
+    RAISE EXCEPTION 'invalid_leave: element %: the headroom % for the limit "%" is not a number from 0 to the capacity %',
+      nth, leave, element ->> 'name', coalesce(element ->> 'capacity', element ->> 'rate')::double precision
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave at least 0 and at most the capacity.';
   END IF;
 END
 $function$;

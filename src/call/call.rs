@@ -1,4 +1,4 @@
-use crate::call::{Item, Key, LeaseId, LimitRef, Op, Resolved};
+use crate::call::{Headroom, Item, Key, LeaseId, LimitRef, Op, Resolved};
 use crate::error::InvalidCall;
 use crate::limit::{Limits, Tokens};
 
@@ -32,7 +32,7 @@ impl Call {
     }
 
     /// Reserves: takes the tokens before they are available, as far as each limit's `max_reserved` allows. The decision has
-    /// the time to wait for them. Sliding windows do not support this.
+    /// the time to wait for them. Sliding windows and items with a [headroom](Item::leave) do not support this.
     pub const fn reserve(mut self) -> Self {
         self.reserve = true;
         self
@@ -42,6 +42,8 @@ impl Call {
     /// transaction that takes the tokens. A repeated call returns the stored answer and takes nothing. So it is safe to repeat
     /// a call whose outcome is unknown, or to handle a request that is delivered twice. The limiter's own transactions repeat
     /// such calls automatically.
+    ///
+    /// A repeated call may have another [headroom](Item::leave): the headroom only decides whether the first call is allowed.
     ///
     /// A repeated reservation keeps its original time, so the wait gets shorter. A denial takes nothing and is not stored: the
     /// next call is decided anew. Using the same key for a different call (another limit, key or count) returns
@@ -99,10 +101,13 @@ impl Call {
         &self.items
     }
 
-    /// Returns the call with all counts 0, which only reads the balances.
+    /// Returns the call with all counts and headrooms 0, which only reads the balances.
     pub(crate) fn into_peek(mut self) -> Self {
         self.reserve = false;
-        self.items.iter_mut().for_each(|item| item.count = 0.0);
+        for item in &mut self.items {
+            item.count = 0.0;
+            item.headroom = Headroom::Tokens(0.0);
+        }
         self
     }
 

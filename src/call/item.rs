@@ -126,6 +126,16 @@ macro_rules! from_integers {
 
 from_integers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
 
+/// The tokens that a call must leave in a bucket: see [`Item::leave`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Headroom {
+    /// A number of tokens, from 0 to the limit's capacity. The default is 0.
+    Tokens(f64),
+    /// A fraction of the limit's capacity, from 0 to 1.
+    Fraction(f64),
+}
+
 /// One limit, one key and one count (default: 1). A [`Call`] has one or more items.
 ///
 /// ```
@@ -143,12 +153,13 @@ pub struct Item {
     pub(crate) limit: LimitRef,
     pub(crate) key: Key,
     pub(crate) count: f64,
+    pub(crate) headroom: Headroom,
 }
 
 impl Item {
     /// An item for one token of the limit for this key.
     pub fn new(limit: impl Into<LimitRef>, key: impl Into<Key>) -> Self {
-        Self { limit: limit.into(), key: key.into(), count: 1.0 }
+        Self { limit: limit.into(), key: key.into(), count: 1.0, headroom: Headroom::Tokens(0.0) }
     }
 
     /// An item for one token of the limit's shared bucket, which has the empty key.
@@ -159,6 +170,39 @@ impl Item {
     /// Sets the number of tokens. Fractions and 0 are allowed. See [`Tokens`] for the accepted types.
     pub fn count(mut self, tokens: impl Into<Tokens>) -> Self {
         self.count = tokens.into().get();
+        self
+    }
+
+    /// Sets the headroom (default: 0): the item is allowed only if at least so many tokens are left in the bucket after it. It
+    /// takes its count only. So one bucket serves calls of several priorities: calls of a lower priority leave tokens for the
+    /// others. The `retry_after` of a denial is the time until the bucket has the count and the headroom.
+    ///
+    /// `limit` and `check` support a headroom, of any kind of limit. A count and a headroom that together exceed the capacity
+    /// return [`InvalidCall::CountExceedsCapacity`](crate::InvalidCall::CountExceedsCapacity), and a headroom that is not a
+    /// number from 0 to the capacity returns [`InvalidCall::Headroom`](crate::InvalidCall::Headroom). Reservations, and
+    /// operations other than `limit` and `check`, return
+    /// [`InvalidCall::HeadroomUnsupported`](crate::InvalidCall::HeadroomUnsupported). `peek` ignores the headroom. If a call
+    /// names a bucket twice, the larger headroom applies.
+    ///
+    /// ```
+    /// use pg_limiter::Item;
+    /// let customer = Item::new("api", "org-7");
+    /// let batch_job = Item::new("api", "org-7").leave(20); // Keeps 20 tokens for customers.
+    /// ```
+    pub fn leave(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.headroom = Headroom::Tokens(tokens.into().get());
+        self
+    }
+
+    /// Sets the headroom as a fraction of the limit's capacity, from 0 to 1: see [`leave`](Self::leave). For a sliding window,
+    /// it is a fraction of the rate.
+    ///
+    /// ```
+    /// use pg_limiter::Item;
+    /// let batch_job = Item::new("api", "org-7").leave_fraction(0.2);
+    /// ```
+    pub const fn leave_fraction(mut self, fraction: f64) -> Self {
+        self.headroom = Headroom::Fraction(fraction);
         self
     }
 
@@ -182,8 +226,15 @@ impl Item {
         self.count
     }
 
-    /// Returns the correction from this item's estimate to the tokens actually used: a credit or a charge of the difference.
+    /// Returns the headroom, as set by [`leave`](Self::leave) or [`leave_fraction`](Self::leave_fraction).
+    pub const fn headroom(&self) -> Headroom {
+        self.headroom
+    }
+
+    /// Returns the correction from this item's estimate to the tokens actually used: a credit or a charge of the difference. The
+    /// headroom of the estimate no longer matters.
     pub(crate) fn correction(mut self, used: Tokens) -> (Op, Self) {
+        self.headroom = Headroom::Tokens(0.0);
         let (estimate, used) = (self.count, used.get());
         let (op, difference) =
             if used < estimate { (Op::Credit, estimate - used) } else { (Op::Charge, used - estimate) };
@@ -252,6 +303,12 @@ mod tests {
         assert_eq!(Item::new("a", "k").inline_limit(), None);
         let by_name = LimitRef::from("a");
         assert_eq!((by_name.name(), by_name.inline()), ("a", None));
+    }
+
+    #[test]
+    fn a_correction_has_no_headroom() {
+        let (_, item) = Item::new("a", "k").count(10).leave_fraction(0.5).correction(4.into());
+        assert_eq!(item, Item::new("a", "k").count(6));
     }
 
     #[test]

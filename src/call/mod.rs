@@ -13,7 +13,7 @@ pub use balances::Balances;
 pub use call::Call;
 pub use call_at::CallAt;
 pub use decision::{Decision, Denied, LimitState, Outcome, Permit};
-pub use item::{Item, Key, LimitRef};
+pub use item::{Headroom, Item, Key, LimitRef};
 pub use key_secret::{InvalidKeySecret, KeySecret};
 pub use lease_id::LeaseId;
 pub use resolved::Op;

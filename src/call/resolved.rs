@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Key, KeySecret, LeaseId};
+use crate::call::{Call, Headroom, Key, KeySecret, LeaseId};
 use crate::error::InvalidCall;
 use crate::limit::{Kind, LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
 
@@ -52,6 +52,8 @@ pub(crate) struct ResolvedItem {
     pub(crate) key: Arc<str>,
     pub(crate) limit: Limit,
     pub(crate) count: f64,
+    /// The tokens that must be left in the bucket: 0 for an operation that has no headroom.
+    pub(crate) leave: f64,
 }
 
 /// A call with each bucket once. `places` maps each item of the call to its position in `items`.
@@ -106,7 +108,13 @@ impl Resolved {
             if matches!(op, Op::Release | Op::Renew) && limit.kind() != Kind::Concurrency {
                 continue; // Its tokens stay taken.
             }
-            let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count };
+            let leave = headroom(item.headroom, &name, &limit)?;
+            let supports_headroom =
+                matches!(op, Op::Limit | Op::Check) && !call.reserve && limit.kind() != Kind::Concurrency;
+            if leave > 0.0 && !supports_headroom {
+                return Err(InvalidCall::HeadroomUnsupported { limit: name.to_string() });
+            }
+            let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count, leave };
             item.check_words()?;
             if let Some(secret) = secret {
                 item.key = secret.key(&item.name, &item.key);
@@ -148,7 +156,12 @@ impl Resolved {
         slots.map(|item| item.limit.period()).min().unwrap_or_default()
     }
 
-    /// Adds an item. If its bucket is already present, adds up the counts.
+    /// Whether it only takes tokens, without a reservation, a headroom or a lease.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.op == Op::Limit && !self.reserve && self.lease.is_none() && self.items.iter().all(|item| item.leave == 0.0)
+    }
+
+    /// Adds an item. If its bucket is already present, adds up the counts, and keeps the larger headroom.
     fn add(&mut self, item: ResolvedItem) -> Result<(), InvalidCall> {
         let same = |other: &ResolvedItem| other.name == item.name && other.key == item.key;
         match self.items.iter().position(same) {
@@ -157,6 +170,7 @@ impl Resolved {
             }
             Some(place) => {
                 self.items[place].count += item.count;
+                self.items[place].leave = self.items[place].leave.max(item.leave);
                 self.places.push(place);
                 self.items[place].check_words()
             }
@@ -166,6 +180,17 @@ impl Resolved {
                 Ok(())
             }
         }
+    }
+}
+
+/// Returns the headroom in tokens.
+fn headroom(headroom: Headroom, name: &str, limit: &Limit) -> Result<f64, InvalidCall> {
+    let max = limit.capacity();
+    match headroom {
+        Headroom::Tokens(leave) if (0.0..=max).contains(&leave) => Ok(leave.abs()), // -0 is 0.
+        Headroom::Tokens(leave) => Err(InvalidCall::Headroom { limit: name.to_owned(), leave, max }),
+        Headroom::Fraction(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction * max),
+        Headroom::Fraction(fraction) => Err(InvalidCall::HeadroomFraction { limit: name.to_owned(), fraction }),
     }
 }
 
@@ -185,12 +210,14 @@ impl ResolvedItem {
         if reserve && !self.limit.kind().can_reserve() {
             return Err(InvalidCall::ReserveUnsupported { limit: self.name.to_string(), kind: self.limit.kind() });
         }
-        let max = if reserve { self.limit.largest_reservation() } else { self.limit.largest_count() };
+        let most = if reserve { self.limit.largest_reservation() } else { self.limit.largest_count() };
+        let max = most - self.leave;
         // The same tolerance as in the decision: sums of fractions are not exact.
-        if self.count > max + 1e-9 + 1e-14 * max {
+        if self.count > max + 1e-9 + 1e-14 * most {
             return Err(InvalidCall::CountExceedsCapacity {
                 limit: self.name.to_string(),
                 count: self.count,
+                leave: self.leave,
                 max,
                 kind: self.limit.kind(),
                 reserve,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::{RwLock, oneshot};
 
-use crate::call::{Op, Resolved, ResolvedItem};
+use crate::call::{Resolved, ResolvedItem};
 use crate::combine::connection::{LaneConnection, LaneConnections, Sessions, lock_timeout};
 use crate::combine::driver::{Batched, Lanes, Place, submit};
 use crate::combine::lane::Waiting;
@@ -243,7 +243,7 @@ impl Batched for Combiner {
     /// bucket keep their order.
     fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> [Vec<Waiting<Resolved, Answer>>; 2] {
         let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
-        let is_plain = |waiting: &Waiting<Resolved, Answer>| waiting.call.op == Op::Limit && !waiting.call.reserve;
+        let is_plain = |waiting: &Waiting<Resolved, Answer>| waiting.call.is_plain();
         if !is_short.contains(&true) && calls.iter().all(is_plain) {
             return [calls, Vec::new()];
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::call::Resolved;
+use crate::call::{Resolved, ResolvedItem};
 use crate::sql::{Answer, Bucket};
 
 /// The longest time to remember a bucket. If tokens are given back before the denial's wait has passed, its calls are
@@ -23,7 +23,7 @@ pub(super) struct ShortBuckets {
 }
 
 impl ShortBuckets {
-    /// Remembers the buckets that denied this call.
+    /// Remembers the buckets that denied this call. A bucket that denied a headroom may have enough tokens for other calls.
     pub(super) fn learn(&self, call: &Resolved, answer: &Answer) {
         let Some(wait) = answer.retry_after() else { return };
         let now = Instant::now();
@@ -34,7 +34,8 @@ impl ShortBuckets {
                 until.clear();
             }
         }
-        for (item, _) in call.items.iter().zip(answer.refusals()).filter(|(_, refused)| *refused) {
+        let is_short = |(item, refused): &(&ResolvedItem, bool)| *refused && item.leave == 0.0;
+        for (item, _) in call.items.iter().zip(answer.refusals()).filter(is_short) {
             until.insert((item.name.clone(), item.key.clone()), now + wait.min(LONGEST));
         }
         self.are_some.store(!until.is_empty(), Ordering::Relaxed);

@@ -48,17 +48,21 @@ impl LimitsFileError {
 #[non_exhaustive]
 pub enum InvalidCall {
     /// The count is above the most that the limit can ever grant at once: its capacity, or its rate for a sliding window. With
-    /// `reserve`, the most is the capacity plus `max_reserved`.
+    /// `reserve`, the most is the capacity plus `max_reserved`. With a [headroom](crate::Item::leave), it is the capacity minus
+    /// the headroom.
     #[error(
-        "the count {count} can never be served by the limit \"{limit}\", which grants at most {max}; {}",
-        too_large_remedy(*.kind, *.reserve, *.max)
+        "the count {count} can never be served by the limit \"{limit}\", which grants at most {max}{}; {}",
+        leaving(*.leave),
+        too_large_remedy(*.kind, *.reserve, *.leave, *.max)
     )]
     CountExceedsCapacity {
         /// The limit's name.
         limit: String,
         /// The requested count: the sum, if the call names the bucket more than once.
         count: f64,
-        /// The largest count that the limit can grant.
+        /// The headroom in tokens: the largest, if the call names the bucket more than once. 0 if there is none.
+        leave: f64,
+        /// The largest count that the limit can grant with this headroom.
         max: f64,
         /// The limit's kind.
         kind: Kind,
@@ -87,6 +91,33 @@ pub enum InvalidCall {
         limit: String,
         /// The requested count.
         count: f64,
+    },
+    /// The headroom is not a number from 0 to the limit's capacity, or to its rate for a sliding window: see
+    /// [`Item::leave`](crate::Item::leave).
+    #[error("the headroom {leave} for the limit \"{limit}\" is not valid; use a number from 0 to the capacity, {max}")]
+    Headroom {
+        /// The limit's name.
+        limit: String,
+        /// The requested headroom in tokens.
+        leave: f64,
+        /// The capacity, or the rate of a sliding window.
+        max: f64,
+    },
+    /// The headroom is not a fraction from 0 to 1: see [`Item::leave_fraction`](crate::Item::leave_fraction).
+    #[error("the headroom for the limit \"{limit}\" is the fraction {fraction}; use a fraction from 0 to 1")]
+    HeadroomFraction {
+        /// The limit's name.
+        limit: String,
+        /// The requested fraction.
+        fraction: f64,
+    },
+    /// The call has a [headroom](crate::Item::leave), and reserves or is neither `limit` nor `check`. Jobs of a queue reserve.
+    #[error(
+        "the call has a headroom for the limit \"{limit}\", which only limit and check without a reservation support; remove the headroom"
+    )]
+    HeadroomUnsupported {
+        /// The limit's name.
+        limit: String,
     },
     /// No limit with this name is defined.
     #[error("there is no limit \"{limit}\"; define it, or pass it inline with the call")]
@@ -171,10 +202,17 @@ pub enum InvalidCall {
     },
 }
 
+/// Returns the part of the message about a headroom.
+fn leaving(leave: f64) -> String {
+    if leave > 0.0 { format!(" and leaves {leave}") } else { String::new() }
+}
+
 /// Returns the remedy for a count above the most that the limit grants.
-fn too_large_remedy(kind: Kind, reserve: bool, max: f64) -> &'static str {
+fn too_large_remedy(kind: Kind, reserve: bool, leave: f64, max: f64) -> &'static str {
     if max >= LARGEST_NUMBER {
         "lower the count"
+    } else if leave > 0.0 {
+        "lower the count, or leave less"
     } else if kind == Kind::SlidingWindow {
         "lower the count, or raise the rate"
     } else if reserve {
@@ -198,13 +236,16 @@ fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
 }
 
 impl InvalidCall {
-    /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
-    /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_lease`, `invalid_call`.
+    /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `invalid_leave`, `leave_unsupported`,
+    /// `unknown_limit`, `reserve_unsupported`, `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_lease`,
+    /// `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
             Self::WaitTooShort { .. } => "wait_too_short",
             Self::Count { .. } | Self::Slots { .. } => "invalid_count",
+            Self::Headroom { .. } | Self::HeadroomFraction { .. } => "invalid_leave",
+            Self::HeadroomUnsupported { .. } => "leave_unsupported",
             Self::UnknownLimit { .. } => "unknown_limit",
             Self::ReserveUnsupported { .. } | Self::SlotsHaveNoTokens { .. } => "reserve_unsupported",
             Self::Name { .. } => "invalid_name",
@@ -334,7 +375,8 @@ mod tests {
     #[test]
     fn a_count_that_is_too_large_names_the_option_to_raise() {
         let message = |kind, reserve, max| {
-            InvalidCall::CountExceedsCapacity { limit: "a".to_owned(), count: 11.0, max, kind, reserve }.to_string()
+            let (limit, count, leave) = ("a".to_owned(), 11.0, 0.0);
+            InvalidCall::CountExceedsCapacity { limit, count, leave, max, kind, reserve }.to_string()
         };
         let sliding = "the count 11 can never be served by the limit \"a\", which grants at most 10; lower the count, or raise \
                        the rate";

@@ -57,8 +57,8 @@ impl Denials {
         }
     }
 
-    /// Returns the database's answer to the same call, if it still holds. The count must be the same too, because the
-    /// wait is exact only for that count.
+    /// Returns the database's answer to the same call, if it still holds. The count and the headroom must be the same too,
+    /// because the wait is exact only for these.
     pub(super) fn recall(&self, call: &Resolved, now: Instant) -> Option<Answer> {
         let item = lone_item(call)?;
         let hash = self.hash(item);
@@ -158,6 +158,7 @@ impl Shard {
 impl Denial {
     fn is_of(&self, item: &ResolvedItem) -> bool {
         self.item.count.to_bits() == item.count.to_bits()
+            && self.item.leave.to_bits() == item.leave.to_bits()
             && self.item.limit == item.limit
             && self.item.key == item.key
             && self.item.name == item.name
@@ -244,6 +245,7 @@ mod tests {
         for other in [
             resolve(Op::Limit, same().count(2)),
             resolve(Op::Limit, same().count(0.5)),
+            resolve(Op::Limit, same().leave(2)),
             resolve(Op::Limit, item("a", 11.0, "k")),
             resolve(Op::Limit, item("b", 10.0, "k")),
             resolve(Op::Limit, item("a", 10.0, "l")),

@@ -31,12 +31,12 @@ impl Limiter {
     ///   Symfony's RateLimiter.) A call owes at most what arrives within its wait, and at most the limit's own
     ///   `max_reserved`.
     /// - **Calls that cannot reserve** are retried after the `retry_after` of their denial plus a
-    ///   [`jitter`](WaitConfig::jitter). These are calls of sliding windows, calls beyond `max_reserved`, and calls
-    ///   with less time left than a fixed window's period. Waiters for the same buckets on one handle and its clones
-    ///   form a line, and only the first one asks the database. The jitter is for waiters in different processes. (As
-    ///   governor's `until_ready_with_jitter`.)
+    ///   [`jitter`](WaitConfig::jitter). These are calls of sliding windows, calls with a [headroom](crate::Item::leave),
+    ///   calls beyond `max_reserved`, and calls with less time left than a fixed window's period. Waiters for the same
+    ///   buckets and headrooms on one handle and its clones form a line, and only the first one asks the database. The
+    ///   jitter is for waiters in different processes. (As governor's `until_ready_with_jitter`.)
     /// - **Several limits** wait for the slowest of them. All of them are charged or none. If one of them is a sliding
-    ///   window, none of them reserves.
+    ///   window or has a headroom, none of them reserves.
     ///
     /// Reservations are served in the order of the database's decisions, across all processes. A line is served in
     /// order of arrival. Lines in different processes, or for different sets of limits, have no common order: the first
@@ -171,7 +171,9 @@ impl<'l> Waiter<'l> {
         }
         let limits = limiter.transaction_limiter();
         let call = match limits.resolve(Op::Limit, call.clone().reserve()) {
-            Err(Error::Invalid(InvalidCall::ReserveUnsupported { .. })) => limits.resolve(Op::Limit, call),
+            Err(Error::Invalid(InvalidCall::ReserveUnsupported { .. } | InvalidCall::HeadroomUnsupported { .. })) => {
+                limits.resolve(Op::Limit, call)
+            }
             resolved => resolved,
         };
         Ok(Self { limiter, call: call?, config })

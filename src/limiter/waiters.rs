@@ -9,8 +9,13 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::call::Resolved;
 
-/// The limit names and keys, in the order of the call.
-type Buckets = Vec<(Arc<str>, Arc<str>)>;
+/// The limit names, keys and headrooms, in the order of the call. Calls with different headrooms wait in different lines, so
+/// that a call of a low priority does not hold up those of a higher one.
+type Buckets = Vec<(Arc<str>, Arc<str>, u64)>;
+
+fn buckets(call: &Resolved) -> Buckets {
+    call.items.iter().map(|item| (item.name.clone(), item.key.clone(), item.leave.to_bits())).collect()
+}
 
 #[derive(Default)]
 pub(super) struct Waiters {
@@ -43,14 +48,14 @@ impl Waiters {
         if by_buckets.is_empty() {
             return None; // Nearly always.
         }
-        let buckets = call.buckets();
+        let buckets = buckets(call);
         let line = Arc::clone(by_buckets.get(&buckets)?);
         Some(Place { waiters: Arc::clone(self), buckets, line, turn: None })
     }
 
     /// Returns a place at the end of the line, and creates the line if needed.
     pub(super) fn join(self: &Arc<Self>, call: &Resolved) -> Place {
-        let buckets = call.buckets();
+        let buckets = buckets(call);
         let line = Arc::clone(self.by_buckets().entry(buckets.clone()).or_default());
         Place { waiters: Arc::clone(self), buckets, line, turn: None }
     }

@@ -17,7 +17,8 @@ const LIMITS_LOOKED_AT: usize = 16;
 /// is decided in one step, whatever their number.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    limits: Vec<Limit>,
+    /// Each limit with the headroom of its items. SQL gets a headroom as a negative `max_reserved`.
+    limits: Vec<(Limit, f64)>,
     buckets: HashMap<Bucket, BucketUse>,
     /// The bucket of the last call, if that call had one item: successive callers often make the same call.
     last: Option<(Arc<str>, Arc<str>, BucketUse)>,
@@ -133,8 +134,10 @@ impl Batch {
     /// clock.
     pub(crate) fn add(&mut self, call: &Resolved, at: Option<i64>) {
         let reserve = call.reserve && matches!(call.op, Op::Limit | Op::Check);
-        let plain = call.op == Op::Limit && !reserve && at.is_none() && call.lease.is_none();
-        if plain
+        if call.op == Op::Limit
+            && !reserve
+            && at.is_none()
+            && call.lease.is_none()
             && call.items.len() == 1
             && let Some(place) = self.again(&call.items[0])
         {
@@ -142,7 +145,7 @@ impl Batch {
             return;
         }
         let nth = self.arrays.call_ops.len();
-        self.all_plain &= plain;
+        self.all_plain &= call.is_plain() && at.is_none();
         self.places.push(Place {
             call: nth,
             time: 0,
@@ -159,7 +162,7 @@ impl Batch {
         self.arrays.call_ats.push(at);
         self.arrays.call_leases.push(call.lease.map(LeaseId::get));
         for (place, item) in call.items.iter().enumerate() {
-            let limit = self.limit(&item.limit);
+            let limit = self.limit(item);
             let bucket = self.bucket(item, limit, nth, first_item + place);
             self.arrays.item_limits.push(limit);
             self.arrays.item_buckets.push(bucket.index);
@@ -168,7 +171,7 @@ impl Batch {
         }
     }
 
-    /// Returns the position of a plain call if it repeats the last call on its bucket.
+    /// Returns the position of a call that only takes tokens, if it repeats the last call on its bucket.
     fn again(&mut self, item: &ResolvedItem) -> Option<Place> {
         let bucket = match &self.last {
             Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
@@ -176,13 +179,13 @@ impl Batch {
         };
         let BucketUse { asked_by: call, item: nth, .. } = bucket;
         let arrays = &mut self.arrays;
-        let plain = arrays.call_ops[call] == Op::Limit
+        let only_takes = arrays.call_ops[call] == Op::Limit
             && !arrays.call_reserves[call]
             && arrays.call_sizes[call] == 1
             && arrays.call_ats[call].is_none()
             && arrays.call_leases[call].is_none();
         let limit = self.limits[usize::try_from(arrays.item_limits[nth] - 1).ok()?];
-        if !plain || limit != item.limit || arrays.item_counts[nth] != item.count {
+        if !only_takes || limit != (item.limit, item.leave) || arrays.item_counts[nth] != item.count {
             return None;
         }
         let time = arrays.call_times[call];
@@ -191,19 +194,20 @@ impl Batch {
         Some(Place { call, time, item: nth, items: 1, count: item.count })
     }
 
-    /// Returns the index of the limit, from 1.
-    fn limit(&mut self, limit: &Limit) -> i32 {
-        let known = self.limits.iter().enumerate().rev().take(LIMITS_LOOKED_AT).find(|(_, other)| *other == limit);
-        if let Some((place, _)) = known {
+    /// Returns the index of the item's limit and headroom, from 1.
+    fn limit(&mut self, item: &ResolvedItem) -> i32 {
+        let ResolvedItem { limit, leave, .. } = item;
+        let same = |(_, other): &(usize, &(Limit, f64))| other.0 == *limit && other.1 == *leave;
+        if let Some((place, _)) = self.limits.iter().enumerate().rev().take(LIMITS_LOOKED_AT).find(same) {
             return index(place + 1);
         }
-        self.limits.push(*limit);
+        self.limits.push((*limit, *leave));
         let arrays = &mut self.arrays;
         arrays.limit_kinds.push(limit.kind().as_str());
         arrays.limit_rates.push(limit.rate());
         arrays.limit_periods.push(limit.period_micros());
         arrays.limit_capacities.push(limit.given_capacity());
-        arrays.limit_max_reserved.push(limit.max_reserved());
+        arrays.limit_max_reserved.push(if *leave > 0.0 { Some(-leave) } else { limit.max_reserved() });
         arrays.limit_starts.push(limit.start_micros());
         arrays.limit_resolutions.push(limit.given_resolution().and_then(|parts| i32::try_from(parts).ok()));
         arrays.limit_shards.push(limit.given_shards().and_then(|shards| i32::try_from(shards).ok()));
@@ -230,6 +234,11 @@ impl Batch {
         *bucket
     }
 
+    /// Whether any call has a headroom.
+    pub(super) fn has_headroom(&self) -> bool {
+        self.limits.iter().any(|(_, leave)| *leave > 0.0)
+    }
+
     /// Returns the number of items in each call.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
         self.places.iter().map(|place| place.items)
@@ -248,7 +257,7 @@ impl Batch {
     /// Returns the limit if the batch is one plain call, made once or several times, or one reservation on a bucket
     /// without shards.
     pub(super) fn lone_limit(&self) -> Option<&Limit> {
-        let [limit] = self.limits.as_slice() else { return None };
+        let [(limit, _)] = self.limits.as_slice() else { return None };
         let is_lone = self.is_one_to_one && self.items == 1;
         (is_lone && (self.all_plain || self.is_lone_reservation(limit))).then_some(limit)
     }

@@ -29,6 +29,8 @@ fn limits() -> Limits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
     Limit,
+    /// With a headroom of 1.5 tokens in every bucket.
+    LimitLeaving,
     Reserve,
     Check,
     Peek,
@@ -68,13 +70,14 @@ impl From<Decision> for Answered {
 
 async fn ask(limiter: &Limiter, (op, items): &Ask) -> Result<Answered, String> {
     let item = |&(name, key, quarters): &(usize, usize, u32)| {
-        Item::new(NAMES[name], KEYS[key]).count(f64::from(quarters) / 4.0)
+        let leave = if *op == Op::LimitLeaving { 1.5 } else { 0.0 };
+        Item::new(NAMES[name], KEYS[key]).count(f64::from(quarters) / 4.0).leave(leave)
     };
     let call = Call::from(items.iter().map(item).collect::<Vec<_>>());
     let only = |balances: Vec<f64>| Answered { outcome: None, wait: None, balances, refused: Vec::new() };
     let balances = |balances: pg_limiter::Balances| only(balances.to_vec());
     let answered = match op {
-        Op::Limit => limiter.limit(call).await.map(Answered::from),
+        Op::Limit | Op::LimitLeaving => limiter.limit(call).await.map(Answered::from),
         Op::Reserve => limiter.limit(call.reserve()).await.map(Answered::from),
         Op::Check => limiter.check(call).await.map(Answered::from),
         Op::Peek => limiter.peek(call).await.map(balances),
@@ -144,6 +147,8 @@ async fn a_mixed_batch_is_decided_in_the_order_of_its_calls() {
             one(Op::Limit, name, 0, 4),
             one(Op::Limit, name, 0, 4),
             one(Op::Limit, name, 0, 1),
+            one(Op::LimitLeaving, name, 0, 1),
+            one(Op::LimitLeaving, name, 0, 1),
             one(Op::Check, name, 0, 4),
             one(Op::Peek, name, 0, 0),
             one(Op::Limit, name, 0, 4),
@@ -168,6 +173,7 @@ async fn a_mixed_batch_is_decided_in_the_order_of_its_calls() {
     let groups = [
         (Op::Limit, vec![(0, 0, 4), (1, 1, 2), (2, 0, 4)]),
         (Op::Limit, vec![(2, 0, 4), (0, 0, 4), (3, 1, 6), (0, 0, 1)]),
+        (Op::LimitLeaving, vec![(1, 1, 1), (0, 0, 1), (3, 1, 3)]),
         one(Op::Limit, 0, 0, 4),
         (Op::Charge, vec![(0, 0, 9), (2, 0, 9)]),
         (Op::Limit, vec![(3, 1, 2), (2, 0, 1)]),
@@ -190,7 +196,7 @@ async fn a_mixed_batch_is_decided_in_the_order_of_its_calls() {
 /// Calls over few keys, some made several times in a row.
 fn asks(most_items: usize) -> impl Strategy<Value = Vec<Ask>> {
     let op = prop_oneof![
-        12 => Just(Op::Limit), 2 => Just(Op::Reserve), 1 => Just(Op::Check), 1 => Just(Op::Peek),
+        12 => Just(Op::Limit), 4 => Just(Op::LimitLeaving), 2 => Just(Op::Reserve), 1 => Just(Op::Check), 1 => Just(Op::Peek),
         1 => Just(Op::Credit), 1 => Just(Op::Charge), 1 => Just(Op::Reset)
     ];
     let item =
@@ -247,8 +253,9 @@ fn batches_in_four_lanes_decide_random_calls_as_one_by_one() {
 
 const NOW: i64 = 1_767_225_600_000_000;
 
-/// The rule, the time since the previous call in thousandths of the period, the count, and the number of repeats.
-type Times = (usize, i64, f64, i32);
+/// The rule, the time since the previous call in thousandths of the period, the count, the headroom as a part of the rest of the
+/// capacity, and the number of repeats.
+type Times = (usize, i64, f64, f64, i32);
 
 fn repeated() -> impl Strategy<Value = (Vec<Rule>, Vec<Times>)> {
     let kinds = [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow];
@@ -272,7 +279,8 @@ fn repeated() -> impl Strategy<Value = (Vec<Rule>, Vec<Times>)> {
         1 => Just(0.1), 1 => Just(1.0 / 3.0), 1 => Just(1e-3), 1 => 1e-6..3.0_f64
     ];
     let times = prop_oneof![2 => 1..12_i32, 1 => 12..200_i32];
-    let steps = proptest::collection::vec((0..3_usize, 0..700_i64, count, times), 1..12);
+    let leave = prop_oneof![1 => Just(0.0), 1 => 0.0..1.0];
+    let steps = proptest::collection::vec((0..3_usize, 0..700_i64, count, leave, times), 1..12);
     (proptest::collection::vec(rule, 3), steps)
 }
 
@@ -297,11 +305,12 @@ fn a_repeated_call_is_decided_as_that_many_calls() {
         let mut now = NOW;
         let (mut asked, mut times, mut single) = (Vec::new(), Vec::new(), Vec::new());
         let most = |rule: &Rule| rule.capacity.unwrap_or(rule.rate);
-        for (nth, pause, count, repeat) in &steps {
+        for (nth, pause, count, leave, repeat) in &steps {
             let rule = &rules[*nth];
             now += pause * rule.period_us / 1000;
-            let items = vec![(names[*nth], "k", rule, count.min(most(rule)))];
-            asked.push(Step { op: "limit", reserve: false, at: Some(now), items });
+            let count = count.min(most(rule));
+            let (items, leaves) = (vec![(names[*nth], "k", rule, count)], vec![leave * (most(rule) - count)]);
+            asked.push(Step { leaves, op: "limit", reserve: false, at: Some(now), items });
             times.push(*repeat);
             single.push(in_single_steps(&mut conn, asked.last().expect("a step"), *repeat).await);
         }
@@ -355,7 +364,13 @@ async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
             .execute(&mut conn)
             .await
             .expect("a row");
-        let step = Step { op: "limit", reserve: false, at: Some(NOW), items: vec![("a", "k", &rule, count)] };
+        let step = Step {
+            leaves: Vec::new(),
+            op: "limit",
+            reserve: false,
+            at: Some(NOW),
+            items: vec![("a", "k", &rule, count)],
+        };
         let (admitted, ..) = decide_repeated(&mut conn, &[step], &[50]).await.expect("a decision")[0];
         let left: f64 = sqlx::query_scalar("SELECT value FROM rate_limits").fetch_one(&mut conn).await.expect("a row");
         let charged = (value - left) / count;

@@ -39,6 +39,7 @@ async fn nothing_overflows_at_the_edges() {
             let most = rule.capacity.unwrap_or(rule.rate);
             let reserve = rule.kind != Kind::SlidingWindow;
             let step = |op: &'static str, reserve: bool, pause: i64, count: f64| Step {
+                leaves: Vec::new(),
                 op,
                 reserve,
                 at: Some(at + pause),
@@ -82,7 +83,7 @@ fn bucket(rate: f64, capacity: Option<f64>, max_reserved: Option<f64>) -> Rule {
 const NOW: i64 = 1_767_225_600_000_000;
 
 fn ask<'a>(rule: &'a Rule, at: i64, count: f64) -> Step<'a> {
-    Step { op: "limit", reserve: false, at: Some(NOW + at), items: vec![("a", "k", rule, count)] }
+    Step { leaves: Vec::new(), op: "limit", reserve: false, at: Some(NOW + at), items: vec![("a", "k", rule, count)] }
 }
 
 /// The tolerance for rounding is in proportion to the balance, not to the allowed debt or to a former balance.

@@ -35,8 +35,13 @@ async fn a_balance_is_kept_and_decided_by_the_limit_of_the_call() {
     for (key, (what, kind, taken, (rate, capacity), seconds, left)) in cases.into_iter().enumerate() {
         let (before, after) = (rule(kind, 10.0, 10.0), rule(kind, rate, capacity));
         let key = key.to_string();
-        let step =
-            |op, rule, at, count| Step { op, reserve: false, at: Some(at), items: vec![("a", &*key, rule, count)] };
+        let step = |op, rule, at, count| Step {
+            leaves: Vec::new(),
+            op,
+            reserve: false,
+            at: Some(at),
+            items: vec![("a", &*key, rule, count)],
+        };
         let took = decide(&mut conn, &[step("limit", &before, NOW, taken)]).await.expect("a decision");
         assert!(took[0].ok, "{what}");
         let peek = [step("check", &after, NOW + seconds * SECOND, 0.0)];

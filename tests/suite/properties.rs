@@ -75,6 +75,8 @@ pub struct Event {
     pub obey: bool,
     /// Name, key, count in quarters of a token.
     pub items: Vec<(usize, usize, u32)>,
+    /// The headroom of each item, in quarters of a token.
+    pub leaves: Vec<u32>,
 }
 
 pub fn event() -> impl Strategy<Value = Event> {
@@ -88,11 +90,15 @@ pub fn event() -> impl Strategy<Value = Event> {
         prop_oneof![8 => 0..400_i64, 1 => -80..0_i64, 1 => 400..4_000_i64],
         any::<bool>(),
         proptest::collection::vec(item, 1..4),
+        prop_oneof![1 => Just(Vec::new()), 1 => proptest::collection::vec(prop_oneof![Just(0), 0..24_u32], 3)],
     )
-        .prop_map(|(op, reserve, pause, obey, mut items)| {
+        .prop_map(|(op, reserve, pause, obey, mut items, mut leaves)| {
             items.sort_unstable();
             items.dedup_by_key(|(name, key, _)| (*name, *key));
-            Event { op, reserve: reserve && (op == "limit" || op == "check"), pause, obey, items }
+            let decides = op == "limit" || op == "check";
+            let reserve = reserve && decides && leaves.is_empty();
+            leaves.truncate(if decides { items.len() } else { 0 });
+            Event { op, reserve, pause, obey, items, leaves }
         })
 }
 
@@ -109,15 +115,13 @@ impl World {
         if let Some(wait) = self.promised.take().filter(|_| event.obey) {
             self.now += wait;
         }
-        let item = |&(name, key, count): &(usize, usize, u32)| {
-            (NAMES[name], KEYS[key], &self.rules[name], f64::from(count) / 4.0)
-        };
-        Step { op: event.op, reserve: event.reserve, at: Some(self.now), items: event.items.iter().map(item).collect() }
+        step_at(&self.rules, event, self.now)
     }
 }
 
 fn items<'a>(step: &Step<'a>) -> Vec<Item<'a>> {
-    step.items.iter().map(|&(limit, key, rule, count)| Item { limit, key, rule, count }).collect()
+    let item = |(nth, &(limit, key, rule, count))| Item { limit, key, rule, count, leave: step.leave(nth) };
+    step.items.iter().enumerate().map(item).collect()
 }
 
 /// ok, wait, least balance, denied by
@@ -187,7 +191,8 @@ pub fn play(rules: &[Rule; 3], events: &[Event]) -> Vec<(Event, i64, Said)> {
 pub fn step_at<'a>(rules: &'a [Rule; 3], event: &Event, at: i64) -> Step<'a> {
     let item =
         |&(name, key, count): &(usize, usize, u32)| (NAMES[name], KEYS[key], &rules[name], f64::from(count) / 4.0);
-    Step { op: event.op, reserve: event.reserve, at: Some(at), items: event.items.iter().map(item).collect() }
+    let leaves = event.leaves.iter().map(|quarters| f64::from(*quarters) / 4.0).collect();
+    Step { op: event.op, reserve: event.reserve, at: Some(at), items: event.items.iter().map(item).collect(), leaves }
 }
 
 fn worlds() -> impl Strategy<Value = ([Rule; 3], Vec<Event>)> {
@@ -260,8 +265,14 @@ fn random_event(random: &mut u64) -> Event {
     let mut items: Vec<_> = (0..1 + below(random, 3)).map(|_| item(random)).collect();
     items.sort_unstable();
     items.dedup_by_key(|(name, key, _)| (*name, *key));
-    let reserve = below(random, 2) == 0 && (op == "limit" || op == "check");
-    Event { op, reserve, pause, obey: below(random, 2) == 0, items }
+    let decides = op == "limit" || op == "check";
+    let reserve = below(random, 2) == 0 && decides;
+    let leaves = if decides && !reserve && below(random, 2) == 0 {
+        items.iter().map(|_| (below(random, 2) * below(random, 24)) as u32).collect()
+    } else {
+        Vec::new()
+    };
+    Event { op, reserve, pause, obey: below(random, 2) == 0, items, leaves }
 }
 
 /// The functions that decide in memory neither read nor write a table. `PG_LIMITER_TEST_STEPS=1000000` makes more steps.
@@ -326,7 +337,10 @@ fn the_order_of_limits_does_not_matter() {
         let forth: Vec<Step<'_>> = played.iter().map(|(event, at, _)| step_at(&rules, event, *at)).collect();
         let back: Vec<Step<'_>> = forth
             .iter()
-            .map(|step| Step { items: step.items.iter().rev().copied().collect(), ..step.clone() })
+            .map(|step| {
+                let leaves = (0..step.items.len()).rev().map(|item| step.leave(item)).collect();
+                Step { items: step.items.iter().rev().copied().collect(), leaves, ..step.clone() }
+            })
             .collect();
         for (forth, back) in forth.iter().zip(&back) {
             let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
@@ -373,7 +387,13 @@ fn no_window_is_over_admitted() {
         for (pause, count) in pauses {
             now += pause * rule.period_us / 1000;
             let count = (f64::from(count) / 4.0).min(rule.capacity.unwrap_or(rule.rate));
-            steps.push(Step { op: "limit", reserve: false, at: Some(now), items: vec![("a", "k", &rule, count)] });
+            steps.push(Step {
+                leaves: Vec::new(),
+                op: "limit",
+                reserve: false,
+                at: Some(now),
+                items: vec![("a", "k", &rule, count)],
+            });
         }
         let answers = decide(conn, &steps).await.expect("decisions");
         let admitted: Vec<(i64, f64)> = steps
@@ -427,7 +447,7 @@ fn a_changed_limit_applies_from_the_next_call() {
             now += pause * rule.period_us / 1000;
             let reserve = reserve && rule.kind != Kind::SlidingWindow;
             let items = vec![("a", "k", rule, f64::from(count) / 4.0)];
-            let step = Step { op: "limit", reserve, at: Some(now), items };
+            let step = Step { leaves: Vec::new(), op: "limit", reserve, at: Some(now), items };
             if let Some(verdict) = expected(&mut model, &step) {
                 steps.push((step, verdict));
             }
@@ -460,7 +480,13 @@ fn a_changed_grid_or_kind_never_grants_more_at_once() {
             let capacity = rule.capacity.unwrap_or(rule.rate);
             // At one moment, at most the capacity is granted, whatever the row holds.
             let count = (f64::from(count) / 4.0).min(capacity);
-            let ask = || Step { op: "limit", reserve: false, at: Some(now), items: vec![("a", "k", rule, count)] };
+            let ask = || Step {
+                leaves: Vec::new(),
+                op: "limit",
+                reserve: false,
+                at: Some(now),
+                items: vec![("a", "k", rule, count)],
+            };
             let answers = decide(conn, &[ask(), ask(), ask()]).await.expect("decisions");
             let granted = answers.iter().filter(|answer| answer.ok).count() as f64 * count;
             assert!(granted <= capacity + 1e-6, "{granted} at once of {rule:?}");
@@ -512,7 +538,7 @@ fn balances_do_not_drift_over_a_million_steps() {
                 }
                 expected.push((ok, if ok { balance } else { grown }));
                 let items = vec![("a", "k", &rule, count as f64)];
-                steps.push(Step { op: "limit", reserve: false, at: Some(now), items });
+                steps.push(Step { leaves: Vec::new(), op: "limit", reserve: false, at: Some(now), items });
             }
             for (answer, (ok, balance)) in decide(&mut conn, &steps).await.expect("decisions").iter().zip(expected) {
                 assert_eq!(answer.ok, ok);

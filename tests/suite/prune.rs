@@ -29,6 +29,7 @@ async fn names(conn: &mut PgConnection) -> Vec<String> {
 async fn probe(conn: &mut PgConnection, name: &str, rule: &Rule) -> Vec<Answer> {
     let most = rule.capacity.unwrap_or(rule.rate);
     let step = |op, count, reserve, after: i64| Step {
+        leaves: Vec::new(),
         op,
         reserve: reserve && rule.kind != Kind::SlidingWindow,
         at: Some(NOW + after),
@@ -84,7 +85,7 @@ fn prune_deletes_exactly_the_rows_without_effect() {
             for (ago, quarters, op) in uses {
                 let at = Some(NOW - (ago * rule.period_us / 1000 + odd * rule.period_us / 1_000_000));
                 let items = vec![(name.as_str(), "k", rule, most * f64::from(quarters) / 4.0)];
-                decide(conn, &[Step { op, reserve: false, at, items }]).await.expect("a decision");
+                decide(conn, &[Step { leaves: Vec::new(), op, reserve: false, at, items }]).await.expect("a decision");
             }
         }
         let with_rows = names(conn).await;
@@ -129,7 +130,7 @@ async fn a_row_is_pruned_from_the_moment_it_means_the_same_as_no_row() {
             let rule =
                 Rule { kind, rate: 10.0, period_us: 10, capacity, max_reserved, start_us: late, resolution, shards: 1 };
             let items = vec![("a", "k", &rule, 10.0)];
-            let used = Step { op: "limit", reserve: false, at: Some(NOW - lasts + late), items };
+            let used = Step { leaves: Vec::new(), op: "limit", reserve: false, at: Some(NOW - lasts + late), items };
             assert!(decide(&mut conn, &[used]).await.expect("a decision")[0].ok);
             assert_eq!((prune(&mut conn).await, database.rows().await), (1 - late, late), "{kind:?}");
         }

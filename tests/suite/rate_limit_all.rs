@@ -25,9 +25,9 @@ pub fn with(mut limit: Value, field: &str, value: impl Into<Value>) -> Value {
 /// A row of `rate_limit_all`, with `retry_after` in microseconds.
 #[derive(Debug)]
 pub struct Decided {
-    ok: bool,
+    pub ok: bool,
     wait: Option<i64>,
-    denied_by: Vec<String>,
+    pub denied_by: Vec<String>,
     limits: Vec<Value>,
 }
 

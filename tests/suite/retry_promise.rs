@@ -70,7 +70,13 @@ async fn keeps_its_promises(url: &str, seed: u64, lane: u64) {
                     items
                 })
                 .collect();
-            let step = |op, at, items: &Vec<_>| Step { op, reserve: false, at: Some(at), items: Vec::clone(items) };
+            let step = |op, at, items: &Vec<_>| Step {
+                leaves: Vec::new(),
+                op,
+                reserve: false,
+                at: Some(at),
+                items: Vec::clone(items),
+            };
             let limits: Vec<Step<'_>> = calls.iter().map(|items| step("limit", clock, items)).collect();
             let answers = decide(&mut conn, &limits).await.expect("answers");
             let denied = || answers.iter().zip(&calls).filter(|(answer, _)| !answer.ok);

@@ -119,7 +119,7 @@ impl Case {
             };
             step.all.iter().map(item).collect()
         };
-        Step { op: &step.op, reserve: step.reserve, at: Some(micros(step.at_ms + EPOCH_MS)), items }
+        Step { leaves: Vec::new(), op: &step.op, reserve: step.reserve, at: Some(micros(step.at_ms + EPOCH_MS)), items }
     }
 
     fn compare(&self, nth: usize, step: &ScenarioStep, ok: bool, wait_ms: Option<f64>) {

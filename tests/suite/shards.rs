@@ -130,22 +130,27 @@ fn shards_never_grant_more_than_one_row_and_deny_nothing_they_have() {
         prop_oneof![3 => 0..60_i64, 3 => 0..400_i64, 1 => 400..4_000_i64],
         any::<bool>(),
         0..24_u32,
-        any::<bool>(),
+        prop_oneof![Just((false, 0)), Just((true, 0)), (0..40_u32).prop_map(|leave| (false, leave))],
         1..4_usize,
     );
     let worlds = (rule(FLOWING), proptest::collection::vec(step, 1..50), some_shards());
     check(80, &worlds, async |conn: &mut PgConnection, (rule, steps, shards)| {
         let worlds = SHARDS.map(|shards| Rule { shards, ..rule.clone() });
         let (mut model, mut now, mut promised) = (Model::new(), NOW, None);
-        for (nth, (pause, obey, quarters, reserve, times)) in steps.into_iter().enumerate() {
+        for (nth, (pause, obey, quarters, (reserve, leave), times)) in steps.into_iter().enumerate() {
             now += pause * rule.period_us / 1000;
             if let Some(wait) = promised.take().filter(|_| obey) {
                 now += wait;
             }
             let sharded = &worlds[shards[nth % shards.len()] % worlds.len()];
             let count = f64::from(quarters) / 4.0;
-            let items = [Item { limit: "a", key: "k", rule: &rule, count }];
-            let ask = |op, at, count| Step { op, reserve, at: Some(at), items: vec![("a", "k", sharded, count)] };
+            let leave = f64::from(leave) / 4.0;
+            let items = [Item { limit: "a", key: "k", rule: &rule, count, leave }];
+            let leaves = vec![leave];
+            let ask = |op, at, count| {
+                let items = vec![("a", "k", sharded, count)];
+                Step { op, reserve, at: Some(at), items, leaves: leaves.clone() }
+            };
             for _ in 0..times {
                 let verdict = model.check(now, &items, reserve);
                 if matches!(verdict, Verdict::Impossible(_)) {
@@ -153,7 +158,7 @@ fn shards_never_grant_more_than_one_row_and_deny_nothing_they_have() {
                 }
                 let exactly = model.balance(now, "a", "k", &rule);
                 let held = held(conn, &rule, now).await;
-                let look = Step { reserve: false, ..ask("check", now, 0.0) };
+                let look = Step { leaves: Vec::new(), reserve: false, ..ask("check", now, 0.0) };
                 let looked = &decide(conn, &[look]).await.expect("a balance")[0];
                 assert!(looked.value <= exactly + 1e-6, "{} of {exactly}", looked.value);
                 assert!(looked.value >= held - 1e-6, "{} of {held}", looked.value);
@@ -169,7 +174,7 @@ fn shards_never_grant_more_than_one_row_and_deny_nothing_they_have() {
                         (said, verdict) => panic!("{said:?}, the model says {verdict:?}"),
                     }
                 } else {
-                    let least = if reserve { rule.max_reserved.map_or(f64::NEG_INFINITY, |most| -most) } else { 0.0 };
+                    let least = if reserve { rule.max_reserved.map_or(f64::NEG_INFINITY, |most| -most) } else { leave };
                     assert!(held - count < least + 1e-6, "denied {count} of {held}");
                     let wait = answer.wait.expect("a time to wait for");
                     let at = |wait: i64| decide_one(ask("check", now + wait, count));

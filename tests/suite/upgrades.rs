@@ -7,7 +7,7 @@ use std::time::Duration;
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrate, script};
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
-use pg_limiter::{Error, Item, Limit, Limits, Schema};
+use pg_limiter::{Call, Error, Item, Limit, Limits, Schema, TransactionLimiter};
 
 use crate::support::{Database, guide};
 
@@ -281,6 +281,22 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_reset(text)', 'EXECUTE')::text");
     assert_eq!(text(&database, &granted).await, "true", "grants stay");
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// They know no headroom, and must not allow a call as if it had none.
+#[tokio::test]
+async fn the_functions_of_the_release_before_reject_a_headroom() {
+    let database = of_the_release_before().await;
+    let limits = TransactionLimiter::new(limits(10.0));
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let group = [Item::new("a", "k"), Item::new("b", "k").leave(5)];
+    for call in [Call::from(Item::new("a", "k").leave(5)), group.into()] {
+        let error = limits.within(&mut conn).limit(call).await.expect_err("no headroom");
+        assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("not valid"), "{error}");
+    }
+    assert_eq!(database.rows().await, 0);
+    migrate(&database.pool).await.expect("migrated");
+    assert!(limits.within(&mut conn).limit(Item::new("a", "k").leave(5)).await.expect("a decision").is_allowed());
 }
 
 /// A function with another result type, of a release that recorded no functions.

@@ -158,6 +158,7 @@ fn every_error_has_its_response() {
             InvalidCall::CountExceedsCapacity {
                 limit: "a".into(),
                 count: 5.0,
+                leave: 0.0,
                 max: 2.0,
                 kind: pg_limiter::Kind::TokenBucket,
                 reserve: false,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 
 use pg_limiter::Op;
-use pg_limiter::{Call, Item};
+use pg_limiter::{Call, Headroom, Item};
 
 /// The valid times: the years 1800 to 2199, in microseconds since the Unix epoch. The range rejects times in units other
 /// than milliseconds, and microseconds fit in 64 bits.
@@ -38,17 +38,18 @@ impl Event {
         let by_lease = matches!(op, Op::Release | Op::Renew);
         let items = match (line.limit, line.all) {
             (None, None) if by_lease => {
-                if line.key.is_some() || line.count.is_some() || line.reserve {
+                if line.key.is_some() || line.count.is_some() || line.leave.is_some() || line.reserve {
                     return Err(format!("a {} names only its `lease`", op.as_str()));
                 }
                 Vec::new()
             }
             _ if by_lease => return Err(format!("a {} names only its `lease`, no limit", op.as_str())),
             (Some(limit), None) => {
-                vec![item(Part { limit, key: line.key.unwrap_or_default(), count: line.count.unwrap_or(1.0) })]
+                let (count, leave) = (line.count.unwrap_or(1.0), line.leave.unwrap_or_default());
+                vec![item(Part { limit, key: line.key.unwrap_or_default(), count, leave })]
             }
-            (None, Some(_)) if line.key.is_some() || line.count.is_some() => {
-                return Err("`key` and `count` belong in the items of `all`, not beside it".to_owned());
+            (None, Some(_)) if line.key.is_some() || line.count.is_some() || line.leave.is_some() => {
+                return Err("`key`, `count` and `leave` belong in the items of `all`, not beside it".to_owned());
             }
             (None, Some(parts)) => parts.into_iter().map(item).collect(),
             (Some(_), Some(_)) => return Err("both `limit` and `all` are given".to_owned()),
@@ -73,12 +74,15 @@ impl Event {
 
     /// Formats the event as a line that [`parse`](Self::parse) reads. Every field is written, the time as a decimal number.
     pub fn to_line(&self) -> String {
-        let parts: Vec<_> = self
-            .call
-            .items()
-            .iter()
-            .map(|item| serde_json::json!({"limit": item.limit_name(), "key": item.key().as_str(), "count": item.tokens()}))
-            .collect();
+        let part = |item: &Item| {
+            let leave = match item.headroom() {
+                Headroom::Tokens(tokens) => tokens,
+                _ => 0.0, // No event has another headroom.
+            };
+            let (limit, key, count) = (item.limit_name(), item.key().as_str(), item.tokens());
+            serde_json::json!({"limit": limit, "key": key, "count": count, "leave": leave})
+        };
+        let parts: Vec<_> = self.call.items().iter().map(part).collect();
         let (sign, at) = (if self.at < 0 { "-" } else { "" }, self.at.unsigned_abs());
         let lease = self.lease.as_ref().map(|lease| format!(r#", "lease": {}"#, serde_json::json!(lease)));
         let calls = format!(r#", "reserve": {}, "all": {}"#, self.call.reserves(), serde_json::Value::Array(parts));
@@ -105,6 +109,8 @@ struct Line {
     key: Option<String>,
     #[serde(default, deserialize_with = "given")]
     count: Option<f64>,
+    #[serde(default, deserialize_with = "given")]
+    leave: Option<f64>,
     #[serde(default)]
     reserve: bool,
     #[serde(default, deserialize_with = "given")]
@@ -132,6 +138,8 @@ struct Part {
     key: String,
     #[serde(default = "one")]
     count: f64,
+    #[serde(default)]
+    leave: f64,
 }
 
 const fn one() -> f64 {
@@ -144,7 +152,7 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 }
 
 fn item(part: Part) -> Item {
-    Item::new(part.limit, part.key).count(part.count)
+    Item::new(part.limit, part.key).count(part.count).leave(part.leave)
 }
 
 /// Converts milliseconds to whole microseconds.
@@ -191,11 +199,17 @@ mod tests {
         let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
         let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
         assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call, lease: None });
+        let line = r#"{"at": 0, "limit": "a", "key": "k", "count": 2, "leave": 0.5}"#;
+        let call = Call::from(Item::new("a", "k").count(2).leave(0.5));
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 0, op: Op::Limit, call, lease: None });
+        let line = r#"{"at": 0, "all": [{"limit": "a", "leave": 3}, {"limit": "b"}]}"#;
+        let call = Call::from([Item::global("a").leave(3), Item::global("b")]);
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 0, op: Op::Limit, call, lease: None });
     }
 
     #[test]
     fn a_written_event_is_parsed_to_the_same_event() {
-        let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2), Item::global("b").count(-1e-300)];
+        let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2).leave(0.7), Item::global("b").count(-1e-300)];
         for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
             let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve(), lease: None };
             let line = event.to_line();
@@ -205,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_release_and_a_renewal_name_a_lease() {
-        let taken = r#"{"at": 0.000, "op": "limit", "reserve": false, "all": [{"limit":"a","key":"k","count":1.0}], "lease": "l\n"}"#;
+        let taken = r#"{"at": 0.000, "op": "limit", "reserve": false, "all": [{"limit":"a","key":"k","count":1.0,"leave":0.0}], "lease": "l\n"}"#;
         let released = r#"{"at": 5.000, "op": "release", "lease": "l"}"#;
         for line in [taken, released] {
             assert_eq!(Event::parse(line).unwrap().to_line(), line);
@@ -239,6 +253,8 @@ mod tests {
         assert_eq!(refusal(r#"{"at": 1}"#), "neither `limit` nor `all` is given");
         assert_eq!(refusal(r#"{"at": 1, "limit": "a", "all": []}"#), "both `limit` and `all` are given");
         assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong in the items"));
+        assert!(refusal(r#"{"at": 1, "all": [], "leave": 1}"#).contains("belong in the items"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "leave": null}"#).starts_with("invalid type: null"));
         for line in ["", "7", "null", "[]", "{", "\u{0}", "{\"at\": 1e999, \"limit\": \"a\"}", &"[".repeat(9999)] {
             assert!(!refusal(line).contains(" at line "), "{line}");
         }

@@ -54,6 +54,12 @@ struct TrafficArgs {
     /// Tokens that each call takes
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     count: f64,
+    /// Headroom: a call is admitted only if at least so many tokens are left in the bucket after it
+    #[arg(
+        long, help_heading = HEADING, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true,
+        conflicts_with = "reserve"
+    )]
+    leave: Option<f64>,
     /// Make reservations: calls take tokens before they are available, and wait for them; sliding windows cannot reserve
     #[arg(long, help_heading = HEADING)]
     reserve: bool,
@@ -159,6 +165,10 @@ impl SimulateArgs {
 
     pub(super) const fn count(&self) -> f64 {
         self.traffic.count
+    }
+
+    pub(super) fn leave(&self) -> f64 {
+        self.traffic.leave.unwrap_or_default()
     }
 
     pub(super) const fn reserves(&self) -> bool {

@@ -28,6 +28,7 @@ pub(super) struct Play<'a> {
     pub(super) name: &'a Arc<str>,
     pub(super) key: &'a str,
     pub(super) count: f64,
+    pub(super) leave: f64,
     pub(super) reserve: bool,
     /// Whether a denied call is retried.
     pub(super) retry: bool,
@@ -39,7 +40,7 @@ pub(super) struct Play<'a> {
 
 impl Play<'_> {
     pub(super) fn call(&self) -> Call {
-        let call = Call::from(Item::new(&**self.name, self.key).count(self.count));
+        let call = Call::from(Item::new(&**self.name, self.key).count(self.count).leave(self.leave));
         if self.reserve { call.reserve() } else { call }
     }
 

@@ -37,6 +37,7 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
         name,
         key: &args.key,
         count: args.count(),
+        leave: args.leave(),
         reserve: args.reserves(),
         retry: args.retries(),
         times: &times,

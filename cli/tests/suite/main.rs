@@ -8,6 +8,7 @@ mod doctor_engines;
 mod doctor_pooler;
 mod exec;
 mod export;
+mod headroom;
 mod key_secret;
 mod lengths;
 mod plot;

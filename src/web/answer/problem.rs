@@ -117,6 +117,9 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
             (StatusCode::UNPROCESSABLE_ENTITY, "The idempotency key was already used for another request.".to_owned())
         }
         InvalidCall::Count { .. }
+        | InvalidCall::Headroom { .. }
+        | InvalidCall::HeadroomFraction { .. }
+        | InvalidCall::HeadroomUnsupported { .. }
         | InvalidCall::UnknownLimit { .. }
         | InvalidCall::ReserveUnsupported { .. }
         | InvalidCall::Name { .. }

@@ -155,7 +155,7 @@ impl Bucket {
                 let windows = (missing - TOLERANCE + rule.rate() - 1) / rule.rate();
                 (rule.window_start(t) - now) as f64 + windows as f64 * rule.period() as f64
             }
-            Kind::SlidingWindow => self.sliding_wait_us(now, rule, count),
+            Kind::SlidingWindow => self.sliding_wait_us(now, rule, count - bound),
         };
         if wait < 1e17 {
             // The error of `f64` and of the last femtotoken.

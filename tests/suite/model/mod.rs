@@ -50,6 +50,8 @@ pub struct Item<'a> {
     pub key: &'a str,
     pub rule: &'a Rule,
     pub count: f64,
+    /// The headroom: at least so many tokens must be left.
+    pub leave: f64,
 }
 
 /// `balance` is the least over the buckets of the call, after the decision: with the tokens gone if
@@ -69,7 +71,8 @@ pub enum Verdict {
         denied_by: Vec<String>,
         balance: f64,
     },
-    /// `invalid_count`, `reserve_unsupported` or `count_exceeds_capacity`; in this order if several apply.
+    /// `invalid_count`, `invalid_leave`, `leave_unsupported`, `reserve_unsupported` or `count_exceeds_capacity`; in this order if
+    /// several apply.
     Impossible(&'static str),
 }
 
@@ -101,6 +104,12 @@ impl Model {
         if items.iter().any(|item| !valid(item.count)) {
             return Verdict::Impossible("invalid_count");
         }
+        if items.iter().any(|item| !(0.0..=tokens(item.rule.capacity())).contains(&item.leave)) {
+            return Verdict::Impossible("invalid_leave");
+        }
+        if reserve && items.iter().any(|item| item.leave > 0.0) {
+            return Verdict::Impossible("leave_unsupported");
+        }
         let unsupported = |rule: &Rule| {
             let asked = reserve || rule.capacity.is_some() || rule.max_reserved.is_some();
             rule.kind == Kind::SlidingWindow && asked
@@ -109,20 +118,23 @@ impl Model {
             return Verdict::Impossible("reserve_unsupported");
         }
 
-        // One entry for each bucket: a bucket that is named twice counts twice.
-        let mut calls: Vec<(&Item<'_>, i128)> = Vec::new();
+        // One entry for each bucket: a bucket that is named twice counts twice, and the largest headroom holds.
+        let mut calls: Vec<(&Item<'_>, i128, i128)> = Vec::new();
         for item in items {
-            let same = |(other, _): &&mut (&Item<'_>, i128)| (other.limit, other.key) == (item.limit, item.key);
+            let same = |(other, ..): &&mut (&Item<'_>, i128, i128)| (other.limit, other.key) == (item.limit, item.key);
             match calls.iter_mut().find(same) {
-                Some((first, sum)) => {
+                Some((first, sum, leave)) => {
                     assert_eq!(first.rule, item.rule, "one bucket, one rule in a call");
                     *sum += femto(item.count);
+                    *leave = femto(item.leave).max(*leave);
                 }
-                None => calls.push((item, femto(item.count))),
+                None => calls.push((item, femto(item.count), femto(item.leave))),
             }
         }
-        for (item, count) in &calls {
-            if let Some(bound) = item.rule.debt_bound(reserve)
+        // A headroom is the opposite of a debt.
+        let bound = |rule: &Rule, leave: i128| if leave > 0 { Some(-leave) } else { rule.debt_bound(reserve) };
+        for (item, count, leave) in &calls {
+            if let Some(bound) = bound(item.rule, *leave)
                 && *count > item.rule.capacity() + bound + TOLERANCE
             {
                 return Verdict::Impossible("count_exceeds_capacity");
@@ -131,9 +143,9 @@ impl Model {
 
         let mut denied_by: Vec<String> = Vec::new();
         let mut wait_us: f64 = 0.0;
-        for (item, count) in &calls {
+        for (item, count, leave) in &calls {
             let bucket = self.bucket(item.limit, item.key);
-            if let Some(bound) = item.rule.debt_bound(reserve)
+            if let Some(bound) = bound(item.rule, *leave)
                 && bucket.missing(now_us, item.rule, *count, bound) > TOLERANCE
             {
                 wait_us = wait_us.max(bucket.wait_us(now_us, item.rule, *count, bound));
@@ -145,7 +157,7 @@ impl Model {
         let denied = !denied_by.is_empty();
 
         let mut balance = f64::INFINITY;
-        for (item, count) in &calls {
+        for (item, count, _) in &calls {
             if !denied {
                 let bucket = self.buckets.entry(id(item.limit, item.key)).or_default();
                 bucket.take(now_us, item.rule, *count);
@@ -217,7 +229,7 @@ mod tests {
     }
 
     fn item<'a>(key: &'a str, rule: &'a Rule, count: f64) -> Item<'a> {
-        Item { limit: "a", key, rule, count }
+        Item { limit: "a", key, rule, count, leave: 0.0 }
     }
 
     fn denied(wait_us: f64, balance: f64) -> Verdict {
@@ -258,6 +270,31 @@ mod tests {
         assert_eq!(model.balance(NOW + 9 * S, "a", "k", &wide), 9.0);
         model.reset_all("a");
         assert_eq!(model.balance(NOW, "a", "k", &wide), 9.0);
+    }
+
+    #[test]
+    fn a_headroom_is_left_in_the_bucket() {
+        for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow] {
+            let limit = rule(kind, 10.0);
+            let leaving = |count, leave| [Item { leave, ..item("k", &limit, count) }];
+            let mut model = Model::new();
+            for leave in [-1.0, 10.5, f64::NAN] {
+                assert_eq!(model.limit(NOW, &leaving(1.0, leave), false), Verdict::Impossible("invalid_leave"));
+            }
+            assert_eq!(model.limit(NOW, &leaving(1.0, 1.0), true), Verdict::Impossible("leave_unsupported"));
+            assert_eq!(model.limit(NOW, &leaving(5.0, 6.0), false), Verdict::Impossible("count_exceeds_capacity"));
+            let twice = [leaving(1.0, 2.0), leaving(2.0, 6.0)].concat();
+            assert_eq!(model.limit(NOW, &twice, false), Verdict::Allowed { balance: 7.0 });
+            let wait = if kind == Kind::TokenBucket { 200_000.0 } else { S as f64 };
+            let verdict = model.limit(NOW, &leaving(3.0, 6.0), false);
+            match kind {
+                Kind::SlidingWindow => {
+                    assert!(matches!(verdict, Verdict::Denied { wait_us, .. } if wait_us > S as f64))
+                }
+                _ => assert_eq!(verdict, denied(wait, 7.0)),
+            }
+            assert_eq!(model.limit(NOW, &leaving(3.0, 4.0), false), Verdict::Allowed { balance: 4.0 });
+        }
     }
 
     #[test]

@@ -13,6 +13,14 @@ pub struct Step<'a> {
     pub at: Option<i64>,
     /// Name, key, rule, count.
     pub items: Vec<(&'a str, &'a str, &'a Rule, f64)>,
+    /// The headroom of each item; 0 for items that are not listed.
+    pub leaves: Vec<f64>,
+}
+
+impl Step<'_> {
+    pub fn leave(&self, item: usize) -> f64 {
+        self.leaves.get(item).copied().unwrap_or_default()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +50,7 @@ const IN_MEMORY: &str = "SELECT d.*
         FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS u (name, key, nth) ORDER BY u.nth) AS rows
       WHERE $8::integer[] IS NOT NULL) AS b
     CROSS JOIN LATERAL rate_limit_decide_rows(
-      $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, 0, NULL, NULL, NULL, NULL) AS d";
+      $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, NULL, 0, NULL, NULL, NULL, NULL) AS d";
 
 /// Runs all steps in one statement, each repeated `times` times.
 async fn ask(
@@ -55,29 +63,34 @@ async fn ask(
     let mut buckets: Vec<(&str, &str)> = items.iter().map(|(name, key, ..)| (*name, *key)).collect();
     buckets.sort_unstable();
     buckets.dedup();
-    let mut rules: Vec<&Rule> = Vec::new();
-    for (_, _, rule, _) in &items {
+    let leaves = steps.iter().flat_map(|step| (0..step.items.len()).map(|item| step.leave(item)));
+    let item_rules: Vec<(&Rule, f64)> = items.iter().map(|(_, _, rule, _)| *rule).zip(leaves).collect();
+    let mut rules: Vec<(&Rule, f64)> = Vec::new();
+    for rule in &item_rules {
         if !rules.contains(rule) {
-            rules.push(rule);
+            rules.push(*rule);
         }
     }
     let sliding = |rule: &Rule| rule.kind == Kind::SlidingWindow;
     let int = |place: usize| i32::try_from(place + 1).expect("few");
     let bucket_of = |name: &str, key: &str| int(buckets.iter().position(|b| *b == (name, key)).expect("listed"));
-    let rule_of = |rule: &Rule| int(rules.iter().position(|other| *other == rule).expect("listed"));
+    let rule_of = |rule: &(&Rule, f64)| int(rules.iter().position(|other| other == rule).expect("listed"));
+    let max_reserved = |(rule, leave): &(&Rule, f64)| if *leave > 0.0 { Some(-leave) } else { rule.max_reserved };
     sqlx::query(sql)
-        .bind(rules.iter().map(|rule| kind(rule.kind)).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| rule.rate).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| rule.period_us).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| rule.capacity).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| rule.max_reserved).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
-        .bind(rules.iter().map(|rule| rule.shards.cast_signed()).collect::<Vec<_>>())
+        .bind(rules.iter().map(|(rule, _)| kind(rule.kind)).collect::<Vec<_>>())
+        .bind(rules.iter().map(|(rule, _)| rule.rate).collect::<Vec<_>>())
+        .bind(rules.iter().map(|(rule, _)| rule.period_us).collect::<Vec<_>>())
+        .bind(rules.iter().map(|(rule, _)| rule.capacity).collect::<Vec<_>>())
+        .bind(rules.iter().map(max_reserved).collect::<Vec<_>>())
+        .bind(
+            rules.iter().map(|(rule, _)| (rule.kind != Kind::TokenBucket).then_some(rule.start_us)).collect::<Vec<_>>(),
+        )
+        .bind(rules.iter().map(|(rule, _)| sliding(rule).then_some(rule.resolution.cast_signed())).collect::<Vec<_>>())
+        .bind(rules.iter().map(|(rule, _)| rule.shards.cast_signed()).collect::<Vec<_>>())
         .bind(buckets.iter().map(|(name, _)| *name).collect::<Vec<_>>())
         .bind(buckets.iter().map(|(_, key)| *key).collect::<Vec<_>>())
         .bind(items.iter().map(|(name, key, ..)| bucket_of(name, key)).collect::<Vec<_>>())
-        .bind(items.iter().map(|(_, _, rule, _)| rule_of(rule)).collect::<Vec<_>>())
+        .bind(item_rules.iter().map(rule_of).collect::<Vec<_>>())
         .bind(items.iter().map(|(.., count)| *count).collect::<Vec<_>>())
         .bind(steps.iter().map(|step| step.op).collect::<Vec<_>>())
         .bind(steps.iter().map(|step| step.reserve).collect::<Vec<_>>())
