@@ -21,7 +21,11 @@ async fn limit_and_check_leave_a_headroom() {
     let invalid = |args: &str, words: &[&str]| {
         let args = format!("limit a k --rate 10 --period 1d {args}");
         let url = Some("postgres://nobody@127.0.0.1:1/none");
-        run(url, &args.split(' ').collect::<Vec<_>>(), "").refuses(2, words);
+        let refused = run(url, &args.split(' ').collect::<Vec<_>>(), "");
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{}", refused.stderr);
+        for word in words {
+            assert!(refused.stderr.contains(word), "no {word:?} in: {}", refused.stderr);
+        }
     };
     invalid("--leave -1", &["the headroom -1 for the limit \"a\"", "from 0 to the capacity, 10"]);
     invalid("--leave 11", &["the headroom 11 for the limit \"a\"", "from 0 to the capacity, 10"]);
