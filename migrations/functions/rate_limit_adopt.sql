@@ -1,5 +1,5 @@
 -- rate_limit_adopt(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer)
--- SHA-256: 81e96d023af31bc01c088a99ca865ecc1c84b13799e59697cb58612c5802caef
+-- SHA-256: dcc0baba2d2edc3f5cee10f98344632628d894b6f4f2a5c74ee8304eb3b37113
 
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
@@ -11,7 +11,7 @@ DECLARE
   used double precision;
 BEGIN
   IF bucket.ts IS NULL THEN
-    bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
+    bucket.ts := public.rate_limit_ts_after(kind, NULL, now, period, phase);
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.earlier_counts := NULL;
   END IF;

@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 395b5ecbe1a8c25e36c8e0fd8ae9edf2a1b80c7ae0687e7f3055eef54bcd4ad0
+-- SHA-256: 430edfa0e0dbddd89df4c3ae07a2fbf316b50d5256ba8cfc43d2a5b3b7c5fe74
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -30,6 +30,7 @@ DECLARE
   amount CONSTANT double precision := count * times;
   share_rate CONSTANT double precision := rate / nullif(shards, 0); -- of one row
   share_capacity CONSTANT double precision := capacity / nullif(shards, 0);
+  is_read_first CONSTANT boolean := reserves OR kind LIKE 'calendar_window %';
   now bigint;
   waited bigint;
   phase bigint;
@@ -62,9 +63,9 @@ BEGIN
     END IF;
     -- If an attempt waited for the row, the row is locked now, and the next attempt likely succeeds. A session's first one is
     -- slow.
-    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (is_read_first AND shards > 1) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
-      IF reserves THEN
+      IF is_read_first THEN
         NULL;
       ELSIF kind = 'token_bucket' THEN
         UPDATE public.rate_limits AS r
@@ -149,7 +150,7 @@ BEGIN
       before.shards := 1;
       decided := public.rate_limit_item(
         before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
-      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (reserves OR is_new OR NOT decided.is_allowed);
+      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (is_read_first OR is_new OR NOT decided.is_allowed);
     END LOOP;
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;

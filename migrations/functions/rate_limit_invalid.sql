@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: b87591c3372399cdd3cec6a5da7604148b56f7140a8ada293a232d137670fdff
+-- SHA-256: 62fe94534833d19948e11696ee4dcc5b957c9f2e8bed21125da89e4e9f4c3843
 
 -- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -8,6 +8,9 @@ CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
 ) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
+  every CONSTANT text := split_part(kind, ' ', 2) || ' ' || split_part(kind, ' ', 3);
+  zone CONSTANT text := split_part(kind, ' ', 4);
+  anchor CONSTANT text := split_part(kind, ' ', 5);
   reason text;
 BEGIN
   -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
@@ -39,8 +42,17 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'calendar_window' THEN
+    reason := 'the period of a calendar window is not a number of hours, days, weeks, months or years, such as "1 month"';
+  ELSIF kind LIKE 'calendar_window %' AND (start IS NOT NULL OR resolution IS NOT NULL) THEN
+    reason := 'start and resolution do not apply to a calendar window';
+  ELSIF kind LIKE 'calendar_window %' AND public.rate_limit_calendar_invalid(every, zone, anchor) IS NOT NULL THEN
+    reason := public.rate_limit_calendar_invalid(every, zone, anchor);
+  ELSIF kind = public.rate_limit_calendar_kind(every, zone, anchor) THEN
+    reason := NULL;
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window',
+      coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

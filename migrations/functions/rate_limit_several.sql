@@ -1,5 +1,5 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: 93c10c8080d04535ec752961583f24b33532f7151ed05ffe9ccad60dd18e2ace
+-- SHA-256: b87e31b5cf763254e1a267c768476fc22d5980509033ccdc547af04e343f6672
 
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts.
@@ -43,9 +43,9 @@ BEGIN
       dense_rank() OVER (ORDER BY e.name COLLATE "C", e.key COLLATE "C") AS bucket,
       e.name,
       e.key,
-      e.kind,
+      CASE WHEN e.every IS NULL THEN e.kind ELSE public.rate_limit_calendar_kind(e.every, e.zone, e.anchor) END AS kind,
       e.rate,
-      (extract(epoch FROM public.rate_limit_length(e.period)) * 1000000)::bigint AS period,
+      (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint AS period,
       e.capacity,
       e.max_reserved,
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
@@ -55,8 +55,10 @@ BEGIN
     FROM ROWS FROM (
       jsonb_to_recordset(calls) AS (
         name text, key text, kind text, rate double precision, period text, capacity double precision,
-        max_reserved double precision, start text, resolution numeric, shards numeric, count double precision)
-    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, nth)
+        max_reserved double precision, start text, resolution numeric, shards numeric, count double precision, every text,
+        zone text, anchor text)
+    ) WITH ORDINALITY AS e (
+      name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, every, zone, anchor, nth)
   ),
   buckets AS (
     SELECT

@@ -261,9 +261,10 @@ impl<'l> Waiter<'l> {
         self.spread(self.call.items.iter(), wait, room)
     }
 
-    /// Returns a random delay after a reservation: all waiters of a fixed window could go ahead when it opens.
+    /// Returns a random delay after a reservation: all waiters of a fixed or calendar window could go ahead when it opens.
     fn jitter_of_reserved(&self, wait: Duration, left: Duration) -> Duration {
-        let windows = self.call.items.iter().filter(|item| item.limit.kind() == Kind::FixedWindow);
+        let windows =
+            self.call.items.iter().filter(|item| matches!(item.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow));
         self.spread(windows, wait, left.saturating_sub(wait))
     }
 

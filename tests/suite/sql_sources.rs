@@ -21,6 +21,7 @@ const SOURCES: &[&str] = &[
     "kinds/token_bucket",
     "kinds/fixed_window",
     "kinds/sliding_window",
+    "kinds/calendar_window",
     "kinds",
     "item",
     "decide_rows",
