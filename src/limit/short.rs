@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// A text of up to `N` bytes.
+/// A text of up to `N` bytes, at most 255.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Short<const N: usize> {
     bytes: [u8; N],
-    len: usize,
+    len: u8,
 }
 
 impl<const N: usize> Short<N> {
@@ -15,11 +15,11 @@ impl<const N: usize> Short<N> {
         let len = text.floor_char_boundary(N);
         let mut bytes = [0; N];
         bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
-        Self { bytes, len }
+        Self { bytes, len: len as u8 }
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 }
 

@@ -143,7 +143,7 @@ fn moments(most: usize) -> impl Strategy<Value = Vec<(i64, bool, i64)>> {
 /// Each moment is in exactly one window, and SQL and the model agree which one it is.
 #[test]
 fn windows_tile_time_in_any_zone_from_any_anchor() {
-    check(300, &(calendar(), moments(40)), async |conn: &mut PgConnection, (calendar, moments)| {
+    check(150, &(calendar(), moments(40)), async |conn: &mut PgConnection, (calendar, moments)| {
         let mut moments: Vec<i64> = moments.into_iter().map(|given| moment(&calendar, given)).collect();
         // Also the ends of windows, to the microsecond.
         let starts: Vec<i64> = moments.iter().map(|at| calendar.granted_at(calendar.window(*at) + 1)).collect();
@@ -186,7 +186,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 fn decisions_in_any_zone_match_the_model() {
     let step = (0..1500_i64, any::<bool>(), 0..24_u32, any::<bool>(), any::<bool>());
     let worlds = (rule(), moments(2), proptest::collection::vec(step, 1..60));
-    check(300, &worlds, async |conn: &mut PgConnection, (rule, moments, steps)| {
+    check(150, &worlds, async |conn: &mut PgConnection, (rule, moments, steps)| {
         let model::Kind::CalendarWindow(calendar) = rule.kind else { unreachable!("a calendar") };
         let (mut model, mut now, mut promised) = (Model::new(), moment(&calendar, moments[0]), None);
         let mut played = Vec::new();

@@ -252,14 +252,14 @@ fn below(random: &mut u64, most: u64) -> u64 {
 
 fn random_rule(random: &mut u64) -> Rule {
     const PERIODS: [i64; 7] = [1_000, 999_983, 1_000_000, 7_000_003, 60_000_000, 3_600_000_000, 604_800_000_000];
-    let kind = ALL[below(random, 4) as usize];
+    let kind = ALL[below(random, 3) as usize];
     let is_sliding = kind == Kind::SlidingWindow;
     let mut option = |most| (below(random, 2) == 0 && !is_sliding).then(|| below(random, most) as f64 / 4.0);
     let (capacity, max_reserved) = (option(120), option(40));
     Rule {
         kind,
         rate: (1 + below(random, 79)) as f64 / 4.0,
-        period_us: nominal(kind, PERIODS[below(random, 7) as usize]),
+        period_us: PERIODS[below(random, 7) as usize],
         capacity,
         max_reserved,
         start_us: below(random, 10_000_000).cast_signed(),

@@ -26,6 +26,10 @@ impl Calendar {
     /// The moment that PostgreSQL gives to the local start of a window: the later one of two, and the time before the clocks
     /// went forward for a local time that they skipped.
     pub fn start(&self, window: i64) -> i64 {
+        self.start_in(&self.zone(), window)
+    }
+
+    fn start_in(&self, zone: &TimeZone, window: i64) -> i64 {
         let units = window * self.count;
         let span = match self.unit {
             "hour" => Span::new().hours(units),
@@ -35,7 +39,7 @@ impl Calendar {
             _ => Span::new().years(units),
         };
         let local = self.anchor.checked_add(span).expect("a date");
-        self.zone().to_ambiguous_timestamp(local).later().expect("a moment").as_microsecond()
+        zone.to_ambiguous_timestamp(local).later().expect("a moment").as_microsecond()
     }
 
     /// The average length of a window.
@@ -57,16 +61,18 @@ impl Calendar {
 
     /// The window of a moment: the last one that has started.
     pub fn window(&self, at: i64) -> i64 {
-        let local = self.zone().to_datetime(Timestamp::from_microsecond(at).expect("a time"));
+        let zone = self.zone();
+        let local = zone.to_datetime(Timestamp::from_microsecond(at).expect("a time"));
         let since = local.duration_since(self.anchor).as_micros() as f64 / self.micros() as f64;
         let guess = since as i64;
         let near = guess - self.nearby()..=guess + self.nearby();
-        near.rev().find(|window| self.start(*window) <= at).expect("a window near the guess")
+        near.rev().find(|window| self.start_in(&zone, *window) <= at).expect("a window near the guess")
     }
 
     /// When this window has been granted: no later than any later window starts.
     pub fn granted_at(&self, window: i64) -> i64 {
-        (window..=window + self.nearby()).map(|later| self.start(later)).min().expect("a window")
+        let zone = self.zone();
+        (window..=window + self.nearby()).map(|later| self.start_in(&zone, later)).min().expect("a window")
     }
 
     /// The kind as SQL expects it.
