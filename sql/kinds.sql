@@ -2,7 +2,8 @@
 -- ("Add a kind of limit") lists the other places that depend on the kind.
 --
 -- A row is (value, ts, earlier_counts). `now` is never before `ts`, so a clock that steps back removes no tokens. A kind
--- ignores the arguments that it does not need.
+-- ignores the arguments that it does not need. The kind of a calendar window holds its calendar; its functions return NULL for
+-- any other kind.
 
 -- Returns the phase of the windows: `start` if the limit has one, or else a phase that depends only on the kind and the bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint
@@ -40,6 +41,7 @@ AS $function$
     WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase)
     WHEN 'sliding_window'
     THEN public.rate_limit_sliding_window_left_at(value, ts, earlier_counts, now, rate, period, phase, resolution)
+    ELSE public.rate_limit_calendar_window_value(kind, value, ts, now, rate, capacity)
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_left IS 'Returns the tokens that are left in a bucket at a time; inlined.';
@@ -57,16 +59,21 @@ AS $function$
     WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount
     WHEN 'sliding_window'
     THEN public.rate_limit_sliding_window_value(value, ts, earlier_counts, now, period, phase, resolution) + amount
+    ELSE public.rate_limit_calendar_window_value(kind, value, ts, now, rate, capacity) - amount
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_value_after IS 'Returns the value of a row after tokens were taken; inlined.';
 
--- A fixed window may have started before `ts` if its period was made longer. Then `ts` stays, or a shorter period later would
--- grant windows twice.
+-- A fixed or calendar window may have started before `ts` if its period was made longer. Then `ts` stays, or a shorter period
+-- later would grant windows twice.
 CREATE OR REPLACE FUNCTION public.rate_limit_ts_after(kind text, ts bigint, now bigint, period bigint, phase bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$
-  SELECT CASE kind WHEN 'fixed_window' THEN greatest(ts, public.rate_limit_window_start(now, phase, period)) ELSE now END
+  SELECT CASE
+    WHEN kind = 'fixed_window' THEN greatest(ts, public.rate_limit_window_start(now, phase, period))
+    WHEN kind IN ('token_bucket', 'sliding_window') THEN now
+    ELSE greatest(ts, public.rate_limit_calendar_start(kind, public.rate_limit_calendar_nth(kind, now)))
+  END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_ts_after IS 'Returns the time of a row after tokens were taken; inlined.';
 
@@ -85,6 +92,8 @@ AS $function$
     WHEN 'sliding_window'
     THEN public.rate_limit_sliding_window_idle_after(
       value, ts, earlier_counts, now, rate, period, phase, resolution, amount)
+    ELSE public.rate_limit_calendar_window_idle_at(
+      kind, public.rate_limit_calendar_window_value(kind, value, ts, now, rate, capacity) - amount, now, rate, period, capacity)
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_idle_after IS 'Returns when a row is idle after tokens were taken; inlined.';
@@ -117,6 +126,7 @@ BEGIN
       missing, tolerance, bucket.value || bucket.earlier_counts[4:], left_now, rate, period,
       public.rate_limit_sliding_window_passed(now, period, phase, resolution));
   END IF;
+  RETURN public.rate_limit_calendar_window_wait(kind, missing, tolerance, now, rate, period);
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens have arrived.';
@@ -131,7 +141,7 @@ DECLARE
   used double precision;
 BEGIN
   IF bucket.ts IS NULL OR bucket.earlier_counts[1] < 0 THEN -- Slots of a concurrency limit are no tokens.
-    bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
+    bucket.ts := public.rate_limit_ts_after(kind, NULL, now, period, phase);
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.earlier_counts := NULL;
   END IF;
@@ -178,6 +188,11 @@ BEGIN
       after.value || after.earlier_counts[4:], now, period, phase, resolution);
     remaining := public.rate_limit_sliding_window_left_at(
       bucket.value, bucket.ts, bucket.earlier_counts, now, rate, period, phase, resolution) - amount;
+  ELSE
+    after.value := public.rate_limit_calendar_window_value(kind, bucket.value, bucket.ts, now, rate, capacity) - amount;
+    after.ts := public.rate_limit_ts_after(kind, bucket.ts, now, period, NULL);
+    after.idle_at := public.rate_limit_calendar_window_idle_at(kind, after.value, now, rate, period, capacity);
+    remaining := after.value;
   END IF;
 END
 $function$;

@@ -41,9 +41,9 @@ BEGIN
       dense_rank() OVER (ORDER BY e.name COLLATE "C", e.key COLLATE "C") AS bucket,
       e.name,
       e.key,
-      e.kind,
+      CASE WHEN e.every IS NULL THEN e.kind ELSE public.rate_limit_calendar_kind(e.every, e.zone, e.anchor) END AS kind,
       e.rate,
-      (extract(epoch FROM public.rate_limit_length(e.period)) * 1000000)::bigint AS period,
+      (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint AS period,
       e.capacity,
       e.max_reserved,
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
@@ -55,8 +55,9 @@ BEGIN
       jsonb_to_recordset(calls) AS (
         name text, key text, kind text, rate double precision, period text, capacity double precision,
         max_reserved double precision, start text, resolution numeric, shards numeric, count double precision,
-        leave double precision)
-    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, nth)
+        leave double precision, every text, zone text, anchor text)
+    ) WITH ORDINALITY AS e (
+      name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, every, zone, anchor, nth)
   ),
   buckets AS (
     SELECT

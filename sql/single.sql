@@ -11,6 +11,9 @@ DECLARE
   decided record;
   taken double precision[];
 BEGIN
+  IF kind = 'calendar_window' THEN
+    kind := coalesce(public.rate_limit_calendar_kind_of(period), kind);
+  END IF;
   PERFORM public.rate_limit_validate_item(NULL, name, key, kind, rate, period, capacity, max_reserved, start, resolution,
     shards);
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN

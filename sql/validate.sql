@@ -5,6 +5,9 @@ CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
 ) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
+  every CONSTANT text := split_part(kind, ' ', 2) || ' ' || split_part(kind, ' ', 3);
+  zone CONSTANT text := split_part(kind, ' ', 4);
+  anchor CONSTANT text := split_part(kind, ' ', 5);
   reason text;
 BEGIN
   -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
@@ -36,6 +39,14 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'calendar_window' THEN
+    reason := 'the period of a calendar window is not a number of hours, days, weeks, months or years, such as "1 month"';
+  ELSIF kind LIKE 'calendar_window %' AND (start IS NOT NULL OR resolution IS NOT NULL) THEN
+    reason := 'start and resolution do not apply to a calendar window';
+  ELSIF kind LIKE 'calendar_window %' AND public.rate_limit_calendar_invalid(every, zone, anchor) IS NOT NULL THEN
+    reason := public.rate_limit_calendar_invalid(every, zone, anchor);
+  ELSIF kind = public.rate_limit_calendar_kind(every, zone, anchor) THEN
+    reason := NULL;
   ELSIF kind = 'concurrency' THEN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL OR start IS NOT NULL OR resolution IS NOT NULL OR shards > 1 THEN
       reason := 'max_reserved, start, resolution and shards do not apply to a concurrency limit';
@@ -43,7 +54,8 @@ BEGIN
       reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
     END IF;
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, concurrency', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window, concurrency',
+      coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

@@ -36,7 +36,7 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: %the start % is more than 1e12 seconds from the Unix epoch', which, start
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the remainder modulo the period, like ''7 hours''.';
   END IF;
-  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
+  IF kind NOT LIKE 'calendar_window%' AND (extract(year FROM period) <> 0 OR extract(month FROM period) <> 0) THEN
     RAISE EXCEPTION 'invalid_limit: %the period % has months or years, which have no fixed length', which, period
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
   END IF;

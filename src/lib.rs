@@ -81,7 +81,7 @@ pub use call::{
     LimitState, Op, Outcome, Permit,
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
-pub use limit::{InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
+pub use limit::{Calendar, InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{InvalidSchema, Schema, TransactionLimiter, Within};

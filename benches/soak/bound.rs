@@ -10,7 +10,9 @@ pub(super) fn most(limit: &Limit, seconds: f64) -> f64 {
     let periods = seconds / limit.period().as_secs_f64();
     match limit.kind() {
         Kind::TokenBucket => limit.capacity() + limit.rate() * periods,
-        Kind::FixedWindow => (limit.capacity() - limit.rate()).max(0.0) + limit.rate() * (periods.ceil() + 1.0),
+        Kind::FixedWindow | Kind::CalendarWindow => {
+            (limit.capacity() - limit.rate()).max(0.0) + limit.rate() * (periods.ceil() + 1.0)
+        }
         // A kind that admits more than a sliding window would be found here.
         _ => limit.rate() * (periods.ceil() + 1.0),
     }

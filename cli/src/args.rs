@@ -16,8 +16,9 @@ use crate::replay::ReplayArgs;
 use crate::reset::ResetArgs;
 use crate::simulate::SimulateArgs;
 
-const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window or sliding_window [default: every \
-                              kind, each with the options that apply to it]";
+const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
+                              calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
+                              with the options that apply to it]";
 
 /// Rate limits in PostgreSQL: try limits, use them in scripts, replay past traffic, operate the limiter.
 #[derive(Debug, Parser)]

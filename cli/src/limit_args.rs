@@ -15,15 +15,26 @@ pub(super) struct LimitArgs {
     /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
-    /// Define the limit inline: its kind, token_bucket, fixed_window or sliding_window [default: token_bucket]
+    /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or calendar_window [default:
+    /// token_bucket, or calendar_window with --every]
     #[arg(long, help_heading = HEADING, requires = "rate")]
     kind: Option<Kind>,
     /// Tokens granted per period
-    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "period", value_parser = finite, allow_negative_numbers = true)]
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "span", value_parser = finite, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// Length of the period, such as 1500ms, 1m, "1h 30m" or 7d
-    #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate")]
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "rate", group = "span")]
     period: Option<String>,
+    /// Span of a calendar window: a number of hours, days, weeks, months or years, such as "1 month"
+    #[arg(long, help_heading = HEADING, value_name = "SPAN", requires = "rate", group = "span")]
+    every: Option<String>,
+    /// Time zone of a calendar window, such as Europe/Berlin [default: UTC]
+    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "every")]
+    zone: Option<String>,
+    /// Local date, or date and time, at which a calendar window starts, such as 2026-01-31 or "2026-01-31 09:00"
+    /// [default: 1970-01-01, for weeks Monday, 1970-01-05]
+    #[arg(long, help_heading = HEADING, value_name = "DATE", requires = "every")]
+    anchor: Option<String>,
     /// Most tokens that the bucket holds [default: the rate]
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
     capacity: Option<f64>,
@@ -43,7 +54,8 @@ pub(super) struct LimitArgs {
 }
 
 const HEADING: &str = "The limit";
-const INLINE: [&str; 8] = ["kind", "rate", "period", "capacity", "max_reserved", "start", "resolution", "shards"];
+const INLINE: [&str; 11] =
+    ["kind", "rate", "period", "every", "zone", "anchor", "capacity", "max_reserved", "start", "resolution", "shards"];
 
 impl LimitArgs {
     /// The limits of the file, or the inline limit under `name`. A file may lack `name`: then the call fails.
@@ -73,12 +85,16 @@ impl LimitArgs {
         }
         match self.kind {
             Some(kind) => Ok(vec![self.read(kind, |_| true)?]),
-            None => kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect(),
+            None => {
+                let kinds = kinds.iter().filter(|kind| kind.has_option("every") == self.every.is_some());
+                kinds.map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
+            }
         }
     }
 
     fn inline(&self) -> Result<Limit, CliError> {
-        self.read(self.kind.unwrap_or(Kind::TokenBucket), |_| true)
+        let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
+        self.read(self.kind.unwrap_or(usual), |_| true)
     }
 
     /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
@@ -87,6 +103,9 @@ impl LimitArgs {
             ("kind", Some(Value::from(kind.as_str()))),
             ("rate", self.rate.map(Value::from)),
             ("period", self.period.as_deref().map(Value::from)),
+            ("every", self.every.as_deref().map(Value::from)),
+            ("zone", self.zone.as_deref().map(Value::from)),
+            ("anchor", self.anchor.as_deref().map(Value::from)),
             ("capacity", self.capacity.map(Value::from)),
             ("max_reserved", self.max_reserved.map(Value::from)),
             ("start", self.start.as_deref().map(Value::from)),

@@ -1,5 +1,5 @@
 -- rate_limit_adopt(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer)
--- SHA-256: 894ccdda13a0a1afac3cbb59df41f813caa9aa6fef31eaba249d5cd8b1f9fbfd
+-- SHA-256: 6e7046ec4a3467f6160437e07482fad1232ae0db783ed4020e50b2eb5381369a
 
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
@@ -11,7 +11,7 @@ DECLARE
   used double precision;
 BEGIN
   IF bucket.ts IS NULL OR bucket.earlier_counts[1] < 0 THEN -- Slots of a concurrency limit are no tokens.
-    bucket.ts := CASE WHEN kind = 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) ELSE now END;
+    bucket.ts := public.rate_limit_ts_after(kind, NULL, now, period, phase);
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.earlier_counts := NULL;
   END IF;

@@ -1,5 +1,5 @@
 -- rate_limit_decide_started(text[], text[], double precision[], integer[], double precision[], double precision[], text[], boolean[], integer[], integer[], bigint[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: b7235cc2fb5e0573ed491f7f4de908d9254103a293257e3faafe82bf18c76159
+-- SHA-256: d241d2f768b4421e807e28dced38a27c32261cee957408ac73fb87fcf5553ee7
 
 -- Decides calls on the buckets in which starts of jobs are counted. Such a bucket has the key of the bucket that the job
 -- reserved from, and its name with '/started' added. Its capacity is at least the count of one job and the grant of one window:
@@ -33,7 +33,7 @@ BEGIN
       array_agg(
         greatest(
           coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]), i.count,
-          CASE WHEN i.kind = 'fixed_window' THEN limit_rates[i.nth_limit] END)
+          CASE WHEN i.kind = 'fixed_window' OR i.kind LIKE 'calendar_window %' THEN limit_rates[i.nth_limit] END)
         ORDER BY i.nth) AS capacities,
       array_agg(
         -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.

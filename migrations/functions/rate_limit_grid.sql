@@ -5,7 +5,8 @@
 -- ("Add a kind of limit") lists the other places that depend on the kind.
 --
 -- A row is (value, ts, earlier_counts). `now` is never before `ts`, so a clock that steps back removes no tokens. A kind
--- ignores the arguments that it does not need.
+-- ignores the arguments that it does not need. The kind of a calendar window holds its calendar; its functions return NULL for
+-- any other kind.
 
 -- Returns the phase of the windows: `start` if the limit has one, or else a phase that depends only on the kind and the bucket.
 CREATE OR REPLACE FUNCTION public.rate_limit_grid(kind text, start bigint, period bigint, bucket_name text, bucket_key text) RETURNS bigint

@@ -1,5 +1,5 @@
 -- rate_limit_idle_after(text, double precision, bigint, double precision[], bigint, double precision, bigint, double precision, bigint, integer, double precision)
--- SHA-256: 5703637f71ef6ac2bf600c9f22e4598fcd2fbbad4ab21eeb14b6ad48266dbfe4
+-- SHA-256: 365860e7bc4c322d69d20f477f1379d0a357b570b0518a8e41dff6cde7fbb197
 
 CREATE OR REPLACE FUNCTION public.rate_limit_idle_after(
   kind text, value double precision, ts bigint, earlier_counts double precision[], now bigint, rate double precision,
@@ -16,6 +16,8 @@ AS $function$
     WHEN 'sliding_window'
     THEN public.rate_limit_sliding_window_idle_after(
       value, ts, earlier_counts, now, rate, period, phase, resolution, amount)
+    ELSE public.rate_limit_calendar_window_idle_at(
+      kind, public.rate_limit_calendar_window_value(kind, value, ts, now, rate, capacity) - amount, now, rate, period, capacity)
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_idle_after IS 'Returns when a row is idle after tokens were taken; inlined.';

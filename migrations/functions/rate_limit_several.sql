@@ -1,5 +1,5 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: f3d345482c54f0d90784fb83fce1057c6939a14ce21160f28c5704d5f400aa0f
+-- SHA-256: 4f6c23571c0049beb866d89882a31892af717a1e99ae6b22a77fdbb4878da640
 
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts and the largest
@@ -44,9 +44,9 @@ BEGIN
       dense_rank() OVER (ORDER BY e.name COLLATE "C", e.key COLLATE "C") AS bucket,
       e.name,
       e.key,
-      e.kind,
+      CASE WHEN e.every IS NULL THEN e.kind ELSE public.rate_limit_calendar_kind(e.every, e.zone, e.anchor) END AS kind,
       e.rate,
-      (extract(epoch FROM public.rate_limit_length(e.period)) * 1000000)::bigint AS period,
+      (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint AS period,
       e.capacity,
       e.max_reserved,
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
@@ -58,8 +58,9 @@ BEGIN
       jsonb_to_recordset(calls) AS (
         name text, key text, kind text, rate double precision, period text, capacity double precision,
         max_reserved double precision, start text, resolution numeric, shards numeric, count double precision,
-        leave double precision)
-    ) WITH ORDINALITY AS e (name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, nth)
+        leave double precision, every text, zone text, anchor text)
+    ) WITH ORDINALITY AS e (
+      name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, every, zone, anchor, nth)
   ),
   buckets AS (
     SELECT

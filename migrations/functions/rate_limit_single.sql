@@ -1,5 +1,5 @@
 -- rate_limit_single(text, text, text, text, double precision, interval, double precision, double precision, boolean, double precision, interval, integer, integer, timestamp with time zone)
--- SHA-256: 75649bf2f4b698f05b1107f438dc23b0421fd31481dc18b812e2b51c945b42a4
+-- SHA-256: 5db71ef9c1fbea9d826c1d111bfb85829f29e2410c3ce9a8eeba1f3d5f59852b
 
 -- Decides one call on one bucket, for rate_limit, rate_limit_check and rate_limit_enforce: converts options of SQL types to the
 -- arrays of rate_limit_decide.
@@ -14,6 +14,9 @@ DECLARE
   decided record;
   taken double precision[];
 BEGIN
+  IF kind = 'calendar_window' THEN
+    kind := coalesce(public.rate_limit_calendar_kind_of(period), kind);
+  END IF;
   PERFORM public.rate_limit_validate_item(NULL, name, key, kind, rate, period, capacity, max_reserved, start, resolution,
     shards);
   IF at NOT BETWEEN timestamptz '1800-01-01 00:00:00Z' AND timestamptz '2200-01-01 00:00:00Z' THEN

@@ -1,5 +1,5 @@
 -- rate_limit_take_from(text, rate_limits, bigint, double precision, bigint, double precision, bigint, integer, double precision)
--- SHA-256: d14c4d781eecab6c073ae7305f5edb3de9fe880b0523365e3f627b53117d7f06
+-- SHA-256: 0328eff2a1d047edac790ffb06b4be00c345d7ffbf8572b3367a076581e32d68
 
 -- Takes `amount` tokens at `now` from a row of this kind and grid, even if it has fewer. Returns the new row and the balance.
 -- It is not one expression, so that only the expressions of one kind are set up.
@@ -31,6 +31,11 @@ BEGIN
       after.value || after.earlier_counts[4:], now, period, phase, resolution);
     remaining := public.rate_limit_sliding_window_left_at(
       bucket.value, bucket.ts, bucket.earlier_counts, now, rate, period, phase, resolution) - amount;
+  ELSE
+    after.value := public.rate_limit_calendar_window_value(kind, bucket.value, bucket.ts, now, rate, capacity) - amount;
+    after.ts := public.rate_limit_ts_after(kind, bucket.ts, now, period, NULL);
+    after.idle_at := public.rate_limit_calendar_window_idle_at(kind, after.value, now, rate, period, capacity);
+    remaining := after.value;
   END IF;
 END
 $function$;

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: c5134d27a0958871e1831733ccd891fd8e12595ca66c9d30faf60b4de6c836a3
+-- SHA-256: 68c0b7ff5b42deee1c0e47129396b0b9a0d989b9828c02567db599a3cf43f2b8
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -12,6 +12,8 @@ DECLARE
   expected text;
   number numeric;
   length interval;
+  is_calendar boolean;
+  reason text;
   count double precision;
   leave double precision;
 BEGIN
@@ -22,13 +24,14 @@ BEGIN
   FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) LOOP
     given := jsonb_typeof(element -> field);
     expected := CASE
-      WHEN field IN ('name', 'key', 'kind', 'period', 'start') THEN 'string'
+      WHEN field IN ('name', 'key', 'kind', 'period', 'start', 'every', 'zone', 'anchor') THEN 'string'
       WHEN field IN ('rate', 'capacity', 'count', 'leave', 'max_reserved', 'resolution', 'shards') THEN 'number'
     END;
     IF expected IS NULL THEN
       RAISE EXCEPTION 'invalid_call: element % has the unknown field "%"', nth, left(field, 100)
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The fields are name, key, kind, rate, period, capacity, count, leave, '
-          'max_reserved, start, resolution and shards; `reserve` is an argument of the function.';
+          'max_reserved, start, resolution and shards; for a calendar window every, zone and anchor instead of period; `reserve` is '
+          'an argument of the function.';
     ELSIF given NOT IN (expected, 'null') THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is of type %, not %', nth, field, given, expected
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Write numbers without quotes, all else with quotes.';
@@ -51,12 +54,27 @@ BEGIN
       END IF;
     END IF;
   END LOOP;
-  FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', 'period'] LOOP
+  is_calendar := element ->> 'kind' = 'calendar_window';
+  FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', CASE WHEN is_calendar THEN 'every' ELSE 'period' END] LOOP
     IF element ->> field IS NULL THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global. A calendar '
+          'window has `every` instead of a period.';
     END IF;
   END LOOP;
+  FOREACH field IN ARRAY CASE WHEN is_calendar THEN ARRAY['period'] ELSE ARRAY['every', 'zone', 'anchor'] END LOOP
+    IF element ->> field IS NOT NULL THEN
+      RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a %', nth, field, left(element ->> 'kind', 100)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Only a calendar window has every, zone and anchor, and no period.';
+    END IF;
+  END LOOP;
+  IF is_calendar THEN
+    reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
+    IF reason IS NOT NULL THEN
+      RAISE EXCEPTION 'invalid_limit: element %: %', nth, reason
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows.';
+    END IF;
+  END IF;
   FOREACH field IN ARRAY ARRAY['period', 'start'] LOOP
     length := public.rate_limit_length(element ->> field);
     IF length IS NULL AND element ->> field IS NOT NULL THEN
@@ -69,9 +87,10 @@ BEGIN
     nth,
     element ->> 'name',
     element ->> 'key',
-    element ->> 'kind',
+    CASE WHEN is_calendar THEN public.rate_limit_calendar_kind(element ->> 'every', element ->> 'zone', element ->> 'anchor')
+      ELSE element ->> 'kind' END,
     (element ->> 'rate')::double precision,
-    public.rate_limit_length(element ->> 'period'),
+    CASE WHEN is_calendar THEN (element ->> 'every')::interval ELSE public.rate_limit_length(element ->> 'period') END,
     (element ->> 'capacity')::double precision,
     (element ->> 'max_reserved')::double precision,
     length,

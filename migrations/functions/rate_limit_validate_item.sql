@@ -1,5 +1,5 @@
 -- rate_limit_validate_item(integer, text, text, text, double precision, interval, double precision, double precision, interval, integer, integer)
--- SHA-256: 7af96bf1b197851c3e513532e06c1c88a927865632d781c95a5c1987555f1bf4
+-- SHA-256: 7c93f686e9336eb318d516ef496b62831e25336cd986f353b83ebbd7d4d11c2d
 
 -- Checks one bucket and its limit, with options of SQL types: for rate_limit and for each element of rate_limit_all.
 -- `element` is the number of the element, for the message; NULL if there is only one.
@@ -39,7 +39,7 @@ BEGIN
     RAISE EXCEPTION 'invalid_limit: %the start % is more than 1e12 seconds from the Unix epoch', which, start
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the remainder modulo the period, like ''7 hours''.';
   END IF;
-  IF extract(year FROM period) <> 0 OR extract(month FROM period) <> 0 THEN
+  IF kind NOT LIKE 'calendar_window%' AND (extract(year FROM period) <> 0 OR extract(month FROM period) <> 0) THEN
     RAISE EXCEPTION 'invalid_limit: %the period % has months or years, which have no fixed length', which, period
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
   END IF;

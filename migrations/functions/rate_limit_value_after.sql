@@ -1,5 +1,5 @@
 -- rate_limit_value_after(text, double precision, bigint, double precision[], bigint, double precision, bigint, double precision, bigint, integer, double precision)
--- SHA-256: 871c1197a0160e366dd527d16d37c82020e4045023d0a4205e5af66332097adc
+-- SHA-256: 7e1a8630e7a628569305282ec8cd73010a9973fe728e42799325455b014ede37
 
 -- The functions rate_limit_.._after return one column each of a row of this kind and grid, after `amount` tokens were taken
 -- from it at `now`, even if it has fewer. They are expressions for a statement on many rows; rate_limit_take_from does the same
@@ -14,6 +14,7 @@ AS $function$
     WHEN 'fixed_window' THEN public.rate_limit_fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount
     WHEN 'sliding_window'
     THEN public.rate_limit_sliding_window_value(value, ts, earlier_counts, now, period, phase, resolution) + amount
+    ELSE public.rate_limit_calendar_window_value(kind, value, ts, now, rate, capacity) - amount
   END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_value_after IS 'Returns the value of a row after tokens were taken; inlined.';

@@ -1,5 +1,5 @@
 -- rate_limit_wait(text, rate_limits, double precision, double precision, double precision, bigint, double precision, bigint, bigint, integer)
--- SHA-256: 4780f8198c984b6db27241f629faf4cedd1bdfd38890de0318ee0c6fadf06eb5
+-- SHA-256: 9d6a5e71c7b37d6318b75900702e149ce8de8d33fac32806f2641044e2a510d4
 
 -- Returns the microseconds from `now` until the balance of a row, brought up to `now`, has grown by `missing`.
 CREATE OR REPLACE FUNCTION public.rate_limit_wait(
@@ -17,6 +17,7 @@ BEGIN
       missing, tolerance, bucket.value || bucket.earlier_counts[4:], left_now, rate, period,
       public.rate_limit_sliding_window_passed(now, period, phase, resolution));
   END IF;
+  RETURN public.rate_limit_calendar_window_wait(kind, missing, tolerance, now, rate, period);
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens have arrived.';

@@ -30,7 +30,7 @@ BEGIN
       array_agg(
         greatest(
           coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]), i.count,
-          CASE WHEN i.kind = 'fixed_window' THEN limit_rates[i.nth_limit] END)
+          CASE WHEN i.kind = 'fixed_window' OR i.kind LIKE 'calendar_window %' THEN limit_rates[i.nth_limit] END)
         ORDER BY i.nth) AS capacities,
       array_agg(
         -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use crate::call::Denied;
 use crate::error::classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, refuses_settings, sqlstate,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, is_unknown_zone,
+    refuses_settings, sqlstate,
 };
 use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
 
@@ -281,6 +282,10 @@ impl Error {
             Cause::SchemaMissing => Self::SchemaMissing { schema: schema.to_owned(), source },
             Cause::Unknown => Self::OutcomeUnknown { last: source },
             Cause::Closed => Self::Closed,
+            Cause::Data if is_unknown_zone(&source) => Self::InvalidLimit(InvalidLimit::new(format!(
+                "{}; use the name of a time zone that the server lists in pg_timezone_names",
+                database_message(&source)
+            ))),
             Cause::Refused | Cause::Data => Self::Database { source },
         }
     }

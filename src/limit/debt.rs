@@ -15,6 +15,9 @@ impl Limit {
             Kind::TokenBucket => periods * self.rate(),
             Kind::FixedWindow => periods.floor() * self.rate(),
             Kind::SlidingWindow | Kind::Concurrency => 0.0,
+            Kind::CalendarWindow => {
+                self.every().map_or(0.0, |every| every.starting_within(time.as_micros() as f64)) * self.rate()
+            }
         };
         tokens.min(LARGEST_NUMBER)
     }
@@ -24,10 +27,16 @@ impl Limit {
         let periods = tokens / self.rate();
         let micros =
             |periods: f64| Duration::from_micros((periods * self.period_micros() as f64).clamp(0.0, 1e18) as u64);
+        if let Some(windows) = self.windows() {
+            let micros = |micros: f64| Duration::from_micros(micros.clamp(0.0, 1e18) as u64);
+            let (shortest, _) = windows.every.micros_of((periods + SLACK).floor());
+            let (_, longest) = windows.every.micros_of((periods - SLACK).ceil());
+            return (micros(shortest), micros(longest));
+        }
         match self.kind() {
             // Tokens arrive when a window opens, so only whole periods count.
             Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),
-            Kind::TokenBucket | Kind::SlidingWindow | Kind::Concurrency => (micros(periods), micros(periods)),
+            _ => (micros(periods), micros(periods)),
         }
     }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::InvalidLimit;
+use crate::limit::calendar::Given;
 use crate::limit::length::micros;
 use crate::limit::limit::Options;
-use crate::limit::{Limit, Tokens};
+use crate::limit::{Calendar, Limit, Tokens};
 
 /// How a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub enum Kind {
     /// how much of it remains in the window. With one sub-interval, this is the two-counter form
     /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
     SlidingWindow,
+    /// As a fixed window, but its windows are spans of the calendar in a time zone: months, weeks, days of 23 to 25 hours.
+    CalendarWindow,
     /// At most `capacity` slots are held at the same time. A call holds its count of slots until it releases them, or until its
     /// lease ends (C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache
     /// consistency", SOSP 1989).
@@ -34,7 +37,8 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow, Self::Concurrency];
+    pub const ALL: &[Self] =
+        &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow, Self::CalendarWindow, Self::Concurrency];
 
     /// The name used in limits files and in SQL.
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +46,7 @@ impl Kind {
             Self::TokenBucket => "token_bucket",
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
+            Self::CalendarWindow => "calendar_window",
             Self::Concurrency => "concurrency",
         }
     }
@@ -49,19 +54,21 @@ impl Kind {
     /// Whether this kind supports reservations, which take tokens before they are available.
     pub const fn can_reserve(self) -> bool {
         match self {
-            Self::TokenBucket | Self::FixedWindow => true,
+            Self::TokenBucket | Self::FixedWindow | Self::CalendarWindow => true,
             Self::SlidingWindow | Self::Concurrency => false,
         }
     }
 
-    /// Whether the option with this name applies to this kind: `rate`, `period`, `capacity`, `max_reserved`, `start`,
-    /// `resolution`, `shards` or `lease`.
+    /// Whether the option with this name applies to this kind: `rate`, `period`, `every`, `zone`, `anchor`, `capacity`,
+    /// `max_reserved`, `start`, `resolution`, `shards` or `lease`.
     pub fn has_option(self, option: &str) -> bool {
         match option {
-            "rate" | "period" | "shards" => self != Self::Concurrency,
+            "rate" | "shards" => self != Self::Concurrency,
+            "period" => !matches!(self, Self::CalendarWindow | Self::Concurrency),
+            "every" | "zone" | "anchor" => self == Self::CalendarWindow,
             "lease" => self == Self::Concurrency,
-            "capacity" if self == Self::Concurrency => true,
-            "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
+            "capacity" => self != Self::SlidingWindow,
+            "max_reserved" => self.can_reserve(),
             "start" => matches!(self, Self::FixedWindow | Self::SlidingWindow),
             "resolution" => matches!(self, Self::SlidingWindow),
             _ => true,
@@ -76,6 +83,8 @@ impl Kind {
             ("start", options.start.is_some()),
             ("resolution", options.resolution.is_some()),
             ("shards", options.shards.is_some()),
+            ("zone", options.zone.is_some()),
+            ("anchor", options.anchor.is_some()),
         ];
         set.into_iter().find(|(name, set)| *set && !self.has_option(name)).map(|(name, _)| name)
     }
@@ -113,20 +122,25 @@ pub mod kinds {
     #[derive(Clone, Copy, Debug)]
     pub enum SlidingWindow {}
 
+    /// Marks a builder for a [calendar window](crate::Kind::CalendarWindow).
+    #[derive(Clone, Copy, Debug)]
+    pub enum CalendarWindow {}
+
     /// Marks a builder for a [concurrency limit](crate::Kind::Concurrency).
     #[derive(Clone, Copy, Debug)]
     pub enum Concurrency {}
 }
 
-use kinds::{Concurrency, FixedWindow, SlidingWindow, TokenBucket};
+use kinds::{CalendarWindow, Concurrency, FixedWindow, SlidingWindow, TokenBucket};
 
 /// The length of a lease, unless the limit gives one.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// Builds a limit. It offers only the options of its kind.
 ///
-/// Create one with [`Limit::token_bucket`], [`Limit::fixed_window`], [`Limit::sliding_window`] or [`Limit::concurrency`]. [`build`](Self::build)
-/// checks the numbers. [`Limits::define`](crate::Limits::define) also accepts a builder.
+/// Create one with [`Limit::token_bucket`], [`Limit::fixed_window`], [`Limit::sliding_window`], [`Limit::calendar`] or
+/// [`Limit::concurrency`]. [`build`](Self::build) checks the numbers. [`Limits::define`](crate::Limits::define) also accepts a
+/// builder.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct LimitBuilder<K> {
@@ -184,6 +198,22 @@ impl Limit {
     /// ```
     pub fn concurrency(slots: u32) -> LimitBuilder<Concurrency> {
         LimitBuilder::new(Kind::Concurrency, slots.into(), DEFAULT_LEASE)
+    }
+
+    /// A calendar window: `rate` tokens arrive at the start of each span of the calendar, such as a month. Unused tokens roll
+    /// over, up to a capacity (default: `rate`). The server's time zone data decides when a span starts.
+    ///
+    /// ```
+    /// use pg_limiter::{Calendar, Limit};
+    ///
+    /// // A budget that is renewed with the subscription, on the last day of each month.
+    /// let limit = Limit::calendar(1_000_000, Calendar::months(1)).zone("Europe/Berlin").anchor("2026-01-31").build()?;
+    /// assert_eq!(limit.to_string(), "calendar_window, 1000000 per 1 month, zone Europe/Berlin, anchor 2026-01-31");
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub fn calendar(rate: impl Into<Tokens>, every: Calendar) -> LimitBuilder<CalendarWindow> {
+        let options = Options { every: Some(every), ..Options::new(Kind::CalendarWindow, rate.into().get(), Ok(0)) };
+        LimitBuilder { options, kind: PhantomData }
     }
 }
 
@@ -263,6 +293,37 @@ impl LimitBuilder<Concurrency> {
     /// can [renew](crate::Lease::renew) in time.
     pub fn lease(mut self, length: Duration) -> Self {
         self.options.period = micros(length).ok_or(length);
+        self
+    }
+}
+
+impl LimitBuilder<CalendarWindow> {
+    /// The time zone of the calendar: the name of a time zone that the server knows, such as "Europe/Berlin" (default: "UTC").
+    ///
+    /// [`build`](Self::build) checks the form of the name. If the server does not know it, calls fail with
+    /// [`Error::InvalidLimit`](crate::Error::InvalidLimit).
+    pub fn zone(mut self, name: &str) -> Self {
+        self.options.zone = Some(Given::cut(name));
+        self
+    }
+
+    /// The local date, or date and time, at which a window starts: "2026-01-31" or "2026-01-31 09:00", in the years 1800 to
+    /// 2199. The others start at whole multiples of the span before and after it: one month after 31 January is the end of
+    /// February, two months after it 31 March. The default is 1970-01-01, for weeks Monday, 1970-01-05.
+    pub fn anchor(mut self, date_time: &str) -> Self {
+        self.options.anchor = Some(Given::cut(date_time));
+        self
+    }
+
+    /// The most tokens that the bucket holds, 0 or more, including those rolled over (default: the rate).
+    pub fn capacity(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.capacity = Some(tokens.into().get());
+        self
+    }
+
+    /// The most tokens that reservations may owe, 0 or more (default: no bound). With 0, no tokens can be owed.
+    pub fn max_reserved(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.options.max_reserved = Some(tokens.into().get());
         self
     }
 }

@@ -1,8 +1,10 @@
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::InvalidLimit;
-use crate::limit::{Kind, format_micros, shards};
+use crate::limit::calendar::{Given, Windows};
+use crate::limit::{Calendar, Kind, format_micros, shards};
 
 /// A hundred years of 365.25 days: the longest period, and the longest of other durations.
 pub(crate) const LONGEST_PERIOD: Duration = Duration::from_secs(36_525 * 86_400);
@@ -18,6 +20,7 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// - rate: tokens per period, a positive number (1e-100 to 1e100, so that all results stay finite)
 /// - period: 1 microsecond to 36,525 days, in whole microseconds. As text it must not contain months or years, which differ
 ///   in length.
+/// - every, zone, anchor: the spans of a calendar window, instead of a period; see [`Limit::calendar`]
 /// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
 /// - max_reserved: the most tokens that reservations may owe, 0 or more (default: no bound; not for a sliding window)
 /// - start: the start of the grid of windows (fixed and sliding windows)
@@ -39,6 +42,7 @@ pub struct Limit {
     start: Option<i64>,
     resolution: Option<u32>,
     shards: u32,
+    windows: Option<Windows>,
 }
 
 /// The options of a limit before they are checked.
@@ -53,11 +57,27 @@ pub(crate) struct Options {
     pub(crate) start: Option<Result<i64, Duration>>,
     pub(crate) resolution: Option<u32>,
     pub(crate) shards: Option<u32>,
+    /// Instead of the period of a calendar window.
+    pub(crate) every: Option<Calendar>,
+    pub(crate) zone: Option<Given>,
+    pub(crate) anchor: Option<Given>,
 }
 
 impl Options {
     pub(crate) const fn new(kind: Kind, rate: f64, period: Result<i64, Duration>) -> Self {
-        Self { kind, rate, period, capacity: None, max_reserved: None, start: None, resolution: None, shards: None }
+        Self {
+            kind,
+            rate,
+            period,
+            capacity: None,
+            max_reserved: None,
+            start: None,
+            resolution: None,
+            shards: None,
+            every: None,
+            zone: None,
+            anchor: None,
+        }
     }
 
     pub(crate) fn check(self) -> Result<Limit, InvalidLimit> {
@@ -72,7 +92,8 @@ impl Options {
             return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
         }
         let longest = LONGEST_PERIOD.as_micros() as i64;
-        let period = match self.period {
+        let windows = self.every.map(|every| Windows::new(every, self.zone, self.anchor)).transpose()?;
+        let period = match windows.map_or(self.period, |windows| Ok(windows.every.nominal_micros())) {
             Ok(period) if (1..=longest).contains(&period) => period,
             given => {
                 let given = given.map_or_else(|period| format!("{period:?}"), format_micros);
@@ -117,6 +138,7 @@ impl Options {
             start,
             resolution: self.resolution,
             shards,
+            windows,
         })
     }
 }
@@ -132,7 +154,8 @@ impl Limit {
         self.rate
     }
 
-    /// The time in which `rate` tokens arrive; for a concurrency limit, the length of a lease.
+    /// The time in which `rate` tokens arrive. For a calendar window, its average length: a month has 30.436875 days, a year
+    /// 365.2425 days. For a concurrency limit, the length of a lease.
     pub const fn period(&self) -> Duration {
         Duration::from_micros(self.period.unsigned_abs())
     }
@@ -150,6 +173,22 @@ impl Limit {
     /// The start of the grid modulo the period, if one was given.
     pub fn start(&self) -> Option<Duration> {
         self.start.map(|start| Duration::from_micros(start.unsigned_abs()))
+    }
+
+    /// The length of the windows of a calendar window.
+    pub fn every(&self) -> Option<Calendar> {
+        self.windows.map(|windows| windows.every)
+    }
+
+    /// The time zone of a calendar window.
+    pub fn zone(&self) -> Option<&str> {
+        self.windows.as_ref().map(Windows::zone)
+    }
+
+    /// The local date, or date and time, from which the windows of a calendar window are counted: "2026-01-31" or
+    /// "2026-01-31 09:00".
+    pub fn anchor(&self) -> Option<&str> {
+        self.windows.as_ref().map(Windows::anchor)
     }
 
     /// The number of sub-intervals of a sliding window.
@@ -170,6 +209,16 @@ impl Limit {
     /// The largest count that a reservation can ever be granted: the capacity plus `max_reserved`.
     pub fn largest_reservation(&self) -> f64 {
         self.capacity() + self.max_reserved.unwrap_or(LARGEST_NUMBER)
+    }
+
+    /// The kind as SQL expects it. That of a calendar window holds its calendar.
+    pub(crate) fn kind_in_sql(&self) -> Cow<'static, str> {
+        self.windows.map_or(Cow::Borrowed(self.kind.as_str()), |windows| Cow::Owned(windows.kind_in_sql()))
+    }
+
+    /// The windows of a calendar window.
+    pub(crate) const fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
     }
 
     pub(crate) const fn period_micros(&self) -> i64 {
@@ -202,8 +251,12 @@ impl fmt::Display for Limit {
         if self.kind == Kind::Concurrency {
             return write!(f, "{}, {} at a time, lease {}", self.kind, self.rate, format_micros(self.period));
         }
-        write!(f, "{}, {} per {}", self.kind, self.rate, format_micros(self.period))?;
+        let period = self.windows.map_or_else(|| format_micros(self.period), |windows| windows.every.to_string());
+        write!(f, "{}, {} per {period}", self.kind, self.rate)?;
+        let given = |option: fn(&Windows) -> Option<&str>| self.windows().and_then(option).map(str::to_owned);
         let options = [
+            ("zone", given(Windows::given_zone)),
+            ("anchor", given(Windows::given_anchor)),
             ("capacity", self.capacity.map(|tokens| tokens.to_string())),
             ("max_reserved", self.max_reserved.map(|tokens| tokens.to_string())),
             ("start", self.start.map(format_micros)),

@@ -1,5 +1,6 @@
 //! Limits as values, without I/O.
 
+mod calendar;
 mod debt;
 mod kind;
 mod length;
@@ -7,8 +8,10 @@ mod limit;
 mod limits;
 mod serde_impls;
 mod shards;
+mod short;
 mod tokens;
 
+pub use calendar::Calendar;
 pub use kind::{Kind, LimitBuilder, kinds};
 pub use length::{InvalidLength, Length};
 pub use limit::Limit;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::error::InvalidLimit;
+use crate::limit::calendar::{Calendar, Given, Windows};
 use crate::limit::kind::DEFAULT_LEASE;
 use crate::limit::limit::Options;
 use crate::limit::{Kind, Limit, format_micros, parse_micros};
@@ -15,6 +15,12 @@ struct Spec {
     rate: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     period: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    every: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    anchor: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     capacity: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,48 +35,63 @@ struct Spec {
     lease: Option<String>,
 }
 
+/// How much a limit grants: its rate, its period in microseconds, and the calendar of its windows.
+type Amount = (f64, i64, Option<Calendar>);
+
 impl Spec {
-    /// Returns the rate and the period in microseconds; for a concurrency limit, its capacity and its lease.
-    fn amount<E: de::Error>(&mut self) -> Result<(f64, i64), E> {
-        let given = [
-            ("rate", self.rate.is_some()),
-            ("period", self.period.is_some()),
-            ("capacity", self.capacity.is_some()),
-            ("lease", self.lease.is_some()),
-        ];
-        if let Some((name, _)) = given.into_iter().find(|(name, given)| *given && !self.kind.has_option(name)) {
-            // A sliding window refuses a capacity later, together with its other options.
-            if name != "capacity" {
-                return Err(E::custom(InvalidLimit::new(format!("{name} does not apply to a {}", self.kind))));
-            }
-        }
+    fn amount<E: de::Error>(&mut self) -> Result<Amount, E> {
+        self.refuse_other_kinds()?;
         let length =
             |name: &str, text: &str| parse_micros(text).map_err(|reason| E::custom(format!("{name}: {reason}")));
         if self.kind == Kind::Concurrency {
             let slots = self.capacity.take().ok_or_else(|| E::missing_field("capacity"))?;
             let lease = self.lease.as_deref().map(|lease| length("lease", lease)).transpose()?;
-            return Ok((slots, lease.unwrap_or(DEFAULT_LEASE.as_micros() as i64)));
+            return Ok((slots, lease.unwrap_or(DEFAULT_LEASE.as_micros() as i64), None));
         }
         let rate = self.rate.ok_or_else(|| E::missing_field("rate"))?;
+        if self.kind == Kind::CalendarWindow {
+            let every = self.every.as_deref().ok_or_else(|| E::missing_field("every"))?;
+            return Ok((rate, 0, Some(every.parse().map_err(E::custom)?)));
+        }
         let period = self.period.as_deref().ok_or_else(|| E::missing_field("period"))?;
-        Ok((rate, length("period", period)?))
+        Ok((rate, length("period", period)?, None))
+    }
+
+    /// Refuses the fields that say how much a limit of another kind grants.
+    fn refuse_other_kinds<E: de::Error>(&self) -> Result<(), E> {
+        let given = [
+            ("rate", self.rate.is_some(), "capacity"),
+            ("period", self.period.is_some(), if self.kind == Kind::Concurrency { "lease" } else { "every" }),
+            ("every", self.every.is_some(), "period"),
+            ("lease", self.lease.is_some(), "period"),
+        ];
+        for (field, is_given, instead) in given {
+            if is_given && !self.kind.has_option(field) {
+                let instead = if self.kind.has_option(instead) { format!("; use {instead}") } else { String::new() };
+                return Err(E::custom(format!("{field} does not apply to a {}{instead}", self.kind)));
+            }
+        }
+        Ok(())
     }
 }
 
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let length = |field: &str| self.kind().has_option(field).then(|| format_micros(self.period_micros()));
         let counts_slots = self.kind() == Kind::Concurrency;
-        let length = format_micros(self.period_micros());
         Spec {
             kind: self.kind(),
             rate: (!counts_slots).then_some(self.rate()),
-            period: (!counts_slots).then(|| length.clone()),
+            period: length("period"),
+            every: self.every().map(|every| every.to_string()),
+            zone: self.windows().and_then(Windows::given_zone).map(str::to_owned),
+            anchor: self.windows().and_then(Windows::given_anchor).map(str::to_owned),
             capacity: if counts_slots { Some(self.rate()) } else { self.given_capacity() },
-            lease: counts_slots.then_some(length),
             max_reserved: self.max_reserved(),
             start: self.start_micros().map(format_micros),
             resolution: self.given_resolution(),
             shards: self.given_shards(),
+            lease: length("lease"),
         }
         .serialize(serializer)
     }
@@ -79,7 +100,7 @@ impl Serialize for Limit {
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut spec = Spec::deserialize(deserializer)?;
-        let (rate, period) = spec.amount()?;
+        let (rate, period, every) = spec.amount()?;
         let start = spec.start.as_deref().map(parse_micros).transpose();
         let start = start.map_err(|reason| de::Error::custom(format!("start: {reason}")))?;
         Options {
@@ -88,6 +109,9 @@ impl<'de> Deserialize<'de> for Limit {
             start: start.map(Ok),
             resolution: spec.resolution,
             shards: spec.shards,
+            every,
+            zone: spec.zone.as_deref().map(Given::cut),
+            anchor: spec.anchor.as_deref().map(Given::cut),
             ..Options::new(spec.kind, rate, Ok(period))
         }
         .check()

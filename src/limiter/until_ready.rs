@@ -26,15 +26,15 @@ impl Limiter {
     /// ```
     ///
     /// # How it waits
-    /// - **Token buckets and fixed windows** ask the database once. It reserves the tokens if they arrive in time, and
-    ///   the call sleeps until then. No waiter polls, and the database sets the order. (As `reserve` and `wait` of
+    /// - **Token buckets, fixed windows and calendar windows** ask the database once. It reserves the tokens if they arrive
+    ///   in time, and the call sleeps until then. No waiter polls, and the database sets the order. (As `reserve` and `wait` of
     ///   Symfony's RateLimiter.) A call owes at most what arrives within its wait, and at most the limit's own
     ///   `max_reserved`.
     /// - **Calls that cannot reserve** are retried after the `retry_after` of their denial plus a
     ///   [`jitter`](WaitConfig::jitter). These are calls of sliding windows, calls with a [headroom](crate::Item::leave),
-    ///   calls beyond `max_reserved`, and calls with less time left than a fixed window's period. Waiters for the same
-    ///   buckets and headrooms on one handle and its clones form a line, and only the first one asks the database. The
-    ///   jitter is for waiters in different processes. (As governor's `until_ready_with_jitter`.)
+    ///   calls beyond `max_reserved`, and calls with less time left than the length of a fixed or calendar window. Waiters
+    ///   for the same buckets and headrooms on one handle and its clones form a line, and only the first one asks the
+    ///   database. The jitter is for waiters in different processes. (As governor's `until_ready_with_jitter`.)
     /// - **Several limits** wait for the slowest of them. All of them are charged or none. If one of them is a sliding
     ///   window or has a headroom, none of them reserves.
     ///
@@ -51,7 +51,7 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`]. In addition:
     /// - [`InvalidCall::WaitTooShort`] if the count exceeds the capacity and the rest cannot arrive within the wait. A
-    ///   fixed window counts whole periods only.
+    ///   fixed or calendar window counts whole windows only.
     /// - [`InvalidCall::IdempotencyKeyUnsupported`] if the call has an idempotency key: the stored answer could name a
     ///   time that is long past, or that is later than the repeated call may wait.
     ///
@@ -263,9 +263,10 @@ impl<'l> Waiter<'l> {
         self.spread(self.call.items.iter(), wait, room)
     }
 
-    /// Returns a random delay after a reservation: all waiters of a fixed window could go ahead when it opens.
+    /// Returns a random delay after a reservation: all waiters of a fixed or calendar window could go ahead when it opens.
     fn jitter_of_reserved(&self, wait: Duration, left: Duration) -> Duration {
-        let windows = self.call.items.iter().filter(|item| item.limit.kind() == Kind::FixedWindow);
+        let windows =
+            self.call.items.iter().filter(|item| matches!(item.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow));
         self.spread(windows, wait, left.saturating_sub(wait))
     }
 

@@ -1,6 +1,7 @@
 //! Batches of calls, as the arrays of `rate_limit_decide` and `rate_limit_take_ample`. This is the only place that
 //! forms batches.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -89,7 +90,7 @@ pub(super) struct Place {
 /// The arrays, with one element for each limit, bucket, item or call.
 #[derive(Debug, Default)]
 pub(super) struct Arrays {
-    pub(super) limit_kinds: Vec<&'static str>,
+    pub(super) limit_kinds: Vec<Cow<'static, str>>,
     pub(super) limit_rates: Vec<f64>,
     pub(super) limit_periods: Vec<i64>,
     pub(super) limit_capacities: Vec<Option<f64>>,
@@ -203,7 +204,7 @@ impl Batch {
         }
         self.limits.push((*limit, *leave));
         let arrays = &mut self.arrays;
-        arrays.limit_kinds.push(limit.kind().as_str());
+        arrays.limit_kinds.push(limit.kind_in_sql());
         arrays.limit_rates.push(limit.rate());
         arrays.limit_periods.push(limit.period_micros());
         arrays.limit_capacities.push(limit.given_capacity());

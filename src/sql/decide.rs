@@ -218,7 +218,7 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
             .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
-            .bind(limit.kind().as_str())
+            .bind(arrays.limit_kinds.first())
             .bind(limit.rate())
             .bind(limit.period_micros())
             .bind(limit.capacity())

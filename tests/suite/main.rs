@@ -3,6 +3,7 @@
 
 mod answered_late;
 mod bad_input;
+mod calendar;
 mod combining;
 mod combining_exact;
 mod combining_faults;

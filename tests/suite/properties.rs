@@ -1,10 +1,11 @@
 //! Properties of the SQL, checked against an independent model and against the contract.
 
+use jiff::civil::DateTime;
 use pg_limiter::sqlx::{self, Connection, PgConnection, Row};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use crate::model::{Item, Kind, Model, Rule, Verdict};
+use crate::model::{Calendar, Item, Kind, Model, Rule, Verdict};
 use crate::support::function::decide_in_memory;
 use crate::support::proxy::xorshift;
 use crate::support::{Answer, Database, Step, decide};
@@ -52,7 +53,7 @@ pub fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
             Rule {
                 kind,
                 rate: quarters(rate),
-                period_us,
+                period_us: nominal(kind, period_us),
                 capacity: capacity.filter(|_| !sliding).map(quarters),
                 max_reserved: max_reserved.filter(|_| !sliding).map(quarters),
                 start_us,
@@ -62,7 +63,31 @@ pub fn rule(kinds: &'static [Kind]) -> impl Strategy<Value = Rule> {
         })
 }
 
-pub const ALL: &[Kind] = &[Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow];
+pub const ALL: &[Kind] = &[
+    Kind::TokenBucket,
+    Kind::FixedWindow,
+    Kind::SlidingWindow,
+    Kind::CalendarWindow(HOURS),
+    Kind::CalendarWindow(MONTHS),
+];
+
+/// Clocks there go forward and back by half an hour.
+pub const HOURS: Calendar = Calendar {
+    count: 5,
+    unit: "hour",
+    zone: "Australia/Lord_Howe",
+    anchor: DateTime::constant(1990, 5, 5, 2, 15, 0, 0),
+};
+pub const MONTHS: Calendar =
+    Calendar { count: 1, unit: "month", zone: "Europe/Berlin", anchor: DateTime::constant(2024, 1, 31, 9, 0, 0, 0) };
+
+/// The average length of a window of the calendar; another kind has any period.
+fn nominal(kind: Kind, period_us: i64) -> i64 {
+    match kind {
+        Kind::CalendarWindow(calendar) => calendar.micros(),
+        _ => period_us,
+    }
+}
 
 /// The next event: an operation on some buckets, after a pause.
 #[derive(Clone, Debug)]
@@ -154,7 +179,7 @@ pub fn expected(model: &mut Model, step: &Step<'_>) -> Option<Said> {
     }
 }
 
-fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): Said) {
+pub fn compare(step: &Step<'_>, answer: &Answer, (ok, wait, balance, by): Said) {
     assert_eq!(answer.ok, ok, "{step:?}: {answer:?}, the model says {wait:?} {balance}");
     match (answer.wait, wait) {
         (None, None) => {}
@@ -404,7 +429,6 @@ fn no_window_is_over_admitted() {
             .collect();
         let capacity = rule.capacity.unwrap_or(rule.rate);
         let period = rule.period_us as f64;
-        let window = |t: i64| (t - rule.start_us).div_euclid(rule.period_us);
         let part = |t: i64| {
             let n = i128::from(rule.resolution);
             (i128::from(t - rule.start_us) * n).div_euclid(i128::from(rule.period_us))
@@ -415,7 +439,9 @@ fn no_window_is_over_admitted() {
                 sum += count;
                 let bound = match rule.kind {
                     Kind::TokenBucket => capacity + (to - from) as f64 * rule.rate / period,
-                    Kind::FixedWindow => capacity + (window(to) - window(from)) as f64 * rule.rate,
+                    Kind::FixedWindow | Kind::CalendarWindow(_) => {
+                        capacity + (rule.window(to) - rule.window(from)) as f64 * rule.rate
+                    }
                     Kind::SlidingWindow if part(to) - part(from) < i128::from(rule.resolution) => rule.rate,
                     Kind::SlidingWindow => f64::INFINITY,
                 };

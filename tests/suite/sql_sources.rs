@@ -22,6 +22,7 @@ const SOURCES: &[&str] = &[
     "kinds/fixed_window",
     "kinds/sliding_window",
     "kinds/concurrency",
+    "kinds/calendar_window",
     "kinds",
     "item",
     "decide_rows",

@@ -268,8 +268,10 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 24] = [
+const EXPRESSIONS: [&str; 26] = [
     "rate_limit_asked",
+    "rate_limit_calendar_window_idle_at",
+    "rate_limit_calendar_window_wait",
     "rate_limit_clock",
     "rate_limit_counts_after",
     "rate_limit_fits",

@@ -42,10 +42,10 @@ impl Panel {
         if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
     }
 
-    /// The points of the balance line. The balance of a fixed window stays constant between them.
+    /// The points of the balance line. The balance of a fixed or calendar window stays constant between them.
     pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
         let points = self.series.balances();
-        if self.limit.kind() != Kind::FixedWindow {
+        if !matches!(self.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow) {
             return points;
         }
         let mut steps = Vec::with_capacity(2 * points.len());

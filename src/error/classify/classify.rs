@@ -170,6 +170,14 @@ pub(crate) fn is_not_supported(error: &sqlx::Error) -> bool {
     sqlstate(error) == "0A000"
 }
 
+/// Whether the server does not know a time zone. PostgreSQL translates the message, so the name of its function decides, which
+/// depends on the version.
+pub(crate) fn is_unknown_zone(error: &sqlx::Error) -> bool {
+    const FUNCTIONS: [&str; 3] = ["timestamp_zone", "timestamptz_zone", "DecodeTimezoneName"];
+    let function = error.as_database_error().and_then(routine);
+    sqlstate(error) == "22023" && function.is_some_and(|function| FUNCTIONS.contains(&function))
+}
+
 /// Whether a function needs another isolation level than the session's: invalid_transaction_state.
 pub(crate) fn needs_another_level(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25000"

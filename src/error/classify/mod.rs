@@ -6,7 +6,7 @@ mod table;
 
 pub(crate) use classify::{
     Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, changes_result_type, classify,
-    is_in_failed_transaction, is_not_supported, is_read_only, needs_another_level, read_only_in_chain,
+    is_in_failed_transaction, is_not_supported, is_read_only, is_unknown_zone, needs_another_level, read_only_in_chain,
     refuses_settings, sqlstate, transient_in_chain,
 };
 pub(crate) use migration::{MigrationCause, classify_migration};

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -8,7 +10,7 @@ use crate::limit::{Limit, Limits};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownLimits {
     names: Vec<String>,
-    kinds: Vec<&'static str>,
+    kinds: Vec<Cow<'static, str>>,
     rates: Vec<f64>,
     periods: Vec<i64>,
     capacities: Vec<Option<f64>>,
@@ -40,7 +42,7 @@ impl KnownLimits {
             return;
         }
         self.names.push(name.into());
-        self.kinds.push(limit.kind().as_str());
+        self.kinds.push(limit.kind_in_sql());
         self.rates.push(limit.rate());
         self.periods.push(limit.period_micros());
         self.capacities.push(limit.given_capacity());

@@ -86,7 +86,9 @@ fn window(limit: &Limit) -> f64 {
     let period = limit.period().as_secs_f64();
     match limit.kind() {
         Kind::TokenBucket => period * (limit.capacity() / limit.rate()),
-        Kind::FixedWindow => period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0),
+        Kind::FixedWindow | Kind::CalendarWindow => {
+            period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0)
+        }
         Kind::SlidingWindow | Kind::Concurrency => period,
     }
 }

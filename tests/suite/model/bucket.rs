@@ -39,12 +39,18 @@ impl Rule {
         if reserve { self.max_reserved.map(femto) } else { Some(0) }
     }
 
-    /// Fixed window: the number of the window that holds `t`.
-    fn window(&self, t: i64) -> i128 {
+    /// Fixed or calendar window: the number of the window that holds `t`.
+    pub fn window(&self, t: i64) -> i128 {
+        if let Kind::CalendarWindow(calendar) = self.kind {
+            return calendar.window(t).into();
+        }
         (i128::from(t) - i128::from(self.start_us)).div_euclid(self.period())
     }
 
     fn window_start(&self, t: i64) -> i64 {
+        if let Kind::CalendarWindow(calendar) = self.kind {
+            return calendar.start(calendar.window(t));
+        }
         let start = i128::from(self.start_us) + self.window(t) * self.period();
         i64::try_from(start).expect("a time within range")
     }
@@ -59,11 +65,13 @@ impl Rule {
         self.grid_time(t).div_euclid(self.period())
     }
 
-    /// Token bucket and fixed window: the refill between two moments.
+    /// Not for a sliding window: the refill between two moments.
     fn refill(&self, from: i64, to: i64) -> Femto {
         let refill = match self.kind {
             Kind::TokenBucket => mul_div(self.rate(), i128::from(to) - i128::from(from), self.period()),
-            Kind::FixedWindow => self.rate().saturating_mul(self.window(to) - self.window(from)),
+            Kind::FixedWindow | Kind::CalendarWindow(_) => {
+                self.rate().saturating_mul(self.window(to) - self.window(from))
+            }
             Kind::SlidingWindow => unreachable!("a sliding window has no refill"),
         };
         assert!(refill >= 0, "time runs forward in a bucket");
@@ -97,7 +105,7 @@ impl Bucket {
         let t = self.time(now);
         match rule.kind {
             Kind::SlidingWindow => rule.rate() - self.used(t, rule),
-            Kind::TokenBucket | Kind::FixedWindow => self.level(t, rule),
+            Kind::TokenBucket | Kind::FixedWindow | Kind::CalendarWindow(_) => self.level(t, rule),
         }
     }
 
@@ -156,6 +164,11 @@ impl Bucket {
                 (rule.window_start(t) - now) as f64 + windows as f64 * rule.period() as f64
             }
             Kind::SlidingWindow => self.sliding_wait_us(now, rule, count - bound),
+            Kind::CalendarWindow(calendar) => {
+                let windows = (missing - TOLERANCE + rule.rate() - 1) / rule.rate();
+                let window = calendar.window(t) + i64::try_from(windows).expect("few windows");
+                (calendar.granted_at(window) - now) as f64
+            }
         };
         if wait < 1e17 {
             // The error of `f64` and of the last femtotoken.
@@ -194,7 +207,8 @@ impl Bucket {
     /// longer period may stamp an earlier time than the previous call did.
     pub fn take(&mut self, now: i64, rule: &Rule, taken: Femto) {
         let t = self.time(now);
-        let at = if rule.kind == Kind::FixedWindow { rule.window_start(t) } else { t };
+        let has_windows = matches!(rule.kind, Kind::FixedWindow | Kind::CalendarWindow(_));
+        let at = if has_windows { rule.window_start(t) } else { t };
         self.0.push(Event { at, rule: rule.clone(), taken });
     }
 

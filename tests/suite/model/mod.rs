@@ -15,6 +15,9 @@
 //! window that changes its grid (period, start or resolution) while it holds counts.
 
 mod bucket;
+mod calendar;
+
+pub use self::calendar::Calendar;
 
 use self::bucket::{Bucket, TOLERANCE, femto, tokens};
 use std::collections::BTreeMap;
@@ -24,6 +27,7 @@ pub enum Kind {
     TokenBucket,
     FixedWindow,
     SlidingWindow,
+    CalendarWindow(Calendar),
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -32,12 +32,14 @@ pub struct Answer {
     pub values: Vec<f64>,
 }
 
-fn kind(kind: Kind) -> &'static str {
-    match kind {
+fn kind(kind: Kind) -> String {
+    let name = match kind {
         Kind::TokenBucket => "token_bucket",
         Kind::FixedWindow => "fixed_window",
         Kind::SlidingWindow => "sliding_window",
-    }
+        Kind::CalendarWindow(calendar) => return calendar.in_sql(),
+    };
+    name.to_owned()
 }
 
 const ON_THE_TABLE: &str =
