@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Limit {
             (false, Some(period), None) => {
                 (parse_micros(&period).map_err(|reason| de::Error::custom(format!("period: {reason}")))?, None)
             }
-            (false, None, _) => return Err(de::Error::missing_field("period")),
+            (false, None, None) => return Err(de::Error::missing_field("period")),
             (is_calendar, ..) => {
                 let [misplaced, instead] = if is_calendar { ["period", "every"] } else { ["every", "period"] };
                 let kind = spec.kind;
