@@ -8,6 +8,7 @@ use crate::decide::{DecideArgs, PeekArgs};
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::export::ExportArgs;
+use crate::forget::ForgetArgs;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
 use crate::queue::QueueCommand;
@@ -51,6 +52,9 @@ pub(super) enum Command {
     /// Reset a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
+    /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
+    #[command(after_help = EXIT_CODES)]
+    Forget(ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
     #[command(after_help = EXIT_CODES)]

@@ -9,6 +9,7 @@ mod dispatch;
 mod doctor;
 mod error;
 mod export;
+mod forget;
 mod input;
 mod json;
 mod key_secret;

@@ -116,6 +116,13 @@ pub enum InvalidCall {
         /// The length of the key.
         bytes: usize,
     },
+    /// The key to [forget](crate::Limiter::forget) is empty, longer than 1024 bytes, or contains a NUL. The empty key is the
+    /// one shared bucket of a limit: reset it instead.
+    #[error("the key to forget {}", refused_text(*.bytes, 1024, "give a key as the calls do"))]
+    ForgottenKey {
+        /// The length of the key.
+        bytes: usize,
+    },
     /// One call names the same bucket twice, with two different definitions of the limit.
     #[error("the call passes two different definitions of the limit \"{limit}\" for the same key; use one of them")]
     Contradiction {
@@ -179,7 +186,7 @@ impl InvalidCall {
             Self::UnknownLimit { .. } => "unknown_limit",
             Self::ReserveUnsupported { .. } => "reserve_unsupported",
             Self::Name { .. } => "invalid_name",
-            Self::Key { .. } => "invalid_key",
+            Self::Key { .. } | Self::ForgottenKey { .. } => "invalid_key",
             Self::IdempotencyKey { .. } | Self::IdempotencyKeyReused | Self::IdempotencyKeyUnsupported => {
                 "invalid_idempotency_key"
             }

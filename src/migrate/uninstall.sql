@@ -1,3 +1,6 @@
+DROP FUNCTION IF EXISTS public.rate_limit_forget;
+DROP FUNCTION IF EXISTS public.rate_limit_forget_jobs;
+DROP FUNCTION IF EXISTS public.rate_limit_names;
 DROP FUNCTION IF EXISTS public.rate_limit_prune_answers;
 DROP FUNCTION IF EXISTS public.rate_limit_decide_once;
 DROP TABLE IF EXISTS public.rate_limit_answers;

@@ -3,11 +3,14 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, CallAt, Decision, Item, KeySecret, Op, Resolved};
+use crate::call::{Balances, Call, CallAt, Decision, Item, Key, KeySecret, Op, Resolved};
 use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
 use crate::observability::CallSpan;
-use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
+use crate::sql::{
+    Answer, Batch, Forgetting, Forgotten, KEEP_ANSWERS, Names, Schema, Statements, check_key, check_release, decide,
+    decide_once,
+};
 
 /// A set of limits and the schema that stores their balances: all that calls on your own connection need.
 ///
@@ -281,6 +284,32 @@ impl Within<'_> {
             let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
             check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
             reset_all_keys(self.connection, self.transaction_limiter.statements(), name).await.map_err(classified)
+        };
+        span.watch(running).await
+    }
+
+    /// Deletes what is stored about a key, in all limits, queues and answers, and returns how much: see
+    /// [`Limiter::forget`](crate::Limiter::forget). It takes two statements. Make no other call in the same transaction, and
+    /// use READ COMMITTED: at other levels, transactions that write jobs meanwhile can fail.
+    ///
+    /// # Errors
+    /// See [`Within`]. [`Error::Invalid`] if the key is empty or cannot be stored.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll back the transaction: a statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
+    pub async fn forget(self, key: impl Into<Key> + Send) -> Result<Forgotten, Error> {
+        let key = key.into();
+        let span = CallSpan::whole("forget", true, "");
+        let running = async {
+            check_key(&key)?;
+            let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
+            check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
+            let forgetting = Forgetting { limiter: self.transaction_limiter, key: &key };
+            forgetting.run(self.connection).await.map_err(classified)
         };
         span.watch(running).await
     }

@@ -13,6 +13,7 @@ mod extremes;
 mod failures;
 mod fault_cases;
 mod faults;
+mod forget;
 mod held_rows;
 mod history;
 mod hostile_plans;

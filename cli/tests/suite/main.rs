@@ -7,6 +7,7 @@ mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
 mod export;
+mod forget;
 mod key_secret;
 mod lengths;
 mod plot;

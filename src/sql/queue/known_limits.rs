@@ -60,7 +60,7 @@ impl KnownLimits {
     }
 
     /// Binds the seven arguments of a function that uses the buckets of reservations.
-    pub(super) fn bind_with_shards<'q>(
+    pub(crate) fn bind_with_shards<'q>(
         &'q self,
         query: Query<'q, Postgres, PgArguments>,
     ) -> Query<'q, Postgres, PgArguments> {

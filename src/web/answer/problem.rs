@@ -120,6 +120,7 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         | InvalidCall::UnknownLimit { .. }
         | InvalidCall::ReserveUnsupported { .. }
         | InvalidCall::Name { .. }
+        | InvalidCall::ForgottenKey { .. }
         | InvalidCall::Contradiction { .. }
         | InvalidCall::IdempotencyKeyUnsupported
         | InvalidCall::Empty => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
