@@ -89,7 +89,7 @@ BEGIN
   END IF;
   IF op = 'charge' OR (op = 'limit' AND is_allowed) THEN
     bucket_after := taken.after;
-    is_changed := true;
+    is_changed := op = 'charge' OR count > 0; -- A call that takes nothing writes nothing.
   ELSIF op = 'reset' THEN
     bucket_after.ts := NULL;
   ELSIF op <> 'credit' AND op <> 'check' AND is_allowed THEN

@@ -36,8 +36,10 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'gate' THEN
+    reason := 'a gate has no tokens: name it in rate_limit_all, or call rate_limit_blocked';
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, gate', coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

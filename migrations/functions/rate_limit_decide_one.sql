@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: 395b5ecbe1a8c25e36c8e0fd8ae9edf2a1b80c7ae0687e7f3055eef54bcd4ad0
+-- SHA-256: ce8399a40819aeeb7d59dcaff37e0cf8d2febb6ba46dc3e5bb431b92497b313f
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -8,7 +8,7 @@
 -- of a denial; the balance after the call; and how many microseconds the call waited for the row, NULL if that is not known.
 -- It returns one array because that is faster than a row.
 --
--- In most calls the bucket has enough tokens, and one UPDATE takes them. The UPDATE has the expressions of one kind only,
+-- In most calls the bucket has enough tokens, and one UPDATE takes them. (A call for no tokens only reads the row.) The UPDATE has the expressions of one kind only,
 -- because setting up those of all kinds takes longer than all the rest. Otherwise the row is read and decided on, and written
 -- if it has not changed since, so that a denial writes nothing and locks nothing. Under REPEATABLE READ and SERIALIZABLE,
 -- either write of a changed row fails (40001). Under READ COMMITTED, the first UPDATE does not match a row for which it has
@@ -62,9 +62,9 @@ BEGIN
     END IF;
     -- If an attempt waited for the row, the row is locked now, and the next attempt likely succeeds. A session's first one is
     -- slow.
-    FOR attempt IN 1 .. CASE WHEN part IS NULL OR (reserves AND shards > 1) THEN 0 ELSE 20 END LOOP
+    FOR attempt IN 1 .. CASE WHEN part IS NULL OR ((reserves OR count = 0) AND shards > 1) THEN 0 ELSE 20 END LOOP
       now := public.rate_limit_clock();
-      IF reserves THEN
+      IF reserves OR count = 0 THEN
         NULL;
       ELSIF kind = 'token_bucket' THEN
         UPDATE public.rate_limits AS r
@@ -133,7 +133,7 @@ BEGIN
       END IF;
       has_waited := public.rate_limit_clock() > now + 200;
       may_hold := may_hold OR has_waited;
-      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1) OR (shards > 1 AND NOT has_waited AND attempt > 2);
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1 AND count > 0) OR (shards > 1 AND NOT has_waited AND attempt > 2);
       CONTINUE WHEN shards > 1 OR (has_waited AND attempt = 1);
       SELECT r.*
       INTO before
@@ -149,7 +149,7 @@ BEGIN
       before.shards := 1;
       decided := public.rate_limit_item(
         before, 'limit', count, reserves, now, kind, rate, period, capacity, max_reserved, phase, resolution);
-      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (reserves OR is_new OR NOT decided.is_allowed);
+      EXIT WHEN public.rate_limit_clock() <= now + 1000 AND (reserves OR is_new OR count = 0 OR NOT decided.is_allowed);
     END LOOP;
     IF balance IS NOT NULL THEN
       waited := public.rate_limit_clock() - now;
@@ -164,6 +164,8 @@ BEGIN
     IF is_new IS NOT NULL THEN
       IF NOT decided.is_allowed THEN
         RETURN ARRAY[0, decided.wait, decided.remaining, NULL];
+      ELSIF count = 0 THEN
+        RETURN ARRAY[times, decided.wait, decided.remaining, NULL];
       END IF;
       after := decided.bucket_after;
       IF is_new THEN

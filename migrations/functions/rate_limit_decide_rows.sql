@@ -1,5 +1,5 @@
 -- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: 3e62730128725117bb8a7963a33e8bfa2d43d7a831bd2af8ebea0dd765670bc3
+-- SHA-256: 2d7c140667cd8b11576c678f17217d93aed617d58186085a1302abcda753bf7f
 
 -- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
@@ -90,8 +90,10 @@ BEGIN
       END IF;
       IF at_once = 0 THEN
         l := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[first_item] END;
-        at_once := least(greatest(floor(before[first_item] / nullif(
-          CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[first_item] END, 0)), 1), times);
+        at_once := CASE
+          WHEN item_counts[first_item] = 0 THEN times
+          ELSE least(greatest(floor(before[first_item] / coalesce(item_counts[first_item], 1)), 1), times)
+        END;
         CONTINUE;
       END IF;
       FOR item IN first_item .. last_item LOOP

@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: b87591c3372399cdd3cec6a5da7604148b56f7140a8ada293a232d137670fdff
+-- SHA-256: b323636690ffa54880b106aed59b9bedac77a4bfbb8096b0c813f5975f604122
 
 -- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -39,8 +39,10 @@ BEGIN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL THEN
       reason := 'capacity and max_reserved do not apply to a sliding window';
     END IF;
+  ELSIF kind = 'gate' THEN
+    reason := 'a gate has no tokens: name it in rate_limit_all, or call rate_limit_blocked';
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window', coalesce(kind, 'NULL'));
+    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, gate', coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;
 END

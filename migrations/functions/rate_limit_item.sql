@@ -1,5 +1,5 @@
 -- rate_limit_item(rate_limits, text, double precision, boolean, bigint, text, double precision, bigint, double precision, double precision, bigint, integer)
--- SHA-256: 36eba9ab432b352449746d10bd913923a33ded46270609cc18f0a7b28c4846d8
+-- SHA-256: 6f0afc82e81352f3de6f34adfaae1259fdd631cc4f3d03fc82f2e27b625ec5cb
 
 -- Decides one item of a call on one row in memory, and reads no table. It returns whether the item is allowed at the time
 -- `at`, and the row after it. A row without `ts` means that the bucket has no row.
@@ -92,7 +92,7 @@ BEGIN
   END IF;
   IF op = 'charge' OR (op = 'limit' AND is_allowed) THEN
     bucket_after := taken.after;
-    is_changed := true;
+    is_changed := op = 'charge' OR count > 0; -- A call that takes nothing writes nothing.
   ELSIF op = 'reset' THEN
     bucket_after.ts := NULL;
   ELSIF op <> 'credit' AND op <> 'check' AND is_allowed THEN

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 9de3bec5a2eda85b0e7941d7fa82b9d101d4913623e602af72bc0ec639d73b58
+-- SHA-256: a9edad1b017c5ff5e6a9ade31363c9f0e73ac0c1acb3d261b04b63d6521195da
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -51,11 +51,22 @@ BEGIN
     END IF;
   END LOOP;
   FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', 'period'] LOOP
-    IF element ->> field IS NULL THEN
+    IF element ->> field IS NULL AND (element ->> 'kind' IS DISTINCT FROM 'gate' OR field IN ('name', 'key')) THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global.';
     END IF;
   END LOOP;
+  IF element ->> 'kind' = 'gate' THEN
+    FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) ORDER BY 1 LOOP
+      IF field NOT IN ('name', 'key', 'kind') AND element ->> field IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a gate', nth, field
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a gate only its name, key and kind.';
+      END IF;
+    END LOOP;
+    PERFORM public.rate_limit_validate_item(
+      nth, element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+    RETURN;
+  END IF;
   FOREACH field IN ARRAY ARRAY['period', 'start'] LOOP
     length := public.rate_limit_length(element ->> field);
     IF length IS NULL AND element ->> field IS NOT NULL THEN

@@ -1,6 +1,7 @@
 use std::ops::Deref;
 
 use crate::call::LimitState;
+use crate::call::decision::smallest_balance;
 
 /// The balances in tokens, one for each item, in the order of the call. A balance is negative while tokens are owed.
 ///
@@ -29,7 +30,7 @@ impl Balances {
     /// Returns the smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, this
     /// is its balance.
     pub fn remaining(&self) -> f64 {
-        self.tokens.iter().copied().fold(f64::INFINITY, f64::min)
+        smallest_balance(&self.limits)
     }
 }
 

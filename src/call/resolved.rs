@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::call::{Call, Key, KeySecret};
+use crate::call::{Call, Item, Key, KeySecret};
 use crate::error::InvalidCall;
 use crate::limit::{LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
 
@@ -96,6 +96,12 @@ impl Resolved {
             };
             let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count };
             item.check_words()?;
+            if item.limit.is_gate() {
+                if matches!(op, Op::Credit | Op::Charge) {
+                    return Err(InvalidCall::NoTokens { limit: item.name.to_string() });
+                }
+                item.count = 0.0;
+            }
             if let Some(secret) = secret {
                 item.key = secret.key(&item.name, &item.key);
             }
@@ -105,6 +111,15 @@ impl Resolved {
             resolved.items.iter().try_for_each(|item| item.check_possible(call.reserve))?;
         }
         Ok(resolved)
+    }
+
+    /// Resolves an operation on one key of a gate.
+    pub(crate) fn gate(op: Op, item: Item, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
+        let call = Self::new(op, item.into(), limits, secret)?;
+        match call.items.iter().find(|item| !item.limit.is_gate()) {
+            Some(item) => Err(InvalidCall::NotAGate { limit: item.name.to_string(), kind: item.limit.kind() }),
+            None => Ok(call),
+        }
     }
 
     /// Adds an item. If its bucket is already present, adds up the counts.

@@ -129,6 +129,30 @@ pub enum InvalidCall {
         /// The limit's name.
         limit: String,
     },
+    /// A gate has no tokens to credit or charge.
+    #[error("the limit \"{limit}\" is a gate, which has no tokens to credit or charge; use block and unblock")]
+    NoTokens {
+        /// The limit's name.
+        limit: String,
+    },
+    /// Only a key of a gate can be blocked.
+    #[error(
+        "the limit \"{limit}\" is a {kind}, not a gate, so it cannot be blocked; define a gate, and name it in the same call"
+    )]
+    NotAGate {
+        /// The limit's name.
+        limit: String,
+        /// The limit's kind.
+        kind: Kind,
+    },
+    /// The time to block a key for is 0, longer than 36,525 days, or not a whole number of microseconds.
+    #[error(
+        "the block of {duration:?} is not valid; use a whole number of microseconds, from 1 microsecond to 36525 days"
+    )]
+    Block {
+        /// The time.
+        duration: Duration,
+    },
     /// The idempotency key is empty, longer than 255 bytes, or contains a NUL.
     #[error("the idempotency key {}", refused_text(*.bytes, 255, "shorten or hash it"))]
     IdempotencyKey {
@@ -177,7 +201,7 @@ fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
 
 impl InvalidCall {
     /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `unknown_limit`, `reserve_unsupported`,
-    /// `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
+    /// `no_tokens`, `not_a_gate`, `invalid_block`, `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
@@ -185,6 +209,9 @@ impl InvalidCall {
             Self::Count { .. } => "invalid_count",
             Self::UnknownLimit { .. } => "unknown_limit",
             Self::ReserveUnsupported { .. } => "reserve_unsupported",
+            Self::NoTokens { .. } => "no_tokens",
+            Self::NotAGate { .. } => "not_a_gate",
+            Self::Block { .. } => "invalid_block",
             Self::Name { .. } => "invalid_name",
             Self::Key { .. } | Self::ForgottenKey { .. } => "invalid_key",
             Self::IdempotencyKey { .. } | Self::IdempotencyKeyReused | Self::IdempotencyKeyUnsupported => {
@@ -247,6 +274,14 @@ pub enum InvalidJob {
     /// The limit was passed inline. Workers look up the limits of a job by name.
     #[error("the limit \"{limit}\" is passed inline; define it by name, so that workers can look it up")]
     InlineLimit {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The limit is a gate. A job waits for tokens, and a gate has none.
+    #[error(
+        "the limit \"{limit}\" is a gate, which no job waits for; check it before you enqueue the job, or in the handler"
+    )]
+    Gate {
         /// The limit's name.
         limit: String,
     },

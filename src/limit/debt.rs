@@ -14,7 +14,7 @@ impl Limit {
         let tokens = match self.kind() {
             Kind::TokenBucket => periods * self.rate(),
             Kind::FixedWindow => periods.floor() * self.rate(),
-            Kind::SlidingWindow => 0.0,
+            Kind::SlidingWindow | Kind::Gate => 0.0,
         };
         tokens.min(LARGEST_NUMBER)
     }
@@ -27,7 +27,7 @@ impl Limit {
         match self.kind() {
             // Tokens arrive when a window opens, so only whole periods count.
             Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),
-            Kind::TokenBucket | Kind::SlidingWindow => (micros(periods), micros(periods)),
+            Kind::TokenBucket | Kind::SlidingWindow | Kind::Gate => (micros(periods), micros(periods)),
         }
     }
 

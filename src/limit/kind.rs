@@ -26,11 +26,14 @@ pub enum Kind {
     /// how much of it remains in the window. With one sub-interval, this is the two-counter form
     /// (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
     SlidingWindow,
+    /// Allows every call on a key, unless the key is [blocked](crate::Limiter::block). Calls take nothing from it. See
+    /// [`Limit::gate`].
+    Gate,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow];
+    pub const ALL: &[Self] = &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow, Self::Gate];
 
     /// The name used in limits files and in SQL.
     pub const fn as_str(self) -> &'static str {
@@ -38,24 +41,36 @@ impl Kind {
             Self::TokenBucket => "token_bucket",
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindow => "sliding_window",
+            Self::Gate => "gate",
         }
     }
 
-    /// Whether this kind supports reservations, which take tokens before they are available.
+    /// The kind that the deciding functions know. A gate is a token bucket that owes one token for each microsecond of a
+    /// block.
+    pub(crate) const fn decided_as(self) -> &'static str {
+        match self {
+            Self::Gate => Self::TokenBucket.as_str(),
+            other => other.as_str(),
+        }
+    }
+
+    /// Whether this kind supports reservations, which take tokens before they are available. A call that reserves may also
+    /// name gates; nothing is reserved from them.
     pub const fn can_reserve(self) -> bool {
         match self {
-            Self::TokenBucket | Self::FixedWindow => true,
+            Self::TokenBucket | Self::FixedWindow | Self::Gate => true,
             Self::SlidingWindow => false,
         }
     }
 
-    /// Whether the option with this name applies to this kind: `capacity`, `max_reserved`, `start`, `resolution` or `shards`.
+    /// Whether the option with this name applies to this kind: `rate`, `period`, `capacity`, `max_reserved`, `start`,
+    /// `resolution` or `shards`. None applies to a gate.
     pub fn has_option(self, option: &str) -> bool {
         match option {
             "capacity" | "max_reserved" => matches!(self, Self::TokenBucket | Self::FixedWindow),
             "start" => matches!(self, Self::FixedWindow | Self::SlidingWindow),
             "resolution" => matches!(self, Self::SlidingWindow),
-            _ => true,
+            _ => !matches!(self, Self::Gate),
         }
     }
 

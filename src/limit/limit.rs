@@ -112,12 +112,39 @@ impl Options {
 }
 
 impl Limit {
+    /// A gate: it allows every call on a key, unless the key is blocked. [`Limiter::block`](crate::Limiter::block) blocks a key
+    /// for a time. In a call on several limits, a gate denies while the key is blocked, and the rest of the block is its wait.
+    /// Nothing is taken from a gate, so the counts of its items are ignored. It has no options.
+    ///
+    /// ```
+    /// use pg_limiter::{Kind, Limit, Limits};
+    /// let limits = Limits::new().define("banned", Limit::gate())?;
+    /// assert_eq!(limits.get("banned").map(Limit::kind), Some(Kind::Gate));
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub const fn gate() -> Self {
+        Self {
+            kind: Kind::Gate,
+            rate: 1.0,
+            period: 1,
+            capacity: Some(0.0),
+            max_reserved: Some(0.0),
+            start: None,
+            resolution: None,
+            shards: 1,
+        }
+    }
+
+    pub(crate) const fn is_gate(&self) -> bool {
+        matches!(self.kind, Kind::Gate)
+    }
+
     /// The kind of the limit.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Tokens per period.
+    /// Tokens per period. The numbers of a gate describe how a block is stored: 1 per microsecond, with a capacity of 0.
     pub const fn rate(&self) -> f64 {
         self.rate
     }
@@ -186,9 +213,12 @@ impl Limit {
     }
 }
 
-/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given.
+/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given. A gate is `gate`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_gate() {
+            return self.kind.fmt(f);
+        }
         write!(f, "{}, {} per {}", self.kind, self.rate, format_micros(self.period))?;
         let options = [
             ("capacity", self.capacity.map(|tokens| tokens.to_string())),

@@ -352,7 +352,7 @@ impl Limiter {
 
     /// For calls that give tokens back. Forgets the denials remembered for these keys, even if the outcome of the call
     /// is unknown.
-    async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+    pub(super) async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(denials) = &self.denials else { return self.ask(call).await };
         let kept = call.clone();
         let result = self.ask(call).await;

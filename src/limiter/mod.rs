@@ -3,6 +3,7 @@
 
 mod config;
 mod denials;
+mod gate;
 mod limiter;
 mod prune;
 mod unit_of_work;

@@ -65,6 +65,8 @@ impl Answered for Balances {}
 impl Answered for () {}
 impl Answered for u64 {}
 impl Answered for Forgotten {}
+impl Answered for Duration {}
+impl Answered for Option<Duration> {}
 
 /// The names of the limits, separated by commas.
 struct Names<'a>(&'a Call);

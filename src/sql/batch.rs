@@ -183,7 +183,7 @@ impl Batch {
         }
         self.limits.push(*limit);
         let arrays = &mut self.arrays;
-        arrays.limit_kinds.push(limit.kind().as_str());
+        arrays.limit_kinds.push(limit.kind().decided_as());
         arrays.limit_rates.push(limit.rate());
         arrays.limit_periods.push(limit.period_micros());
         arrays.limit_capacities.push(limit.given_capacity());

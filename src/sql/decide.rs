@@ -71,9 +71,10 @@ impl Answer {
             let (asked, answer) = (&call.items[*place], &self.items[*place]);
             LimitState {
                 limit: asked.name.clone(),
-                remaining: answer.balance,
+                remaining: if asked.limit.is_gate() { 0.0 } else { answer.balance },
                 denied: answer.denied,
                 capacity: asked.limit.capacity(),
+                is_gate: asked.limit.is_gate(),
                 taken: if takes { asked.count } else { 0.0 },
             }
         };
@@ -218,7 +219,7 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
             .query()
             .bind(arrays.bucket_names.first().map(|name| &**name))
             .bind(arrays.bucket_keys.first().map(|key| &**key))
-            .bind(limit.kind().as_str())
+            .bind(limit.kind().decided_as())
             .bind(limit.rate())
             .bind(limit.period_micros())
             .bind(limit.capacity())

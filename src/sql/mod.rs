@@ -3,6 +3,7 @@
 mod batch;
 mod decide;
 mod forget;
+mod gate;
 mod idempotency;
 mod prune;
 pub(crate) mod queue;
@@ -21,6 +22,7 @@ pub(crate) use within::reset_all_keys;
 pub(crate) use batch::{Batch, Bucket};
 pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
 pub(crate) use forget::{Forgetting, check_key};
+pub(crate) use gate::Blocking;
 pub(crate) use idempotency::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};

@@ -74,6 +74,7 @@ pub(crate) struct Statements {
     pub(crate) decide_once: Sql,
     pub(crate) flush: Sql,
     pub(crate) reset_name: Sql,
+    pub(crate) block: Sql,
     pub(crate) names_of_limits: Sql,
     pub(crate) forget: Sql,
     pub(crate) prune: Sql,
@@ -122,6 +123,7 @@ impl Statements {
             arguments(18)
         );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
+        let block = format!("SELECT {quoted}.rate_limit_block($1, $2, $3)");
         let names_of_limits = format!("SELECT * FROM {quoted}.rate_limit_names()");
         // The columns are not named in the text, because the server logs it.
         let forget = format!("SELECT * FROM {quoted}.rate_limit_forget({})", arguments(11));
@@ -136,6 +138,7 @@ impl Statements {
             decide_once: Sql::new(decide_once, &names),
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
             reset_name: Sql::new(reset_name, &names),
+            block: Sql::new(block, &names),
             names_of_limits: Sql::new(names_of_limits, &names),
             forget: Sql::new(forget, &names),
             prune: Sql::new(prune, &names),

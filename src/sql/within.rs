@@ -178,8 +178,8 @@ impl TransactionLimiter {
 #[derive(Debug)]
 #[must_use = "it does nothing until one of its methods is called"]
 pub struct Within<'c> {
-    transaction_limiter: &'c TransactionLimiter,
-    connection: &'c mut PgConnection,
+    pub(super) transaction_limiter: &'c TransactionLimiter,
+    pub(super) connection: &'c mut PgConnection,
 }
 
 impl Within<'_> {
@@ -407,7 +407,7 @@ impl Within<'_> {
         span.watch(running).await
     }
 
-    async fn run(self, call: &Resolved) -> Result<Answer, Error> {
+    pub(super) async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.transaction_limiter.statements();
         let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
         check_release(self.connection, statements).await.map_err(classified)?;

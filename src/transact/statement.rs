@@ -6,7 +6,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::call::Resolved;
-use crate::sql::{Answer, Batch, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys};
+use crate::sql::{
+    Answer, Batch, Blocking, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys,
+};
 use crate::transact::Isolation;
 
 /// The statement of one of the limiter's own transactions.
@@ -119,5 +121,19 @@ impl Statement for Forgetting<'_> {
 
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Forgotten, sqlx::Error> {
         Forgetting::run(self, connection).await
+    }
+}
+
+impl Statement for Blocking {
+    type Output = Duration;
+
+    /// The row is locked before it is read.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    /// A second block only moves the end by the time between the two.
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Duration, sqlx::Error> {
+        Self::run(self, connection, statements).await
     }
 }

@@ -181,7 +181,10 @@ async fn a_key_that_cannot_be_stored_is_rejected() {
     let limiter = limiter(&database, None, |_| {});
     for (key, message) in [
         (String::new(), "the key to forget is empty; give it at least one character"),
-        ("k".repeat(1025), "the key to forget has 1025 bytes, and at most 1024 are allowed; give a key as the calls do"),
+        (
+            "k".repeat(1025),
+            "the key to forget has 1025 bytes, and at most 1024 are allowed; give a key as the calls do",
+        ),
         ("a\0b".to_owned(), "the key to forget contains a NUL character; remove it"),
     ] {
         let error = limiter.forget(key).await.expect_err("invalid");

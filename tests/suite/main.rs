@@ -14,6 +14,7 @@ mod failures;
 mod fault_cases;
 mod faults;
 mod forget;
+mod gates;
 mod held_rows;
 mod history;
 mod hostile_plans;

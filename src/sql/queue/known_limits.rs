@@ -36,11 +36,11 @@ impl KnownLimits {
     }
 
     fn add(&mut self, name: &str, limit: &Limit) {
-        if !limit.kind().can_reserve() {
+        if !limit.kind().can_reserve() || limit.is_gate() {
             return;
         }
         self.names.push(name.into());
-        self.kinds.push(limit.kind().as_str());
+        self.kinds.push(limit.kind().decided_as());
         self.rates.push(limit.rate());
         self.periods.push(limit.period_micros());
         self.capacities.push(limit.given_capacity());

@@ -121,6 +121,9 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         | InvalidCall::ReserveUnsupported { .. }
         | InvalidCall::Name { .. }
         | InvalidCall::ForgottenKey { .. }
+        | InvalidCall::NoTokens { .. }
+        | InvalidCall::NotAGate { .. }
+        | InvalidCall::Block { .. }
         | InvalidCall::Contradiction { .. }
         | InvalidCall::IdempotencyKeyUnsupported
         | InvalidCall::Empty => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
