@@ -141,7 +141,7 @@ BEGIN
         asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN public.rate_limit_clock() END);
     END LOOP;
   END IF;
-  IF cardinality(taken) < buckets THEN
+  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
     backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
     FOR place IN 1 .. cardinality(taken) LOOP
       backs[taken[place]] := balances[place];

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
+use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
@@ -52,6 +53,12 @@ pub(super) enum Command {
     /// Reset a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
+    /// Block a key of a gate for a time: calls on it are denied
+    #[command(after_help = EXIT_CODES)]
+    Block(BlockArgs),
+    /// End the block of a key of a gate
+    #[command(after_help = EXIT_CODES)]
+    Unblock(UnblockArgs),
     /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
     #[command(after_help = EXIT_CODES)]
     Forget(ForgetArgs),

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod block;
 mod database;
 mod decide;
 mod demo;

@@ -1,5 +1,5 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: 805b841ffa5f450a72b070c0fcd6633e3bec85c2077d4172e49f493ba9b7cb3f
+-- SHA-256: 29074033760b05c1a1c92780964e75f539e17ac69f3a93de5dab797b71e4bcf0
 
 -- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
 -- rate_limit_validate which options apply to which kind.
@@ -41,7 +41,7 @@ BEGIN
   END LOOP;
   -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET
   -- ROLE, or else the login role; within this function current_user is the owner.
-  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- a check writes nothing
+  IF call_ats IS NOT NULL AND (call_ops <@ ARRAY['check', 'peek']) IS NOT TRUE -- they write nothing
     AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
   THEN
     RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'

@@ -1,5 +1,5 @@
 -- rate_limit_take_ample(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[], integer[], double precision[], integer[])
--- SHA-256: ff180fa7fbbc14921e0c5391596bca0befb1acef5898907fb60ce1d7df9700aa
+-- SHA-256: 8d34075314aabe364c29421b76505ae83cc3a8cc617744279c05b846cc24a2cc
 
 -- Takes the tokens that a batch needs from each bucket that covers the batch's sum. If every bucket does, the order of the
 -- calls does not matter, and all calls are allowed. Returns the balance of each bucket afterwards, in the order given; NULL
@@ -144,7 +144,7 @@ BEGIN
         asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN public.rate_limit_clock() END);
     END LOOP;
   END IF;
-  IF cardinality(taken) < buckets THEN
+  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
     backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
     FOR place IN 1 .. cardinality(taken) LOOP
       backs[taken[place]] := balances[place];

@@ -1,4 +1,5 @@
 use std::ops::Deref;
+use std::time::Duration;
 
 use crate::call::LimitState;
 use crate::call::decision::smallest_balance;
@@ -25,6 +26,12 @@ impl Balances {
     /// Returns the limits for which this operation raised the use to `mark` or above: see [`LimitState::crossed`].
     pub fn crossed(&self, mark: f64) -> impl Iterator<Item = &LimitState> {
         self.limits.iter().filter(move |state| state.crossed(mark))
+    }
+
+    /// From a peek, returns the time until the buckets of all limits are full again, if no call takes tokens: the longest
+    /// [`LimitState::full_in`]. `None` after other operations.
+    pub fn full_in(&self) -> Option<Duration> {
+        self.limits.iter().filter_map(|state| state.full_in).max()
     }
 
     /// Returns the smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, this

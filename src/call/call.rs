@@ -75,13 +75,6 @@ impl Call {
         &self.items
     }
 
-    /// Returns the call with all counts 0, which only reads the balances.
-    pub(crate) fn into_peek(mut self) -> Self {
-        self.reserve = false;
-        self.items.iter_mut().for_each(|item| item.count = 0.0);
-        self
-    }
-
     const fn of(items: Vec<Item>) -> Self {
         Self { items, reserve: false, idempotency_key: None }
     }

@@ -47,6 +47,13 @@ pub struct LimitState {
     pub denied: bool,
     /// The most tokens that the bucket holds; for a sliding window, its rate.
     pub capacity: f64,
+    /// From a peek, the time until the bucket is full again if no call takes tokens, to the microsecond: 0 if it is full. The
+    /// bucket of a sliding window is full when all counts have left the window. For a gate, it is the rest of the block. `None`
+    /// after other operations.
+    pub full_in: Option<Duration>,
+    /// From a peek, the time until the present window of a fixed window ends. `None` for other kinds and after other
+    /// operations.
+    pub window_ends_in: Option<Duration>,
     /// The tokens that the call took.
     pub(crate) taken: f64,
     pub(crate) is_gate: bool,

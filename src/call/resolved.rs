@@ -18,6 +18,8 @@ pub enum Op {
     Limit,
     /// Decides as [`Op::Limit`] does, and takes nothing.
     Check,
+    /// Returns the balances, and when the buckets are full again.
+    Peek,
     /// Gives them back.
     Credit,
     /// Takes them whether or not they are available.
@@ -27,11 +29,12 @@ pub enum Op {
 }
 
 impl Op {
-    /// `limit`, `check`, `credit`, `charge` or `reset`.
+    /// `limit`, `check`, `peek`, `credit`, `charge` or `reset`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
             Self::Check => "check",
+            Self::Peek => "peek",
             Self::Credit => "credit",
             Self::Charge => "charge",
             Self::Reset => "reset",
@@ -78,7 +81,7 @@ impl Resolved {
         }
         let mut resolved = Self {
             op,
-            reserve: call.reserve,
+            reserve: call.reserve && op != Op::Peek,
             idempotency_key: call.idempotency_key.map(|Key(key)| match secret {
                 Some(secret) => secret.idempotency_key(&key),
                 None => key,
@@ -96,6 +99,9 @@ impl Resolved {
             };
             let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count };
             item.check_words()?;
+            if op == Op::Peek {
+                item.count = 0.0;
+            }
             if item.limit.is_gate() {
                 if matches!(op, Op::Credit | Op::Charge) {
                     return Err(InvalidCall::NoTokens { limit: item.name.to_string() });

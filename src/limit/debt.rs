@@ -31,6 +31,17 @@ impl Limit {
         }
     }
 
+    /// The time until a fixed window with this balance is full, if its present window ends in `window_ends_in`.
+    pub(crate) fn full_in(&self, balance: f64, window_ends_in: Duration) -> Duration {
+        // As in the database.
+        let windows = ((self.capacity() - balance) / self.rate() - SLACK).ceil();
+        if windows < 1.0 {
+            return Duration::ZERO;
+        }
+        let later = ((windows - 1.0) * self.period_micros() as f64).min(1e18) as u64;
+        window_ends_in.saturating_add(Duration::from_micros(later))
+    }
+
     /// The same limit, with `max_reserved` lowered to at most this many tokens.
     pub(crate) fn owing_at_most(mut self, tokens: f64) -> Self {
         self.max_reserved = Some(self.max_reserved.map_or(tokens, |own| own.min(tokens)));

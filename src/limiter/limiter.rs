@@ -205,7 +205,8 @@ impl Limiter {
         span.watch(running).await
     }
 
-    /// Returns the current balances. The counts of the items are ignored.
+    /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
+    /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Limiter`].
@@ -220,7 +221,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
-            let call = self.resolve(Op::Check, call.into_peek())?;
+            let call = self.resolve(Op::Peek, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };

@@ -84,6 +84,7 @@ const ALL: &[&str] = sources![
     "rate_limit_lock_due"
     "rate_limit_names"
     "rate_limit_pay_ahead"
+    "rate_limit_peek_wait"
     "rate_limit_phase"
     "rate_limit_plan_claim"
     "rate_limit_prune"

@@ -85,6 +85,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_guard;
 DROP FUNCTION IF EXISTS public.rate_limit_item;
 DROP FUNCTION IF EXISTS public.rate_limit_left;
 DROP FUNCTION IF EXISTS public.rate_limit_level;
+DROP FUNCTION IF EXISTS public.rate_limit_peek_wait;
 DROP FUNCTION IF EXISTS public.rate_limit_sliding_window_adopt;
 DROP FUNCTION IF EXISTS public.rate_limit_sliding_window_counts;
 DROP FUNCTION IF EXISTS public.rate_limit_sliding_window_credit;

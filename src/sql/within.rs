@@ -93,7 +93,7 @@ impl TransactionLimiter {
     /// Decides calls at times that you give, in the order given and in one statement: to replay recorded traffic, or to read many
     /// balances as of one time. Returns one decision for each call, or why the call can never be allowed; such a call is not sent.
     ///
-    /// Only the role that owns the functions may give them a time, except for [`Op::Check`]. Use a schema of its own, such as
+    /// Only the role that owns the functions may give them a time, except for [`Op::Check`] and [`Op::Peek`]. Use a schema of its own, such as
     /// `pg_temp` with [`migrations`](crate::migrate::migrations) and [`functions`](crate::migrate::functions), unless all calls
     /// are checks: buckets written at another time than the present decide present calls wrongly.
     ///
@@ -225,7 +225,8 @@ impl Within<'_> {
         span.watch(running).await
     }
 
-    /// Returns the current balances. The counts of the items are ignored.
+    /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
+    /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Within`].
@@ -239,7 +240,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
-            let call = self.transaction_limiter.resolve(Op::Check, call.into_peek())?;
+            let call = self.transaction_limiter.resolve(Op::Peek, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await

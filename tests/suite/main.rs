@@ -29,6 +29,7 @@ mod mixed_load;
 mod model;
 mod observability;
 mod outages;
+mod peek;
 mod pgbouncer;
 mod privacy;
 mod properties;

@@ -79,14 +79,16 @@ impl SimulateArgs {
             if let Some(name) = self.only.first() {
                 return Err(CliError::usage(format!("--limit {name} names a limit of a file: add --limits FILE")));
             }
-            let kinds: Vec<Kind> =
-                Kind::ALL.iter().copied().filter(|kind| !self.reserves() || kind.can_reserve()).collect();
+            let is_simulated = |kind: &Kind| *kind != Kind::Gate && (!self.reserves() || kind.can_reserve());
+            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
             let limits = self.limit.of_kinds(&kinds)?;
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
         };
         let limits = input::read_limits(path)?;
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
-            limits.iter().map(|(name, limit)| (name.into(), *limit)).collect()
+            // A gate takes no tokens.
+            let has_tokens = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
+            has_tokens.map(|(name, limit)| (name.into(), *limit)).collect()
         } else {
             let find = |name: &String| {
                 let no_such = || {
@@ -99,7 +101,10 @@ impl SimulateArgs {
             };
             self.only.iter().map(find).collect::<Result<_, _>>()?
         };
-        for (place, (name, _)) in named.iter().enumerate() {
+        for (place, (name, limit)) in named.iter().enumerate() {
+            if limit.kind() == Kind::Gate {
+                return Err(CliError::usage(format!("\"{name}\" is a gate, which takes no tokens: leave it out")));
+            }
             if named[..place].iter().any(|(other, _)| other == name) {
                 return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
             }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod binary;
+mod block;
 mod doctor;
 mod doctor_engines;
 mod doctor_pooler;

@@ -115,8 +115,16 @@ mod tests {
             None => Outcome::Allowed,
         };
         let denied = retry_after.is_some_and(|(_, denied)| denied);
-        let limits =
-            vec![LimitState { limit: "a".into(), remaining, denied, capacity: 10.0, taken: 1.0, is_gate: false }];
+        let limits = vec![LimitState {
+            limit: "a".into(),
+            remaining,
+            denied,
+            capacity: 10.0,
+            taken: 1.0,
+            full_in: None,
+            window_ends_in: None,
+            is_gate: false,
+        }];
         let decision = Decision { outcome, limits };
         standings(&[limit], &decision).pop().unwrap()
     }
