@@ -64,7 +64,7 @@ async fn ban(limiter: &Limiter, address: &str) -> Result<Duration, BoxError> {
     Ok(rest)
 }
 
-/// What this example did.
+/// The results of this example.
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) served: usize,

@@ -285,7 +285,7 @@ impl Limiter {
     ///   [`KeySecret`](crate::KeySecret), of all that begin with the key and a colon, such as `"u1:checkout:42"`. Other answers
     ///   expire, and [`prune`](crate::Limiter::prune) removes them.
     ///
-    /// What it cannot find: a key inside of a payload, of a unique id or of another key; keys hashed under another secret; your logs
+    /// It cannot find a key inside of a payload, of a unique id or of another key; keys hashed under another secret; your logs
     /// and backups. The next call with this key stores it again.
     ///
     /// Buckets are found by the primary key. To find jobs, it reads the whole table of jobs once.

@@ -26,7 +26,7 @@ pub(crate) struct Answer {
 struct ItemAnswer {
     denied: bool,
     balance: f64,
-    /// Of a peek, in microseconds: until the window ends or, for other kinds, until the bucket is full.
+    /// The time that a peek returned, in microseconds: until the window ends or, for other kinds, until the bucket is full.
     peeked: Option<i64>,
 }
 

@@ -366,7 +366,7 @@ async fn secrets_inline_gates_and_remembered_denials_work_with_blocks() {
     assert!(limiter.limit(inline()).await.expect("a decision").is_allowed());
 }
 
-/// A block waits for no caller whose transaction is open, and many blocks of one key end with the longest.
+/// A block does not wait for open transactions that were decided by the gate. The longest of many blocks of one key counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_blocks_end_with_the_longest() {
     let database = Database::migrated().await;

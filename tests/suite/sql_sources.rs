@@ -55,7 +55,7 @@ const SOURCES: &[&str] = &[
     "rate_limit_reset",
     "rate_limit_reset_name",
     "rate_limit_prune",
-    "names",
+    "rate_limit_names",
     "rate_limit_forget",
     "rate_limit_block",
     "rate_limit_unblock",

@@ -165,7 +165,7 @@ fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Find
     }
     let mut may = vec![LIMITING.what];
     let mut may_not = Vec::new();
-    for group in [FROM_SQL, BLOCKING, FORGETTING, QUEUE] {
+    for group in [FROM_SQL, QUEUE, BLOCKING, FORGETTING] {
         let refused = allowed.refused(&group, session);
         if refused.is_empty() {
             may.push(group.what);

@@ -202,6 +202,8 @@ mod tests {
             denied,
             capacity: 10.0,
             taken: 1.0,
+            full_in: None,
+            window_ends_in: None,
             is_gate: false,
         };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
