@@ -101,8 +101,13 @@ BEGIN
       END IF;
       IF at_once = 0 THEN
         l := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[first_item] END;
-        at_once := least(greatest(floor((before[first_item] + least(limit_max_reserved[l], 0)) / nullif(
-          CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[first_item] END, 0)), 1), times);
+        at_once := CASE
+          WHEN item_counts[first_item] = 0 THEN times
+          ELSE least(
+            greatest(
+              floor((before[first_item] + least(limit_max_reserved[l], 0)) / coalesce(item_counts[first_item], 1)), 1),
+            times)
+        END;
         CONTINUE;
       END IF;
       FOR item IN first_item .. last_item LOOP

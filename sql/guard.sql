@@ -39,7 +39,7 @@ BEGIN
   END LOOP;
   -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET
   -- ROLE, or else the login role; within this function current_user is the owner.
-  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- a check writes nothing
+  IF call_ats IS NOT NULL AND (call_ops <@ ARRAY['check', 'peek']) IS NOT TRUE -- they write nothing
     AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
   THEN
     RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'

@@ -131,6 +131,19 @@ END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_wait IS 'Returns the time until so many more tokens have arrived.';
 
+-- Returns the microseconds from `now` until the window ends or, for a kind without windows that end, until a row, brought up
+-- to `now`, is full.
+CREATE OR REPLACE FUNCTION public.rate_limit_peek_wait(
+  kind text, bucket public.rate_limits, now bigint, period bigint, phase bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'fixed_window' THEN public.rate_limit_window_start(now, phase, period) + period - now
+    ELSE greatest(bucket.idle_at - now, 0)
+  END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_peek_wait IS 'Returns the time until the window ends or the bucket is full.';
+
 -- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION public.rate_limit_adopt(
   kind text, bucket public.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,

@@ -49,7 +49,7 @@ BEGIN
     FROM public.rate_limit_asked(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
       bucket_limits, bucket_amounts) AS a
-    WHERE r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
+    WHERE a.amount > 0 AND r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
       AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)
       AND public.rate_limit_left(
         a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
@@ -67,6 +67,7 @@ BEGIN
       FROM public.rate_limit_asked(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
         bucket_limits, bucket_amounts) AS a
+      WHERE a.amount > 0
       ORDER BY a.nth
     LOOP
       new_row := public.rate_limit_take_from(
@@ -82,6 +83,31 @@ BEGIN
       IF FOUND THEN
         taken := taken || asked.nth;
         balances := balances || new_row.remaining;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- A bucket from which nothing is taken is only read.
+  IF 0 = ANY (bucket_amounts) THEN
+    FOR asked IN
+      SELECT
+        a.nth,
+        CASE
+          WHEN r.ts IS NULL THEN a.capacity
+          ELSE public.rate_limit_left(
+            a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        END AS balance,
+        r.ts IS NULL OR (
+          r.shards = 1 AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)) AS fits
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      LEFT JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0
+      WHERE a.amount = 0
+    LOOP
+      IF asked.fits AND asked.balance >= 0 THEN
+        taken := taken || asked.nth;
+        balances := balances || asked.balance;
       END IF;
     END LOOP;
   END IF;
@@ -108,14 +134,14 @@ BEGIN
       FROM public.rate_limit_asked(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
         bucket_limits, bucket_amounts) AS a
-      WHERE a.nth = ANY (taken)
+      WHERE a.nth = ANY (taken) AND a.amount > 0
     LOOP
       balances[array_position(taken, asked.nth)] := public.rate_limit_retake(
         asked.name, asked.key, 0, asked.kind, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution,
         asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN public.rate_limit_clock() END);
     END LOOP;
   END IF;
-  IF cardinality(taken) < buckets THEN
+  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
     backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
     FOR place IN 1 .. cardinality(taken) LOOP
       backs[taken[place]] := balances[place];

@@ -53,8 +53,11 @@ BEGIN
     ELSIF rate > 1000 OR rate <> floor(rate) THEN
       reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
     END IF;
+  ELSIF kind = 'gate' THEN
+    reason := 'a gate has no tokens: name it in rate_limit_all, or call rate_limit_blocked';
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window, concurrency',
+    reason := format(
+      'unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window, concurrency, gate',
       coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;

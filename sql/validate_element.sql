@@ -53,12 +53,23 @@ BEGIN
   END LOOP;
   is_calendar := element ->> 'kind' = 'calendar_window';
   FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', CASE WHEN is_calendar THEN 'every' ELSE 'period' END] LOOP
-    IF element ->> field IS NULL THEN
+    IF element ->> field IS NULL AND (element ->> 'kind' IS DISTINCT FROM 'gate' OR field IN ('name', 'key')) THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global. A calendar '
           'window has `every` instead of a period.';
     END IF;
   END LOOP;
+  IF element ->> 'kind' = 'gate' THEN
+    FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) ORDER BY 1 LOOP
+      IF field NOT IN ('name', 'key', 'kind') AND element ->> field IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a gate', nth, field
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a gate only its name, key and kind.';
+      END IF;
+    END LOOP;
+    PERFORM public.rate_limit_validate_item(
+      nth, element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+    RETURN;
+  END IF;
   FOREACH field IN ARRAY CASE WHEN is_calendar THEN ARRAY['period'] ELSE ARRAY['every', 'zone', 'anchor'] END LOOP
     IF element ->> field IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a %', nth, field, left(element ->> 'kind', 100)

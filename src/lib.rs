@@ -84,7 +84,7 @@ pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFile
 pub use limit::{Calendar, InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, WaitConfig};
 pub use retry::RetryPolicy;
-pub use sql::{InvalidSchema, Schema, TransactionLimiter, Within};
+pub use sql::{Forgotten, InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};
 
 /// The version of sqlx that this release works with. Its types appear in public signatures.

@@ -3,12 +3,14 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
+use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
 use crate::export::ExportArgs;
+use crate::forget::ForgetArgs;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
 use crate::queue::QueueCommand;
@@ -53,6 +55,15 @@ pub(super) enum Command {
     /// Reset a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
+    /// Block a key of a gate for a time: calls on it are denied
+    #[command(after_help = EXIT_CODES)]
+    Block(BlockArgs),
+    /// End the block of a key of a gate
+    #[command(after_help = EXIT_CODES)]
+    Unblock(UnblockArgs),
+    /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
+    #[command(after_help = EXIT_CODES)]
+    Forget(ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
     #[command(after_help = EXIT_CODES)]

@@ -1,6 +1,7 @@
 //! `limit`, `check` and `peek`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -10,7 +11,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
 use crate::{json, output, text};
-use pg_limiter::{Call, Decision, Error, Item, KeySecret, Limiter, LimiterConfig, Limits, Op, Outcome};
+use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, LimiterConfig, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
@@ -56,10 +57,44 @@ pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCo
 pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode, CliError> {
     let PeekArgs { name, key, limit, secret, json } = args;
     let (limits, secret) = (limit.limits(&name)?, secret.read()?);
+    if limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate) {
+        return peek_gate((limits, secret), Item::new(name, key), json, database).await;
+    }
     let call = Call::from(Item::new(name, key).count(0));
     let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
     let value = balances.remaining();
-    output::line(if json { json::line(&json!({"value": value})) } else { left(value) })?;
+    let window_ends_in = balances.limits().iter().find_map(|state| state.window_ends_in);
+    output::line(if json {
+        let milliseconds = |time: Option<Duration>| time.map(json::milliseconds);
+        json::line(&json!({
+            "value": value,
+            "full_in_ms": milliseconds(balances.full_in()),
+            "window_ends_in_ms": milliseconds(window_ends_in),
+        }))
+    } else {
+        let full = match balances.full_in() {
+            Some(Duration::ZERO) | None => ", full".to_owned(),
+            Some(time) => format!(", full in {}", text::wait(time)),
+        };
+        let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
+        format!("{}{full}{window}", left(value))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn peek_gate(
+    config: (Limits, Option<KeySecret>),
+    gate: Item,
+    json: bool,
+    database: Database,
+) -> Result<ExitCode, CliError> {
+    let look = async |limiter: Limiter, _| limiter.is_blocked(gate.clone()).await;
+    let rest = ask(config, gate.clone().into(), json, database, look).await?;
+    output::line(match (json, rest) {
+        (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
+        (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
+        (false, None) => "open".to_owned(),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

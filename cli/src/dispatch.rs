@@ -6,7 +6,9 @@ use clap::error::ErrorKind;
 use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
-use crate::{bench, decide, demo, doctor, exec, export, migrate, output, prune, queue, replay, reset, simulate};
+use crate::{
+    bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, simulate,
+};
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
@@ -47,6 +49,9 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Check(args) => decide::check(args, database).await,
         Command::Peek(args) => decide::peek(args, database).await,
         Command::Reset(args) => reset::run(args, database).await,
+        Command::Block(args) => block::block(args, database).await,
+        Command::Unblock(args) => block::unblock(args, database).await,
+        Command::Forget(args) => forget::run(args, database).await,
         Command::Prune(args) => prune::run(args, database).await,
         Command::Queue(command) => queue::run(command, database).await,
         Command::Doctor(args) => doctor::run(args, database).await,

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod block;
 mod database;
 mod decide;
 mod demo;
@@ -10,6 +11,7 @@ mod doctor;
 mod error;
 mod exec;
 mod export;
+mod forget;
 mod input;
 mod json;
 mod key_secret;

@@ -15,9 +15,9 @@ pub(super) struct LimitArgs {
     /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
-    /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or calendar_window [default:
-    /// token_bucket, or calendar_window with --every]
-    #[arg(long, help_heading = HEADING, requires = "rate")]
+    /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, or gate, which has no
+    /// other option [default: token_bucket, or calendar_window with --every]
+    #[arg(long, help_heading = HEADING)]
     kind: Option<Kind>,
     /// Tokens granted per period
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "span", value_parser = finite, allow_negative_numbers = true)]
@@ -62,7 +62,7 @@ impl LimitArgs {
     pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.rate.is_none() => {
+            None if self.rate.is_none() && self.kind != Some(Kind::Gate) => {
                 Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"))
             }
             None => {
@@ -80,6 +80,9 @@ impl LimitArgs {
 
     /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
     pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>, CliError> {
+        if self.kind == Some(Kind::Gate) {
+            return Err(CliError::usage("a gate cannot be simulated: it takes no tokens; choose another kind"));
+        }
         if self.rate.is_none() {
             return Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"));
         }

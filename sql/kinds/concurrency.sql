@@ -45,7 +45,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_concurrency_guard(
 ) RETURNS void LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
-  IF op NOT IN ('limit', 'check', 'reset', 'release', 'renew') OR reserves THEN
+  IF op NOT IN ('limit', 'check', 'peek', 'reset', 'release', 'renew') OR reserves THEN
     RAISE EXCEPTION 'reserve_unsupported: the concurrency limit "%" cannot %', bucket_name,
       CASE WHEN reserves THEN 'reserve' ELSE op END
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Acquire slots, and release or renew them.';
@@ -97,7 +97,12 @@ BEGIN
   balance := capacity - held;
   remaining := balance;
   bucket_after := bucket;
-  IF op = 'limit' OR op = 'check' THEN
+  IF op = 'peek' THEN -- until no slot is held
+    is_allowed := true;
+    is_changed := false;
+    wait := greatest(leases[cardinality(leases) - 2]::bigint - at, 0);
+    RETURN;
+  ELSIF op = 'limit' OR op = 'check' THEN
     is_allowed := count <= balance OR count = 0;
     IF is_allowed THEN
       remaining := balance - count;

@@ -1,6 +1,8 @@
 use std::ops::Deref;
+use std::time::Duration;
 
 use crate::call::LimitState;
+use crate::call::decision::smallest_balance;
 
 /// The balances in tokens, one for each item, in the order of the call. A balance is negative while tokens are owed.
 ///
@@ -26,10 +28,16 @@ impl Balances {
         self.limits.iter().filter(move |state| state.crossed(mark))
     }
 
+    /// From a peek, returns the time until the buckets of all limits are full again, if no call takes tokens: the longest
+    /// [`LimitState::full_in`]. `None` after other operations.
+    pub fn full_in(&self) -> Option<Duration> {
+        self.limits.iter().filter_map(|state| state.full_in).max()
+    }
+
     /// Returns the smallest balance, as in [`Decision::remaining`](crate::Decision::remaining). For a call with one item, this
     /// is its balance.
     pub fn remaining(&self) -> f64 {
-        self.tokens.iter().copied().fold(f64::INFINITY, f64::min)
+        smallest_balance(&self.limits)
     }
 }
 

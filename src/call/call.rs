@@ -1,4 +1,4 @@
-use crate::call::{Headroom, Item, Key, LeaseId, LimitRef, Op, Resolved};
+use crate::call::{Item, Key, LeaseId, LimitRef, Op, Resolved};
 use crate::error::InvalidCall;
 use crate::limit::{Limits, Tokens};
 
@@ -99,16 +99,6 @@ impl Call {
     /// Returns the items, in order.
     pub fn items(&self) -> &[Item] {
         &self.items
-    }
-
-    /// Returns the call with all counts and headrooms 0, which only reads the balances.
-    pub(crate) fn into_peek(mut self) -> Self {
-        self.reserve = false;
-        for item in &mut self.items {
-            item.count = 0.0;
-            item.headroom = Headroom::Tokens(0.0);
-        }
-        self
     }
 
     const fn of(items: Vec<Item>) -> Self {

@@ -40,20 +40,39 @@ pub struct LimitState {
     /// The limit's name.
     pub limit: Arc<str>,
     /// The balance after the decision, in tokens. It is negative while tokens are owed. If the bucket has more than two
-    /// [shards](crate::Limit::recommended_shards), it is an estimate from the rows that were read, unless this limit denied.
+    /// [shards](crate::Limit::recommended_shards), it is an estimate from the rows that were read, unless this limit denied. A
+    /// gate has no tokens: it is 0.
     pub remaining: f64,
     /// Whether this limit denied the call.
     pub denied: bool,
     /// The most tokens that the bucket holds; for a sliding window, its rate.
     pub capacity: f64,
+    /// From a peek, the time until the bucket is full again if no call takes tokens, to the microsecond: 0 if it is full. The
+    /// bucket of a sliding window is full when all counts have left the window. For a gate, it is the rest of the block. `None`
+    /// after other operations.
+    pub full_in: Option<Duration>,
+    /// From a peek, the time until the present window of a fixed window ends. `None` for other kinds and after other
+    /// operations.
+    pub window_ends_in: Option<Duration>,
     /// The tokens that the call took.
     pub(crate) taken: f64,
+    pub(crate) is_gate: bool,
+}
+
+/// The smallest balance. Gates have none, so they count only if there is no other limit.
+pub(super) fn smallest_balance(limits: &[LimitState]) -> f64 {
+    let balances = limits.iter().filter(|state| !state.is_gate).map(|state| state.remaining);
+    let smallest = balances.fold(f64::INFINITY, f64::min);
+    if smallest.is_finite() { smallest } else { 0.0 }
 }
 
 impl LimitState {
     /// Returns how much of the capacity is used after the decision: 0 for a full bucket, 1 for an empty one, and more than 1
-    /// while tokens are owed. With a capacity of 0 it is 1.
+    /// while tokens are owed. With a capacity of 0 it is 1. For a gate it is 1 while the key is blocked, or else 0.
     pub fn used_fraction(&self) -> f64 {
+        if self.is_gate {
+            return if self.denied { 1.0 } else { 0.0 };
+        }
         if self.capacity > 0.0 { (self.capacity - self.remaining) / self.capacity } else { 1.0 }
     }
 
@@ -133,9 +152,10 @@ impl Decision {
     }
 
     /// Returns the smallest balance of the call's limits, in tokens. It is negative while tokens are owed. For a limit with
-    /// more than two shards it is an estimate, unless the limit denied; [`peek`](crate::Limiter::peek) is exact.
+    /// more than two shards it is an estimate, unless the limit denied; [`peek`](crate::Limiter::peek) is exact. Gates are left
+    /// out; it is 0 for a call on gates only.
     pub fn remaining(&self) -> f64 {
-        self.limits.iter().map(|state| state.remaining).fold(f64::INFINITY, f64::min)
+        smallest_balance(&self.limits)
     }
 
     /// Returns the state of each limit, in the order of the call's items.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{Call, Headroom, Key, KeySecret, LeaseId};
+use crate::call::{Call, Headroom, Item, Key, KeySecret, LeaseId};
 use crate::error::InvalidCall;
 use crate::limit::{Kind, LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
 
@@ -19,6 +19,8 @@ pub enum Op {
     Limit,
     /// Decides as [`Op::Limit`] does, and takes nothing.
     Check,
+    /// Returns the balances, and when the buckets are full again.
+    Peek,
     /// Gives them back.
     Credit,
     /// Takes them whether or not they are available.
@@ -32,11 +34,12 @@ pub enum Op {
 }
 
 impl Op {
-    /// `limit`, `check`, `credit`, `charge`, `reset`, `release` or `renew`.
+    /// `limit`, `check`, `peek`, `credit`, `charge`, `reset`, `release` or `renew`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
             Self::Check => "check",
+            Self::Peek => "peek",
             Self::Credit => "credit",
             Self::Charge => "charge",
             Self::Reset => "reset",
@@ -88,8 +91,8 @@ impl Resolved {
         }
         let mut resolved = Self {
             op,
-            reserve: call.reserve,
-            lease: call.lease,
+            reserve: call.reserve && op != Op::Peek,
+            lease: call.lease.filter(|_| op != Op::Peek),
             idempotency_key: call.idempotency_key.map(|Key(key)| match secret {
                 Some(secret) => secret.idempotency_key(&key),
                 None => key,
@@ -108,14 +111,24 @@ impl Resolved {
             if matches!(op, Op::Release | Op::Renew) && limit.kind() != Kind::Concurrency {
                 continue; // Its tokens stay taken.
             }
-            let leave = headroom(item.headroom, &name, &limit)?;
-            let supports_headroom =
-                matches!(op, Op::Limit | Op::Check) && !call.reserve && limit.kind() != Kind::Concurrency;
+            let leave = if op == Op::Peek { 0.0 } else { headroom(item.headroom, &name, &limit)? };
+            let supports_headroom = matches!(op, Op::Limit | Op::Check)
+                && !call.reserve
+                && !matches!(limit.kind(), Kind::Concurrency | Kind::Gate);
             if leave > 0.0 && !supports_headroom {
                 return Err(InvalidCall::HeadroomUnsupported { limit: name.to_string() });
             }
             let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count, leave };
             item.check_words()?;
+            if op == Op::Peek {
+                item.count = 0.0;
+            }
+            if item.limit.is_gate() {
+                if matches!(op, Op::Credit | Op::Charge) {
+                    return Err(InvalidCall::NoTokens { limit: item.name.to_string() });
+                }
+                item.count = 0.0;
+            }
             if let Some(secret) = secret {
                 item.key = secret.key(&item.name, &item.key);
             }
@@ -159,6 +172,15 @@ impl Resolved {
     /// Whether it only takes tokens, without a reservation, a headroom or a lease.
     pub(crate) fn is_plain(&self) -> bool {
         self.op == Op::Limit && !self.reserve && self.lease.is_none() && self.items.iter().all(|item| item.leave == 0.0)
+    }
+
+    /// Resolves an operation on one key of a gate.
+    pub(crate) fn gate(op: Op, item: Item, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
+        let call = Self::new(op, item.into(), limits, secret)?;
+        match call.items.iter().find(|item| !item.limit.is_gate()) {
+            Some(item) => Err(InvalidCall::NotAGate { limit: item.name.to_string(), kind: item.limit.kind() }),
+            None => Ok(call),
+        }
     }
 
     /// Adds an item. If its bucket is already present, adds up the counts, and keeps the larger headroom.

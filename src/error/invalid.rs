@@ -147,11 +147,42 @@ pub enum InvalidCall {
         /// The length of the key.
         bytes: usize,
     },
+    /// The key to [forget](crate::Limiter::forget) is empty, longer than 1024 bytes, or contains a NUL. The empty key is the
+    /// one shared bucket of a limit: reset it instead.
+    #[error("the key to forget {}", refused_text(*.bytes, 1024, "give a key as the calls do"))]
+    ForgottenKey {
+        /// The length of the key.
+        bytes: usize,
+    },
     /// One call names the same bucket twice, with two different definitions of the limit.
     #[error("the call passes two different definitions of the limit \"{limit}\" for the same key; use one of them")]
     Contradiction {
         /// The limit's name.
         limit: String,
+    },
+    /// A gate has no tokens to credit or charge.
+    #[error("the limit \"{limit}\" is a gate, which has no tokens to credit or charge; use block and unblock")]
+    NoTokens {
+        /// The limit's name.
+        limit: String,
+    },
+    /// Only a key of a gate can be blocked.
+    #[error(
+        "the limit \"{limit}\" is a {kind}, not a gate, so it cannot be blocked; define a gate, and name it in the same call"
+    )]
+    NotAGate {
+        /// The limit's name.
+        limit: String,
+        /// The limit's kind.
+        kind: Kind,
+    },
+    /// The time to block a key for is 0, longer than 36,525 days, or not a whole number of microseconds.
+    #[error(
+        "the block of {duration:?} is not valid; use a whole number of microseconds, from 1 microsecond to 36525 days"
+    )]
+    Block {
+        /// The time.
+        duration: Duration,
     },
     /// The idempotency key is empty, longer than 255 bytes, or contains a NUL.
     #[error("the idempotency key {}", refused_text(*.bytes, 255, "shorten or hash it"))]
@@ -237,8 +268,8 @@ fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
 
 impl InvalidCall {
     /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `invalid_leave`, `leave_unsupported`,
-    /// `unknown_limit`, `reserve_unsupported`, `invalid_name`, `invalid_key`, `invalid_idempotency_key`, `invalid_lease`,
-    /// `invalid_call`.
+    /// `unknown_limit`, `reserve_unsupported`, `no_tokens`, `not_a_gate`, `invalid_block`, `invalid_name`, `invalid_key`,
+    /// `invalid_idempotency_key`, `invalid_lease`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
@@ -248,8 +279,11 @@ impl InvalidCall {
             Self::HeadroomUnsupported { .. } => "leave_unsupported",
             Self::UnknownLimit { .. } => "unknown_limit",
             Self::ReserveUnsupported { .. } | Self::SlotsHaveNoTokens { .. } => "reserve_unsupported",
+            Self::NoTokens { .. } => "no_tokens",
+            Self::NotAGate { .. } => "not_a_gate",
+            Self::Block { .. } => "invalid_block",
             Self::Name { .. } => "invalid_name",
-            Self::Key { .. } => "invalid_key",
+            Self::Key { .. } | Self::ForgottenKey { .. } => "invalid_key",
             Self::IdempotencyKey { .. } | Self::IdempotencyKeyReused | Self::IdempotencyKeyUnsupported => {
                 "invalid_idempotency_key"
             }
@@ -311,6 +345,14 @@ pub enum InvalidJob {
     /// The limit was passed inline. Workers look up the limits of a job by name.
     #[error("the limit \"{limit}\" is passed inline; define it by name, so that workers can look it up")]
     InlineLimit {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The limit is a gate. A job waits for tokens, and a gate has none.
+    #[error(
+        "the limit \"{limit}\" is a gate, which no job waits for; check it before you enqueue the job, or in the handler"
+    )]
+    Gate {
         /// The limit's name.
         limit: String,
     },

@@ -14,7 +14,7 @@ impl Limit {
         let tokens = match self.kind() {
             Kind::TokenBucket => periods * self.rate(),
             Kind::FixedWindow => periods.floor() * self.rate(),
-            Kind::SlidingWindow | Kind::Concurrency => 0.0,
+            Kind::SlidingWindow | Kind::Concurrency | Kind::Gate => 0.0,
             Kind::CalendarWindow => {
                 self.every().map_or(0.0, |every| every.starting_within(time.as_micros() as f64)) * self.rate()
             }
@@ -38,6 +38,17 @@ impl Limit {
             Kind::FixedWindow => (micros((periods + SLACK).floor()), micros((periods - SLACK).ceil())),
             _ => (micros(periods), micros(periods)),
         }
+    }
+
+    /// The time until a fixed window with this balance is full, if its present window ends in `window_ends_in`.
+    pub(crate) fn full_in(&self, balance: f64, window_ends_in: Duration) -> Duration {
+        // As in the database.
+        let windows = ((self.capacity() - balance) / self.rate() - SLACK).ceil();
+        if windows < 1.0 {
+            return Duration::ZERO;
+        }
+        let later = ((windows - 1.0) * self.period_micros() as f64).min(1e18) as u64;
+        window_ends_in.saturating_add(Duration::from_micros(later))
     }
 
     /// The same limit, with `max_reserved` lowered to at most this many tokens.

@@ -33,12 +33,21 @@ pub enum Kind {
     /// lease ends (C. Gray, D. Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache
     /// consistency", SOSP 1989).
     Concurrency,
+    /// Allows every call on a key, unless the key is [blocked](crate::Limiter::block). Calls take nothing from it. See
+    /// [`Limit::gate`].
+    Gate,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: &[Self] =
-        &[Self::TokenBucket, Self::FixedWindow, Self::SlidingWindow, Self::CalendarWindow, Self::Concurrency];
+    pub const ALL: &[Self] = &[
+        Self::TokenBucket,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::CalendarWindow,
+        Self::Concurrency,
+        Self::Gate,
+    ];
 
     /// The name used in limits files and in SQL.
     pub const fn as_str(self) -> &'static str {
@@ -48,21 +57,24 @@ impl Kind {
             Self::SlidingWindow => "sliding_window",
             Self::CalendarWindow => "calendar_window",
             Self::Concurrency => "concurrency",
+            Self::Gate => "gate",
         }
     }
 
-    /// Whether this kind supports reservations, which take tokens before they are available.
+    /// Whether this kind supports reservations, which take tokens before they are available. A call that reserves may also
+    /// name gates; nothing is reserved from them.
     pub const fn can_reserve(self) -> bool {
         match self {
-            Self::TokenBucket | Self::FixedWindow | Self::CalendarWindow => true,
+            Self::TokenBucket | Self::FixedWindow | Self::CalendarWindow | Self::Gate => true,
             Self::SlidingWindow | Self::Concurrency => false,
         }
     }
 
     /// Whether the option with this name applies to this kind: `rate`, `period`, `every`, `zone`, `anchor`, `capacity`,
-    /// `max_reserved`, `start`, `resolution`, `shards` or `lease`.
+    /// `max_reserved`, `start`, `resolution`, `shards` or `lease`. None applies to a gate.
     pub fn has_option(self, option: &str) -> bool {
         match option {
+            _ if self == Self::Gate => false,
             "rate" | "shards" => self != Self::Concurrency,
             "period" => !matches!(self, Self::CalendarWindow | Self::Concurrency),
             "every" | "zone" | "anchor" => self == Self::CalendarWindow,

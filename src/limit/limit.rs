@@ -144,12 +144,41 @@ impl Options {
 }
 
 impl Limit {
+    /// A gate: it allows every call on a key, unless the key is blocked. [`Limiter::block`](crate::Limiter::block) blocks a key
+    /// for a time. In a call on several limits, a gate denies while the key is blocked, and the rest of the block is its wait.
+    /// Nothing is taken from a gate, so the counts of its items are ignored. It has no options.
+    ///
+    /// ```
+    /// use pg_limiter::{Kind, Limit, Limits};
+    /// let limits = Limits::new().define("banned", Limit::gate())?;
+    /// assert_eq!(limits.get("banned").map(Limit::kind), Some(Kind::Gate));
+    /// # Ok::<(), pg_limiter::InvalidLimit>(())
+    /// ```
+    pub const fn gate() -> Self {
+        Self {
+            kind: Kind::Gate,
+            rate: 1.0,
+            period: 1,
+            capacity: Some(0.0),
+            max_reserved: Some(0.0),
+            start: None,
+            resolution: None,
+            shards: 1,
+            windows: None,
+        }
+    }
+
+    pub(crate) const fn is_gate(&self) -> bool {
+        matches!(self.kind, Kind::Gate)
+    }
+
     /// The kind of the limit.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Tokens per period; for a concurrency limit, its slots.
+    /// Tokens per period; for a concurrency limit, its slots. The numbers of a gate describe how a block is stored: 1 per
+    /// microsecond, with a capacity of 0.
     pub const fn rate(&self) -> f64 {
         self.rate
     }
@@ -213,7 +242,12 @@ impl Limit {
 
     /// The kind as SQL expects it. That of a calendar window holds its calendar.
     pub(crate) fn kind_in_sql(&self) -> Cow<'static, str> {
-        self.windows.map_or(Cow::Borrowed(self.kind.as_str()), |windows| Cow::Owned(windows.kind_in_sql()))
+        match (self.windows, self.kind) {
+            (Some(windows), _) => Cow::Owned(windows.kind_in_sql()),
+            // A gate is a token bucket that owes one token for each microsecond of a block.
+            (None, Kind::Gate) => Cow::Borrowed(Kind::TokenBucket.as_str()),
+            (None, kind) => Cow::Borrowed(kind.as_str()),
+        }
     }
 
     /// The windows of a calendar window.
@@ -245,9 +279,13 @@ impl Limit {
     }
 }
 
-/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given. `concurrency, 3 at a time, lease 30s`.
+/// `token_bucket, 10 per 1m, capacity 20`: with the options that were given. `concurrency, 3 at a time, lease 30s`. A gate is
+/// `gate`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_gate() {
+            return self.kind.fmt(f);
+        }
         if self.kind == Kind::Concurrency {
             return write!(f, "{}, {} at a time, lease {}", self.kind, self.rate, format_micros(self.period));
         }

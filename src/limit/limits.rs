@@ -66,7 +66,7 @@ impl Limits {
     /// ```
     /// let limits = pg_limiter::Limits::from_toml(r#"
     ///     [limits.send_message]
-    ///     kind = "token_bucket"   # "fixed_window", "sliding_window"; "calendar_window" has every = "1 month"
+    ///     kind = "token_bucket"   # "fixed_window", "sliding_window"; others have other fields: see the guide
     ///     rate = 10
     ///     period = "1m"           # also "1500ms", "7d", "1h 30m"
     ///     capacity = 20           # optional; also max_reserved, start = "7h", resolution, shards

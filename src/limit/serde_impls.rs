@@ -75,19 +75,40 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// The first option that is given.
+    fn first_option(&self) -> Option<&'static str> {
+        let given = [
+            ("rate", self.rate.is_some()),
+            ("period", self.period.is_some()),
+            ("every", self.every.is_some()),
+            ("zone", self.zone.is_some()),
+            ("anchor", self.anchor.is_some()),
+            ("capacity", self.capacity.is_some()),
+            ("max_reserved", self.max_reserved.is_some()),
+            ("start", self.start.is_some()),
+            ("resolution", self.resolution.is_some()),
+            ("shards", self.shards.is_some()),
+            ("lease", self.lease.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+}
+
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let length = |field: &str| self.kind().has_option(field).then(|| format_micros(self.period_micros()));
-        let counts_slots = self.kind() == Kind::Concurrency;
+        let kind = self.kind();
+        let length = |field: &str| kind.has_option(field).then(|| format_micros(self.period_micros()));
+        let capacity = if kind == Kind::Concurrency { Some(self.rate()) } else { self.given_capacity() };
         Spec {
-            kind: self.kind(),
-            rate: (!counts_slots).then_some(self.rate()),
+            kind,
+            rate: kind.has_option("rate").then_some(self.rate()),
             period: length("period"),
             every: self.every().map(|every| every.to_string()),
             zone: self.windows().and_then(Windows::given_zone).map(str::to_owned),
             anchor: self.windows().and_then(Windows::given_anchor).map(str::to_owned),
-            capacity: if counts_slots { Some(self.rate()) } else { self.given_capacity() },
-            max_reserved: self.max_reserved(),
+            capacity: capacity.filter(|_| kind.has_option("capacity")),
+            max_reserved: self.max_reserved().filter(|_| kind.has_option("max_reserved")),
             start: self.start_micros().map(format_micros),
             resolution: self.given_resolution(),
             shards: self.given_shards(),
@@ -100,6 +121,12 @@ impl Serialize for Limit {
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut spec = Spec::deserialize(deserializer)?;
+        if spec.kind == Kind::Gate {
+            return match spec.first_option() {
+                Some(option) => Err(de::Error::custom(format!("{option} does not apply to a {}", spec.kind))),
+                None => Ok(Self::gate()),
+            };
+        }
         let (rate, period, every) = spec.amount()?;
         let start = spec.start.as_deref().map(parse_micros).transpose();
         let start = start.map_err(|reason| de::Error::custom(format!("start: {reason}")))?;

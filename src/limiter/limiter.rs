@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use sqlx::{PgConnection, PgPool};
 
-use crate::call::{Balances, Call, Decision, Item, Op, Resolved};
+use crate::call::{Balances, Call, Decision, Item, Key, Op, Resolved};
 use crate::combine::Combiner;
 use crate::error::Error;
 use crate::limit::{Limits, Tokens};
@@ -12,7 +12,7 @@ use crate::limiter::LimiterConfig;
 use crate::limiter::denials::Denials;
 use crate::limiter::waiters::Waiters;
 use crate::observability::CallSpan;
-use crate::sql::{Answer, Names, Schema, TransactionLimiter, Within};
+use crate::sql::{Answer, Forgetting, Forgotten, Names, Schema, TransactionLimiter, Within, check_key};
 use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transactor};
 
 /// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
@@ -205,7 +205,8 @@ impl Limiter {
         span.watch(running).await
     }
 
-    /// Returns the current balances. The counts of the items are ignored.
+    /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
+    /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Limiter`].
@@ -220,7 +221,7 @@ impl Limiter {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
-            let call = self.resolve(Op::Check, call.into_peek())?;
+            let call = self.resolve(Op::Peek, call)?;
             let (call, answer) = self.combiner.ask(call).await?;
             Ok(answer.balances(&call))
         };
@@ -273,6 +274,53 @@ impl Limiter {
         span.watch(running).await
     }
 
+    /// Deletes what is stored about a key, in all limits, queues and answers: for a request to erase personal data. Returns how
+    /// much was deleted.
+    ///
+    /// - Buckets: of all limits that this limiter defines or that have a row, so buckets of inline limits are included.
+    /// - Jobs: of this group, and jobs that reserved from one of these buckets. Jobs that have not started are cancelled first,
+    ///   as by [`Queue::cancel`](crate::queue::Queue::cancel), so the limits that are defined here get their tokens back. Running
+    ///   jobs stay, and are counted: call `forget` again once they have ended.
+    /// - Answers to calls with an [idempotency key](Call::idempotency_key): of this idempotency key and, without a
+    ///   [`KeySecret`](crate::KeySecret), of all that begin with the key and a colon, such as `"u1:checkout:42"`. Other answers
+    ///   expire, and [`prune`](crate::Limiter::prune) removes them.
+    ///
+    /// It cannot find a key inside of a payload, of a unique id or of another key; keys hashed under another secret; your logs
+    /// and backups. The next call with this key stores it again.
+    ///
+    /// Buckets are found by the primary key. To find jobs, it reads the whole table of jobs once.
+    ///
+    /// ```no_run
+    /// # async fn f(limiter: pg_limiter::Limiter) -> Result<(), pg_limiter::Error> {
+    /// let forgotten = limiter.forget("user-42").await?;
+    /// println!("{} buckets and {} jobs deleted", forgotten.buckets, forgotten.jobs);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Limiter`]. [`Error::Invalid`] if the key is empty or cannot be stored.
+    ///
+    /// # Cancel safety
+    /// Safe. Either all of it is deleted, or nothing.
+    ///
+    /// # In a transaction
+    /// Runs in the limiter's own transaction, at READ COMMITTED. This handle and its clones also forget the denials that they
+    /// [remember](LimiterConfig::remember_denials); other processes remember them for up to
+    /// [`max_age`](crate::DenialMemory::max_age). To erase as part of the caller's transaction, use [`within`](Self::within).
+    pub async fn forget(&self, key: impl Into<Key> + Send) -> Result<Forgotten, Error> {
+        let key = key.into();
+        let span = CallSpan::whole("forget", false, "");
+        let running = async {
+            check_key(&key)?;
+            let result = self.own_transaction(Forgetting { limiter: self.transaction_limiter(), key: &key }).await;
+            if let Some(denials) = &self.denials {
+                denials.clear();
+            }
+            result
+        };
+        span.watch(running).await
+    }
+
     /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
     pub(super) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
         let limiter = self.transaction_limiter();
@@ -305,7 +353,7 @@ impl Limiter {
 
     /// For calls that give tokens back. Forgets the denials remembered for these keys, even if the outcome of the call
     /// is unknown.
-    async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+    pub(super) async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         let Some(denials) = &self.denials else { return self.ask(call).await };
         let kept = call.clone();
         let result = self.ask(call).await;

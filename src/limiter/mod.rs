@@ -3,6 +3,7 @@
 
 mod config;
 mod denials;
+mod gate;
 mod lease;
 mod limiter;
 mod prune;

@@ -8,6 +8,7 @@ use tracing::{Instrument, Span, debug_span, field};
 use crate::call::{Balances, Call, Decision};
 use crate::error::Error;
 use crate::observability::{TARGET, count};
+use crate::sql::Forgotten;
 
 /// The transaction that a call runs in: the limiter's own, or the caller's.
 const OWN: &str = "own";
@@ -64,6 +65,9 @@ impl Answered for Balances {}
 impl Answered for () {}
 impl Answered for bool {}
 impl Answered for u64 {}
+impl Answered for Forgotten {}
+impl Answered for Duration {}
+impl Answered for Option<Duration> {}
 
 /// The names of the limits, separated by commas.
 struct Names<'a>(&'a Call);

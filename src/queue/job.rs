@@ -16,7 +16,7 @@ const LONGEST_UNIQUE_ID: usize = 255;
 /// A job to enqueue: a payload, and the limits and keys to reserve tokens from.
 ///
 /// The first key is the job's group, unless [`group`](Self::group) sets another one. Jobs of a group start in the order of
-/// their reservations. The limits must be defined by name, and must not be sliding windows.
+/// their reservations. The limits must be defined by name, and must be token buckets or fixed windows.
 ///
 /// ```
 /// use pg_limiter::Item;
@@ -154,6 +154,9 @@ impl Job {
         let group =
             self.group.or_else(|| self.call.items.first().map(|item| item.key.clone())).unwrap_or_else(|| "".into());
         let call = limits.resolve(Op::Limit, self.call.reserve())?;
+        if let Some(item) = call.items.iter().find(|item| item.limit.is_gate()) {
+            return Err(InvalidJob::Gate { limit: item.name.to_string() }.into());
+        }
         if let Some(item) = call.items.iter().find(|item| item.name.len() > LONGEST_LIMIT_NAME) {
             return Err(InvalidJob::LimitName { bytes: item.name.len() }.into());
         }

@@ -147,6 +147,9 @@ impl Batch {
         }
         let nth = self.arrays.call_ops.len();
         self.all_plain &= call.is_plain() && at.is_none();
+        // Each item of a peek is a call of its own, because a call has only one wait.
+        let is_peek = call.op == Op::Peek;
+        let (calls, size) = if is_peek { (call.items.len(), 1) } else { (1, call.items.len()) };
         self.places.push(Place {
             call: nth,
             time: 0,
@@ -156,15 +159,18 @@ impl Batch {
         });
         let first_item = self.items;
         self.items += call.items.len();
-        self.arrays.call_ops.push(call.op);
-        self.arrays.call_reserves.push(reserve);
-        self.arrays.call_sizes.push(index(call.items.len()));
-        self.arrays.call_times.push(1);
-        self.arrays.call_ats.push(at);
-        self.arrays.call_leases.push(call.lease.map(LeaseId::get));
+        for _ in 0..calls {
+            self.arrays.call_ops.push(call.op);
+            self.arrays.call_reserves.push(reserve);
+            self.arrays.call_sizes.push(index(size));
+            self.arrays.call_times.push(1);
+            self.arrays.call_ats.push(at);
+            self.arrays.call_leases.push(call.lease.map(LeaseId::get));
+        }
         for (place, item) in call.items.iter().enumerate() {
             let limit = self.limit(item);
-            let bucket = self.bucket(item, limit, nth, first_item + place);
+            let asked_by = if is_peek { nth + place } else { nth };
+            let bucket = self.bucket(item, limit, asked_by, first_item + place);
             self.arrays.item_limits.push(limit);
             self.arrays.item_buckets.push(bucket.index);
             self.arrays.item_counts.push(item.count);
@@ -250,9 +256,9 @@ impl Batch {
         self.arrays.bucket_names.len() > 1
     }
 
-    /// Whether any call is not a check.
+    /// Whether any call is neither a check nor a peek.
     pub(crate) fn may_write(&self) -> bool {
-        self.arrays.call_ops.iter().any(|op| *op != Op::Check)
+        self.arrays.call_ops.iter().any(|op| !matches!(op, Op::Check | Op::Peek))
     }
 
     /// Returns the limit if the batch is one plain call, made once or several times, or one reservation on a bucket

@@ -7,6 +7,7 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
+use crate::limit::Kind;
 use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
 use crate::sql::server::explain;
 use crate::sql::{Deciding, Statements};
@@ -25,6 +26,8 @@ pub(crate) struct Answer {
 struct ItemAnswer {
     denied: bool,
     balance: f64,
+    /// The time that a peek returned, in microseconds: until the window ends or, for other kinds, until the bucket is full.
+    peeked: Option<i64>,
 }
 
 impl Answer {
@@ -69,11 +72,16 @@ impl Answer {
         let takes = self.ok && matches!(call.op, Op::Limit | Op::Charge);
         let state = |place: &usize| {
             let (asked, answer) = (&call.items[*place], &self.items[*place]);
+            let peeked = answer.peeked.map(|micros| Duration::from_micros(micros.unsigned_abs()));
+            let is_fixed = asked.limit.kind() == Kind::FixedWindow;
             LimitState {
                 limit: asked.name.clone(),
-                remaining: answer.balance,
+                remaining: if asked.limit.is_gate() { 0.0 } else { answer.balance },
                 denied: answer.denied,
                 capacity: asked.limit.capacity(),
+                full_in: peeked.map(|wait| if is_fixed { asked.limit.full_in(answer.balance, wait) } else { wait }),
+                window_ends_in: peeked.filter(|_| is_fixed),
+                is_gate: asked.limit.is_gate(),
                 taken: if takes { asked.count } else { 0.0 },
             }
         };
@@ -90,7 +98,7 @@ impl Answer {
 
     /// Returns the denial of a call with one bucket: the inverse of `lone_denial`.
     pub(crate) fn denied(wait: i64, balance: f64) -> Self {
-        Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { denied: true, balance }] }
+        Self { ok: false, wait: Some(wait), items: vec![ItemAnswer { denied: true, balance, peeked: None }] }
     }
 }
 
@@ -357,7 +365,7 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
             let balance = balances[bucket].as_mut()?;
             let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // Ignores rounding errors.
             *balance += item_counts[item];
-            Some(ItemAnswer { denied: false, balance: remaining })
+            Some(ItemAnswer { denied: false, balance: remaining, peeked: None })
         };
         answers.push(Answer { ok: true, wait: None, items: asked(place).filter_map(item).collect() });
     }
@@ -373,7 +381,10 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let ops = &batch.arrays.call_ops;
-    let answer = |place: &Place| results.of(place, times, *ops.get(place.call)?);
+    let answer = |place: &Place| match *ops.get(place.call)? {
+        Op::Peek => results.of_peek(place),
+        op => results.of(place, times, op),
+    };
     let answers: Option<Vec<Answer>> = batch.places.iter().map(answer).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide returned fewer answers than calls".into()))
 }
@@ -409,6 +420,18 @@ impl Results {
         })
     }
 
+    /// Each item of a peek was a call of its own.
+    fn of_peek(&self, place: &Place) -> Option<Answer> {
+        let item = |nth: usize| {
+            Some(ItemAnswer {
+                denied: self.denied.as_ref().map_or(Some(false), |denied| denied.get(place.item + nth).copied())?,
+                balance: *self.balances.get(place.item + nth)?,
+                peeked: *self.waits.as_ref()?.get(place.call + nth)?,
+            })
+        };
+        Some(Answer { ok: true, wait: None, items: (0..place.items).map(item).collect::<Option<_>>()? })
+    }
+
     fn of(&self, place: &Place, times: &[i32], op: Op) -> Option<Answer> {
         let admitted = match &self.admitted {
             Some(admitted) => *admitted.get(place.call)?,
@@ -428,7 +451,7 @@ impl Results {
                 Some(denied) => *denied.get(place.item + nth)? && (!ok || op == Op::Release),
                 None => false,
             };
-            Some(ItemAnswer { denied, balance: balance + after_this })
+            Some(ItemAnswer { denied, balance: balance + after_this, peeked: None })
         };
         // A call that is made several times reserves nothing: its wait is for the repetitions that were denied.
         let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };

@@ -2,6 +2,8 @@
 
 mod batch;
 mod decide;
+mod forget;
+mod gate;
 mod idempotency;
 mod prune;
 pub(crate) mod queue;
@@ -11,6 +13,7 @@ mod server;
 mod statement;
 mod within;
 
+pub use forget::Forgotten;
 pub use schema::{InvalidSchema, Schema};
 pub use within::{TransactionLimiter, Within};
 
@@ -18,6 +21,8 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use batch::{Batch, Bucket};
 pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
+pub(crate) use forget::{Forgetting, check_key};
+pub(crate) use gate::Blocking;
 pub(crate) use idempotency::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};

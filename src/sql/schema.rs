@@ -74,6 +74,9 @@ pub(crate) struct Statements {
     pub(crate) decide_once: Sql,
     pub(crate) flush: Sql,
     pub(crate) reset_name: Sql,
+    pub(crate) block: Sql,
+    pub(crate) names_of_limits: Sql,
+    pub(crate) forget: Sql,
     pub(crate) prune: Sql,
     pub(crate) prune_answers: Sql,
     pub(crate) names: Names,
@@ -123,6 +126,10 @@ impl Statements {
             arguments(18)
         );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
+        let block = format!("SELECT {quoted}.rate_limit_block($1, $2, $3)");
+        let names_of_limits = format!("SELECT * FROM {quoted}.rate_limit_names()");
+        // The columns are not named in the text, because the server logs it.
+        let forget = format!("SELECT * FROM {quoted}.rate_limit_forget({})", arguments(11));
         let prune =
             format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
         let prune_answers = format!("SELECT {quoted}.rate_limit_prune_answers($1)");
@@ -134,6 +141,9 @@ impl Statements {
             decide_once: Sql::new(decide_once, &names),
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
             reset_name: Sql::new(reset_name, &names),
+            block: Sql::new(block, &names),
+            names_of_limits: Sql::new(names_of_limits, &names),
+            forget: Sql::new(forget, &names),
             prune: Sql::new(prune, &names),
             prune_answers: Sql::new(prune_answers, &names),
             names,

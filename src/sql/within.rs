@@ -3,11 +3,14 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, CallAt, Decision, Item, KeySecret, Op, Resolved};
+use crate::call::{Balances, Call, CallAt, Decision, Item, Key, KeySecret, Op, Resolved};
 use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
 use crate::observability::CallSpan;
-use crate::sql::{Answer, Batch, KEEP_ANSWERS, Names, Schema, Statements, check_release, decide, decide_once};
+use crate::sql::{
+    Answer, Batch, Forgetting, Forgotten, KEEP_ANSWERS, Names, Schema, Statements, check_key, check_release, decide,
+    decide_once,
+};
 
 /// A set of limits and the schema that stores their balances: all that calls on your own connection need.
 ///
@@ -90,7 +93,7 @@ impl TransactionLimiter {
     /// Decides calls at times that you give, in the order given and in one statement: to replay recorded traffic, or to read many
     /// balances as of one time. Returns one decision for each call, or why the call can never be allowed; such a call is not sent.
     ///
-    /// Only the role that owns the functions may give them a time, except for [`Op::Check`]. Use a schema of its own, such as
+    /// Only the role that owns the functions may give them a time, except for [`Op::Check`] and [`Op::Peek`]. Use a schema of its own, such as
     /// `pg_temp` with [`migrations`](crate::migrate::migrations) and [`functions`](crate::migrate::functions), unless all calls
     /// are checks: buckets written at another time than the present decide present calls wrongly.
     ///
@@ -175,8 +178,8 @@ impl TransactionLimiter {
 #[derive(Debug)]
 #[must_use = "it does nothing until one of its methods is called"]
 pub struct Within<'c> {
-    transaction_limiter: &'c TransactionLimiter,
-    connection: &'c mut PgConnection,
+    pub(super) transaction_limiter: &'c TransactionLimiter,
+    pub(super) connection: &'c mut PgConnection,
 }
 
 impl Within<'_> {
@@ -222,7 +225,8 @@ impl Within<'_> {
         span.watch(running).await
     }
 
-    /// Returns the current balances. The counts of the items are ignored.
+    /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
+    /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     ///
     /// # Errors
     /// See [`Within`].
@@ -236,7 +240,7 @@ impl Within<'_> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
-            let call = self.transaction_limiter.resolve(Op::Check, call.into_peek())?;
+            let call = self.transaction_limiter.resolve(Op::Peek, call)?;
             Ok(self.run(&call).await?.balances(&call))
         };
         span.watch(running).await
@@ -281,6 +285,32 @@ impl Within<'_> {
             let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
             check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
             reset_all_keys(self.connection, self.transaction_limiter.statements(), name).await.map_err(classified)
+        };
+        span.watch(running).await
+    }
+
+    /// Deletes what is stored about a key, in all limits, queues and answers, and returns how much: see
+    /// [`Limiter::forget`](crate::Limiter::forget). It takes two statements. Make no other call in the same transaction, and
+    /// use READ COMMITTED: at other levels, transactions that write jobs meanwhile can fail.
+    ///
+    /// # Errors
+    /// See [`Within`]. [`Error::Invalid`] if the key is empty or cannot be stored.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, roll back the transaction: a statement may still run on the server.
+    ///
+    /// # In a transaction
+    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
+    /// stay locked until then.
+    pub async fn forget(self, key: impl Into<Key> + Send) -> Result<Forgotten, Error> {
+        let key = key.into();
+        let span = CallSpan::whole("forget", true, "");
+        let running = async {
+            check_key(&key)?;
+            let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
+            check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
+            let forgetting = Forgetting { limiter: self.transaction_limiter, key: &key };
+            forgetting.run(self.connection).await.map_err(classified)
         };
         span.watch(running).await
     }
@@ -418,7 +448,7 @@ impl Within<'_> {
         span.watch(running).await
     }
 
-    async fn run(self, call: &Resolved) -> Result<Answer, Error> {
+    pub(super) async fn run(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.transaction_limiter.statements();
         let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
         check_release(self.connection, statements).await.map_err(classified)?;

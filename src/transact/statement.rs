@@ -6,7 +6,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::call::Resolved;
-use crate::sql::{Answer, Batch, Bucket, Once, Statements, decide, decide_once, held, reset_all_keys};
+use crate::sql::{
+    Answer, Batch, Blocking, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys,
+};
 use crate::transact::Isolation;
 
 /// The statement of one of the limiter's own transactions.
@@ -107,5 +109,31 @@ impl Statement for ResetAllKeys<'_> {
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
         reset_all_keys(connection, statements, self.0).await
+    }
+}
+
+impl Statement for Forgetting<'_> {
+    type Output = Forgotten;
+
+    /// It has to search the jobs. A SERIALIZABLE scan would make callers' transactions fail, and could fail because of
+    /// them.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Forgotten, sqlx::Error> {
+        Forgetting::run(self, connection).await
+    }
+}
+
+impl Statement for Blocking {
+    type Output = Duration;
+
+    /// The row is locked before it is read.
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    /// A second block only moves the end by the time between the two.
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Duration, sqlx::Error> {
+        Self::run(self, connection, statements).await
     }
 }

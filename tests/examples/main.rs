@@ -6,6 +6,8 @@
 #[cfg(feature = "axum")]
 #[path = "../../examples/axum_api.rs"]
 mod axum_api;
+#[path = "../../examples/bans.rs"]
+mod bans;
 #[path = "../../examples/common/mod.rs"]
 #[allow(dead_code)]
 mod common;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::login_throttle::LogIn;
-use crate::{cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
+use crate::{bans, cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
 use crate::{outcome_of, signup_global, usage_alerts};
 
 #[tokio::test]
@@ -113,4 +113,13 @@ async fn axum_api_limits_addresses_in_a_layer_and_accounts_in_the_transaction() 
     // The limit of the peer address applies: 10 at once, then 1 per second. The forged addresses gain nothing.
     let (last, served) = story.spoofer.split_last().expect("statuses");
     assert!(*last == 429 && served.len() >= 10 && served.iter().all(|status| *status == 200), "{:?}", story.spoofer);
+}
+
+#[tokio::test]
+async fn bans_grow_and_a_banned_address_is_charged_nothing() {
+    use bans::Answer;
+    let story = outcome_of(bans::run).await;
+    assert_eq!((story.served, story.denied), (5, 3));
+    assert_eq!(story.bans, [60, 240, 960].map(Duration::from_secs));
+    assert_eq!((story.neighbour, story.pardoned), (Answer::Served, Answer::Served));
 }

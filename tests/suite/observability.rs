@@ -25,6 +25,7 @@ fn limits() -> Limits {
         .and_then(|limits| limits.define("sliding", Limit::sliding_window(1, CENTURY)))
         .and_then(|limits| limits.define("quick", Limit::token_bucket(1000, Duration::from_secs(1))))
         .and_then(|limits| limits.define("jobs", Limit::token_bucket(1000, CENTURY)))
+        .and_then(|limits| limits.define("gate", Limit::gate()))
         .and_then(|limits| limits.define("full", Limit::token_bucket(1, CENTURY).max_reserved(0)))
         .expect("limits")
 }
@@ -81,9 +82,17 @@ async fn everything(database: &Database) {
     let _ = limiter.within(&mut tx).charge(two()).await.expect("balances");
     let _ = limiter.within(&mut tx).settle(two(), 1).await.expect("a balance");
     limiter.within(&mut tx).reset(two()).await.expect("reset");
+    let _ = limiter.within(&mut tx).block(("gate", KEY), CENTURY).await.expect("a block");
+    let _ = limiter.within(&mut tx).is_blocked(("gate", KEY)).await.expect("an answer");
+    limiter.within(&mut tx).unblock(("gate", KEY)).await.expect("unblocked");
+    let _ = limiter.within(&mut tx).forget(KEY).await.expect("forgotten");
     let _ = limiter.within(&mut tx).reset_all_keys("two").await.expect("reset");
     tx.commit().await.expect("commit");
     limiter.reset(two()).await.expect("reset");
+    let _ = limiter.block(("gate", KEY), CENTURY).await.expect("a block");
+    let _ = limiter.is_blocked(("gate", KEY)).await.expect("an answer");
+    limiter.unblock(("gate", KEY)).await.expect("unblocked");
+    let _ = limiter.forget(KEY).await.expect("forgotten");
     let _ = limiter.reset_all_keys("two").await.expect("reset");
     join_all((0..5).map(|_| limiter.limit(("many", KEY)))).await.into_iter().for_each(|decision| {
         assert!(decision.expect("a decision").is_allowed());

@@ -17,14 +17,14 @@ use crate::support::{Database, server_config};
 const LEVELS: [&str; 2] = ["READ COMMITTED", "SERIALIZABLE"];
 
 /// The test's own server, so that its statistics contain nothing else.
-struct OwnServer {
+pub struct OwnServer {
     _server: Server,
     url: String,
-    pool: PgPool,
+    pub pool: PgPool,
 }
 
 impl OwnServer {
-    async fn start(settings: &[(&str, &str)]) -> Option<Self> {
+    pub async fn start(settings: &[(&str, &str)]) -> Option<Self> {
         let mut config = server_config();
         config.durable = false;
         config.settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -41,7 +41,7 @@ impl OwnServer {
         Self::start(&[&logging, settings].concat()).await.expect("a server")
     }
 
-    async fn count(&self, sql: &'static str) -> i64 {
+    pub async fn count(&self, sql: &'static str) -> i64 {
         sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("a count")
     }
 

@@ -62,12 +62,12 @@ async fn after_a_wait_the_tokens_are_taken_as_of_now() {
         let database = Database::migrated().await;
         let mut holder = PgConnection::connect(&database.url).await.expect("connect");
         let mut conn = PgConnection::connect(&database.url).await.expect("connect");
-        take(&mut conn, "ARRAY[0, 0, 0]", NO_GROUPS).await;
+        take(&mut conn, "ARRAY[1, 1, 1]", NO_GROUPS).await;
         let mut held = holder.begin().await.expect("begin");
         sqlx::query("UPDATE rate_limits SET value = value").execute(&mut *held).await.expect("held");
         let set = format!("SET default_transaction_isolation = '{level}'");
         sqlx::query(AssertSqlSafe(set)).execute(&mut conn).await.expect("a level");
-        let waiting = tokio::spawn(async move { take(&mut conn, "ARRAY[10, 10, 10]", NO_GROUPS).await });
+        let waiting = tokio::spawn(async move { take(&mut conn, "ARRAY[9, 9, 9]", NO_GROUPS).await });
         let blocked =
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         while sqlx::query_scalar::<_, i64>(blocked).fetch_one(&database.pool).await.expect("the locks") == 0 {

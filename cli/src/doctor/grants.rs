@@ -40,6 +40,12 @@ const FROM_SQL: Group = Group {
         ("rate_limit_renew", None),
     ],
 };
+const BLOCKING: Group = Group {
+    what: "block keys",
+    functions: &[("rate_limit_block", None), ("rate_limit_unblock", None), ("rate_limit_blocked", None)],
+};
+const FORGETTING: Group =
+    Group { what: "forget keys", functions: &[("rate_limit_forget", None), ("rate_limit_names", None)] };
 const QUEUE: Group = Group {
     what: "use the queue",
     functions: &[
@@ -163,7 +169,7 @@ fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Find
     }
     let mut may = vec![LIMITING.what];
     let mut may_not = Vec::new();
-    for group in [FROM_SQL, QUEUE] {
+    for group in [FROM_SQL, QUEUE, BLOCKING, FORGETTING] {
         let refused = allowed.refused(&group, session);
         if refused.is_empty() {
             may.push(group.what);

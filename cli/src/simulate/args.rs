@@ -92,7 +92,9 @@ impl SimulateArgs {
         };
         let limits = input::read_limits(path)?;
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
-            limits.iter().map(|(name, limit)| (name.into(), *limit)).collect()
+            // A gate takes no tokens.
+            let has_tokens = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
+            has_tokens.map(|(name, limit)| (name.into(), *limit)).collect()
         } else {
             let find = |name: &String| {
                 let no_such = || {
@@ -105,7 +107,10 @@ impl SimulateArgs {
             };
             self.only.iter().map(find).collect::<Result<_, _>>()?
         };
-        for (place, (name, _)) in named.iter().enumerate() {
+        for (place, (name, limit)) in named.iter().enumerate() {
+            if limit.kind() == Kind::Gate {
+                return Err(CliError::usage(format!("\"{name}\" is a gate, which takes no tokens: leave it out")));
+            }
             if named[..place].iter().any(|(other, _)| other == name) {
                 return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
             }

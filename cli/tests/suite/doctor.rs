@@ -116,7 +116,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 4, the newest"])
         .has("functions", "ok", &["all 102"])
-        .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue"])
+        .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue, block keys, forget keys"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
         .has("autovacuum", "ok", &[])
@@ -136,7 +136,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 102 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 109 functions are those of this release\n"),
         "{}",
         text.stdout
     );
@@ -229,11 +229,12 @@ async fn missing_and_excess_rights_are_reported() {
     examine(&role.url).has("schema", "ok", &[]).has(
         "grants",
         "ok",
-        &["may: limit; may not: call from SQL and triggers, use the queue"],
+        &["may: limit; may not: call from SQL and triggers, use the queue, block keys, forget keys"],
     );
     role.gets(grants()[1]).await;
     role.gets(grants()[2]).await;
-    let all = "may: limit, call from SQL and triggers, use the queue";
+    role.gets(grants()[3]).await;
+    let all = "may: limit, call from SQL and triggers, use the queue, block keys, forget keys";
     examine(&role.url).has("grants", "ok", &[all]);
     role.gets("REVOKE EXECUTE ON FUNCTION rate_limit_reset(text), rate_limit_claim FROM app_role").await;
     let advice = format!("GRANT EXECUTE ON FUNCTION public.rate_limit_reset(text) TO \"{name}\";");

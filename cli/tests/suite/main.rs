@@ -3,12 +3,14 @@
 
 mod bench;
 mod binary;
+mod block;
 mod calendar;
 mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
 mod exec;
 mod export;
+mod forget;
 mod headroom;
 mod key_secret;
 mod lengths;

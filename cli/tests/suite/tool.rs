@@ -36,13 +36,16 @@ async fn exit_codes_report_the_decision() {
     let exact = tool(&format!("check a u1 {limit} --json")).stdout;
     assert!(exact.starts_with(r#"{"ok": false, "retry_after_ms": 863"#), "{exact}");
     assert_eq!(tool(&format!("check a u1 {limit}")).code, Some(1));
-    tool(&format!("peek a u1 {limit}")).says(0, "0 left");
+    let peeked = tool(&format!("peek a u1 {limit}"));
+    assert!(peeked.code == Some(0) && peeked.stdout.starts_with("0 left, full in 1d 23h"), "{}", peeked.stdout);
+    let window = tool("peek f u1 --kind fixed_window --rate 2 --period 365d").stdout;
+    assert!(window.starts_with("2 left, full, window ends in "), "{window}");
     tool(&format!("limit a u2 {limit} --count 3")).refuses(2, &["count 3", "\"a\"", "at most 2"]);
     let reserved = tool(&format!("limit a u1 {limit} --reserve"));
     assert_eq!(reserved.code, Some(0));
     assert_eq!(reserved.stdout, "reserved, wait 23h 59m, -1 left\n");
     tool("reset a u1").says(0, "done, 1 row removed");
-    tool(&format!("peek a u1 {limit} --json")).says(0, r#"{"value": 2}"#);
+    tool(&format!("peek a u1 {limit} --json")).says(0, r#"{"value": 2, "full_in_ms": 0, "window_ends_in_ms": null}"#);
     tool(&format!("limit a {limit} --json")).says(0, r#"{"ok": true, "retry_after_ms": null, "value": 1}"#);
     tool("reset a --all-keys").says(0, "done, 1 row removed");
 }

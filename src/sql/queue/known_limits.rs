@@ -38,7 +38,7 @@ impl KnownLimits {
     }
 
     fn add(&mut self, name: &str, limit: &Limit) {
-        if !limit.kind().can_reserve() {
+        if !limit.kind().can_reserve() || limit.is_gate() {
             return;
         }
         self.names.push(name.into());
@@ -62,7 +62,7 @@ impl KnownLimits {
     }
 
     /// Binds the seven arguments of a function that uses the buckets of reservations.
-    pub(super) fn bind_with_shards<'q>(
+    pub(crate) fn bind_with_shards<'q>(
         &'q self,
         query: Query<'q, Postgres, PgArguments>,
     ) -> Query<'q, Postgres, PgArguments> {

@@ -123,6 +123,10 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         | InvalidCall::UnknownLimit { .. }
         | InvalidCall::ReserveUnsupported { .. }
         | InvalidCall::Name { .. }
+        | InvalidCall::ForgottenKey { .. }
+        | InvalidCall::NoTokens { .. }
+        | InvalidCall::NotAGate { .. }
+        | InvalidCall::Block { .. }
         | InvalidCall::Contradiction { .. }
         | InvalidCall::IdempotencyKeyUnsupported
         | InvalidCall::Empty

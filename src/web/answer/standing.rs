@@ -46,10 +46,10 @@ fn up(number: f64) -> i64 {
 }
 
 /// One state for each policy, in the order of the call. A limit with several keys is represented by the key with the fewest
-/// tokens left.
+/// tokens left. A gate has no tokens, and is left out.
 pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<Standing> {
     let mut standings: Vec<Standing> = Vec::with_capacity(limits.len());
-    for (limit, state) in limits.iter().zip(decision.limits()) {
+    for (limit, state) in limits.iter().zip(decision.limits()).filter(|(limit, _)| !limit.is_gate()) {
         let standing = Standing::new(limit, state, decision);
         match standings.iter_mut().find(|other| other.policy == standing.policy) {
             Some(other) if (!standing.denied, standing.remaining) < (!other.denied, other.remaining) => {
@@ -89,7 +89,7 @@ fn window(limit: &Limit) -> f64 {
         Kind::FixedWindow | Kind::CalendarWindow => {
             period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0)
         }
-        Kind::SlidingWindow | Kind::Concurrency => period,
+        Kind::SlidingWindow | Kind::Concurrency | Kind::Gate => period,
     }
 }
 
@@ -117,7 +117,16 @@ mod tests {
             None => Outcome::Allowed,
         };
         let denied = retry_after.is_some_and(|(_, denied)| denied);
-        let limits = vec![LimitState { limit: "a".into(), remaining, denied, capacity: 10.0, taken: 1.0 }];
+        let limits = vec![LimitState {
+            limit: "a".into(),
+            remaining,
+            denied,
+            capacity: 10.0,
+            taken: 1.0,
+            full_in: None,
+            window_ends_in: None,
+            is_gate: false,
+        }];
         let decision = Decision { outcome, limits };
         standings(&[limit], &decision).pop().unwrap()
     }
@@ -189,7 +198,16 @@ mod tests {
     #[test]
     fn a_limit_on_two_keys_is_one_policy_with_the_lowest_balance() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
-        let state = |remaining, denied| LimitState { limit: "a".into(), remaining, denied, capacity: 10.0, taken: 1.0 };
+        let state = |remaining, denied| LimitState {
+            limit: "a".into(),
+            remaining,
+            denied,
+            capacity: 10.0,
+            taken: 1.0,
+            full_in: None,
+            window_ends_in: None,
+            is_gate: false,
+        };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
         let shown = standings(&[limit, limit], &allowed);
         assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);

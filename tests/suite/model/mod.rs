@@ -163,8 +163,11 @@ impl Model {
         let mut balance = f64::INFINITY;
         for (item, count, _) in &calls {
             if !denied {
-                let bucket = self.buckets.entry(id(item.limit, item.key)).or_default();
-                bucket.take(now_us, item.rule, *count);
+                // A call for no tokens changes nothing: under a changed limit, it does not cut the balance either.
+                if *count > 0 {
+                    self.buckets.entry(id(item.limit, item.key)).or_default().take(now_us, item.rule, *count);
+                }
+                let bucket = self.bucket(item.limit, item.key);
                 // Reserved tokens may be used once the debt is refilled.
                 if bucket.missing(now_us, item.rule, 0, 0) > TOLERANCE {
                     wait_us = wait_us.max(bucket.wait_us(now_us, item.rule, 0, 0));

@@ -39,9 +39,10 @@ pub fn sql_of(text: &str) -> Vec<&str> {
     text.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect()
 }
 
-/// The guide's grants for a role of the application: to call from Rust, to call from SQL, and for the queue.
-pub fn grants() -> [&'static str; 3] {
+/// The guide's grants for a role of the application: to call from Rust, to call from SQL, for the queue, and to
+/// block and forget keys.
+pub fn grants() -> [&'static str; 4] {
     let blocks: Vec<&str> =
         sql_of(chapter("migrations")).into_iter().filter(|block| block.contains("TO app_role;")).collect();
-    blocks.try_into().expect("three blocks of grants")
+    blocks.try_into().expect("four blocks of grants")
 }

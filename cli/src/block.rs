@@ -1,0 +1,79 @@
+//! `block` and `unblock`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::key_secret::KeySecretArgs;
+use crate::length::parse_length;
+use crate::{json, output, text};
+use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits};
+
+#[derive(Args, Debug)]
+pub(super) struct UnblockArgs {
+    /// Name of the gate; its definition is not needed
+    name: String,
+    /// Key of the gate, such as an address
+    key: String,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct BlockArgs {
+    #[command(flatten)]
+    what: UnblockArgs,
+    /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
+    #[arg(value_name = "LENGTH", value_parser = parse_length)]
+    length: Duration,
+}
+
+pub(super) async fn block(args: BlockArgs, database: Database) -> Result<ExitCode, CliError> {
+    let json = args.what.json;
+    let run = async |limiter: Limiter, gate| limiter.block(gate, args.length).await;
+    let rest = on_gate(args.what, database, run).await?;
+    output::line(match json {
+        true => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
+        false => format!("blocked for {}", text::wait(rest)),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<ExitCode, CliError> {
+    let json = args.json;
+    let run = async |limiter: Limiter, gate: Item| {
+        let rest = limiter.is_blocked(gate.clone()).await?;
+        limiter.unblock(gate).await.map(|()| rest)
+    };
+    let rest = on_gate(args, database, run).await?;
+    output::line(match (json, rest) {
+        (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
+        (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
+        (false, None) => "nothing to unblock: the key is not blocked".to_owned(),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn on_gate<T>(
+    args: UnblockArgs,
+    database: Database,
+    run: impl AsyncFnOnce(Limiter, Item) -> Result<T, Error>,
+) -> Result<T, CliError> {
+    let key_secret = args.secret.read()?;
+    let running = database.start().await?;
+    let pool = running.ready_pool(1).await?;
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    config.key_secret = key_secret;
+    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let result = run(limiter, Item::new((args.name, Limit::gate()), args.key)).await;
+    pool.close().await;
+    Ok(result?)
+}

@@ -1,0 +1,75 @@
+-- rate_limit_forget(text, text[], text[], text, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
+-- SHA-256: 6a5e100cd6352add03a334a52ef98e1ec146f36107505718651c46f84d952d93
+
+-- Deletes what is stored about a key: its buckets, its jobs and its answers. For requests to erase personal data.
+--   SELECT buckets, jobs, running, answers FROM rate_limit_forget('u1');
+--
+--   key           the key, and the group of jobs
+--   bucket_*      the names of limits and, for each, the key as it is stored; NULL: this key of every limit that has a row. The
+--                 client hashes keys, if it has a secret
+--   answer_key    the idempotency key; NULL: this key, and all that begin with it and a colon
+--   limit_*       the limits that cancelled jobs return their tokens to; NULL: they return none
+--   results       how many rows of buckets, jobs and answers were deleted. Jobs that run stay, and are counted in `running`:
+--                 call this again once they have ended
+--
+-- Rows of limits are found by the primary key. A job is found by its group or by any key that it reserved from, which reads the
+-- whole table of jobs once. Run it at READ COMMITTED: other levels would make transactions fail that write jobs meanwhile.
+CREATE OR REPLACE FUNCTION public.rate_limit_forget(
+  key text, bucket_names text[] DEFAULT NULL, bucket_keys text[] DEFAULT NULL, answer_key text DEFAULT NULL,
+  limit_names text[] DEFAULT NULL, limit_kinds text[] DEFAULT NULL, limit_rates double precision[] DEFAULT NULL,
+  limit_periods bigint[] DEFAULT NULL, limit_capacities double precision[] DEFAULT NULL, limit_starts bigint[] DEFAULT NULL,
+  limit_shards integer[] DEFAULT NULL, OUT buckets bigint, OUT jobs bigint, OUT running bigint, OUT answers bigint
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  gone record;
+BEGIN
+  IF key IS NULL OR key = '' THEN
+    RAISE EXCEPTION 'invalid_key: the key to forget is %', CASE WHEN key IS NULL THEN 'NULL' ELSE 'empty' END
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'The empty key is shared by all; use rate_limit_reset(name, '''').';
+  ELSIF '' = ANY (bucket_keys) OR array_position(bucket_keys, NULL) IS NOT NULL THEN
+    RAISE EXCEPTION 'invalid_key: a key among bucket_keys is empty or NULL'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'The empty key is shared by all; use rate_limit_reset(name, '''').';
+  ELSIF cardinality(bucket_names) IS DISTINCT FROM cardinality(bucket_keys) THEN
+    RAISE EXCEPTION 'invalid_key: there are % names and % keys of buckets',
+      coalesce(cardinality(bucket_names), 0), coalesce(cardinality(bucket_keys), 0)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one key for each name, or NULL for both.';
+  END IF;
+  IF bucket_names IS NULL THEN
+    bucket_names := ARRAY(SELECT n FROM public.rate_limit_names() AS n);
+    bucket_keys := array_fill(key, ARRAY[cardinality(bucket_names)]);
+  END IF;
+
+  -- Buckets first, then groups, then jobs, and last the '/started' buckets, which claims lock after their jobs.
+  gone := public.rate_limit_forget_jobs(
+    key, bucket_names, bucket_keys, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+    limit_shards);
+  jobs := gone.jobs;
+  running := gone.running;
+
+  PERFORM
+  FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
+  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
+  FOR UPDATE OF r;
+  DELETE FROM public.rate_limits AS r
+  USING unnest(bucket_names, bucket_keys) AS u (name, key)
+  WHERE r.name = ANY (ARRAY[u.name]) AND r.key = u.key;
+  GET DIAGNOSTICS buckets = ROW_COUNT;
+
+  DELETE FROM public.rate_limit_answers AS a
+  WHERE a.idempotency_key = coalesce(answer_key, key);
+  GET DIAGNOSTICS answers = ROW_COUNT;
+  IF answer_key IS NULL THEN -- A semicolon follows the colon.
+    DELETE FROM public.rate_limit_answers AS a
+    WHERE a.idempotency_key >= key || ':' AND a.idempotency_key < key || ';';
+    GET DIAGNOSTICS running = ROW_COUNT;
+    answers := answers + running;
+    running := gone.running;
+  END IF;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_forget IS 'Deletes the buckets, jobs and answers of a key.';

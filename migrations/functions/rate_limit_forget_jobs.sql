@@ -1,0 +1,87 @@
+-- rate_limit_forget_jobs(text, text[], text[], text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
+-- SHA-256: 775425cc52a38ee6ddcb207f1f6db35d69ff8ccb20c40a3f3cb7264dcb2e1bbe
+
+-- Deletes the jobs of a key: jobs of this group, and jobs that reserved from one of these buckets. Jobs that have not started
+-- are cancelled first, so that they return their tokens. Jobs that run stay. The arguments are those of rate_limit_forget.
+CREATE OR REPLACE FUNCTION public.rate_limit_forget_jobs(
+  key text, bucket_names text[], bucket_keys text[], limit_names text[], limit_kinds text[], limit_rates double precision[],
+  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], limit_shards integer[], OUT jobs bigint,
+  OUT running bigint
+) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = on
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  keys CONSTANT text[] := ARRAY(SELECT DISTINCT k FROM unnest(bucket_keys || key) AS k);
+  job_ids CONSTANT bigint[] := ARRAY(
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys);
+  job public.rate_limit_jobs;
+BEGIN
+  -- All buckets that the cancellations below return tokens to, and those to be deleted.
+  PERFORM
+  FROM (
+    SELECT i.name, i.key
+    FROM public.rate_limit_jobs AS j
+    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
+    WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+    UNION
+    SELECT u.name, u.key
+    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    WHERE u.name NOT LIKE '%/started'
+  ) AS b
+  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[b.name]) AND r.key = b.key
+  ORDER BY b.name COLLATE "C", b.key COLLATE "C", r.shard
+  FOR UPDATE OF r;
+  PERFORM
+  FROM public.rate_limit_groups AS g
+  WHERE g.key = rate_limit_forget_jobs.key
+  ORDER BY g.queue, g.key
+  FOR UPDATE;
+
+  -- The last jobs first, so that none moves up only to be cancelled, too.
+  FOR job IN
+    SELECT j.*
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+    ORDER BY j.run_at DESC, j.id DESC
+  LOOP
+    PERFORM public.rate_limit_job_cancel(
+      job.queue, job.id, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
+  END LOOP;
+  FOR job IN
+    SELECT j.*
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (job_ids) AND j.state = 'cancelled' AND j.paid_until IS NOT NULL
+    ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
+    FOR NO KEY UPDATE
+  LOOP
+    PERFORM public.rate_limit_unpay(
+      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+  END LOOP;
+
+  WITH ended AS (
+    SELECT j.id
+    FROM public.rate_limit_jobs AS j
+    WHERE j.id = ANY (job_ids) AND j.state IN ('done', 'dead', 'cancelled')
+    ORDER BY j.id
+    FOR UPDATE
+  )
+  DELETE FROM public.rate_limit_jobs AS j
+  USING ended AS e
+  WHERE j.id = e.id;
+  GET DIAGNOSTICS jobs = ROW_COUNT;
+  SELECT count(*) INTO running
+  FROM public.rate_limit_jobs AS j
+  WHERE j.id = ANY (job_ids);
+  DELETE FROM public.rate_limit_groups AS g
+  WHERE g.key = rate_limit_forget_jobs.key
+    AND NOT EXISTS (
+      SELECT
+      FROM public.rate_limit_jobs AS j
+      WHERE j.queue = g.queue AND j.key = g.key AND j.state IN ('scheduled', 'available', 'running')
+    );
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_forget_jobs IS 'Deletes the jobs of a key; called by rate_limit_forget.';

@@ -1,0 +1,49 @@
+-- Blocks a key of a gate for this time, and returns the rest of its block. A block that lasts longer stays: a shorter one
+-- never ends it earlier.
+--   SELECT rate_limit_block('banned', '203.0.113.7', '1 hour');
+--
+-- A gate is stored as a token bucket of capacity 0 to which a token arrives each microsecond: it owes one token for each
+-- microsecond of its block. So decisions need no kind of its own, and its row is idle once the block has ended.
+CREATE OR REPLACE FUNCTION public.rate_limit_block(name text, key text, duration interval) RETURNS interval
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on SET jit = off
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  length bigint; -- in microseconds
+  now bigint;
+  bucket public.rate_limits;
+BEGIN
+  PERFORM public.rate_limit_validate_item(NULL, name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+  IF NOT coalesce(duration > '0' AND duration <= '36525 days' AND extract(year FROM duration) = 0
+    AND extract(month FROM duration) = 0, false)
+  THEN
+    RAISE EXCEPTION 'invalid_block: the block % is not between 1 microsecond and 36525 days', coalesce(duration::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give an interval without months or years, like ''1 hour''.';
+  END IF;
+  length := (extract(epoch FROM duration) * 1000000)::bigint;
+  LOOP
+    SELECT r.*
+    INTO bucket
+    FROM public.rate_limits AS r
+    WHERE r.name = name AND r.key = key AND r.shard = 0
+    FOR NO KEY UPDATE;
+    -- Read after the row is locked: a block lasts from the end of the wait for the row.
+    now := greatest(public.rate_limit_clock(), bucket.ts);
+    length := greatest(length, bucket.ts - bucket.value - now);
+    IF FOUND THEN
+      UPDATE public.rate_limits AS r
+      SET shards = 1, value = - length, ts = now, idle_at = now + length, earlier_counts = NULL
+      WHERE r.name = name AND r.key = key AND r.shard = 0;
+      RETURN length * interval '1 microsecond';
+    END IF;
+    INSERT INTO public.rate_limits (name, key, value, ts, idle_at)
+    VALUES (name, key, - length, now, now + length)
+    ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+    IF FOUND AND public.rate_limit_clock() - now <= 2000 THEN
+      RETURN length * interval '1 microsecond';
+    END IF;
+  END LOOP;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_block IS 'Blocks a key of a gate for a time.';
