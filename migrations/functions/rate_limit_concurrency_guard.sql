@@ -1,5 +1,5 @@
 -- rate_limit_concurrency_guard(text, text, double precision, boolean, double precision, bigint, boolean)
--- SHA-256: a909173fd23f042f04b264d8412a623ee892470c5929324360e8c6fdbaad342f
+-- SHA-256: 2f72156778ca3a22b7c961be2e470519e09a91538ebfa5f0240a106317796aba
 
 -- Raises an error if a call on a concurrency limit asks for what it cannot do.
 CREATE OR REPLACE FUNCTION public.rate_limit_concurrency_guard(
@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_concurrency_guard(
 ) RETURNS void LANGUAGE plpgsql IMMUTABLE
 AS $function$
 BEGIN
-  IF op NOT IN ('limit', 'check', 'reset', 'release', 'renew') OR reserves THEN
+  IF op NOT IN ('limit', 'check', 'peek', 'reset', 'release', 'renew') OR reserves THEN
     RAISE EXCEPTION 'reserve_unsupported: the concurrency limit "%" cannot %', bucket_name,
       CASE WHEN reserves THEN 'reserve' ELSE op END
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Acquire slots, and release or renew them.';

@@ -1,5 +1,5 @@
 -- rate_limit_concurrency_item(rate_limits, text, double precision, boolean, bigint, bigint, double precision, bigint)
--- SHA-256: e8e86cafe1cceaa32a58c9dd8d4fb2fd298e96f69c7d8abca06e8781dd1aa88b
+-- SHA-256: c44616f01ee553a65233697f9f113f439165b0c9ef1647bf3e858a9e03d6c45b
 
 -- Decides one item of a call on one row in memory, as rate_limit_item does for the other kinds.
 --
@@ -27,7 +27,12 @@ BEGIN
   balance := capacity - held;
   remaining := balance;
   bucket_after := bucket;
-  IF op = 'limit' OR op = 'check' THEN
+  IF op = 'peek' THEN -- until no slot is held
+    is_allowed := true;
+    is_changed := false;
+    wait := greatest(leases[cardinality(leases) - 2]::bigint - at, 0);
+    RETURN;
+  ELSIF op = 'limit' OR op = 'check' THEN
     is_allowed := count <= balance OR count = 0;
     IF is_allowed THEN
       remaining := balance - count;

@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: c272d8e0a6381170120b1fcc9149e9c3f3c1f0071b89a74e5c0ae555f0dc1b9d
+-- SHA-256: 0ba33b5a7504f85b98707d19fce69933484f4fcdcac0d8ed590cbfdfe334f4cd
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -8,7 +8,7 @@
 -- of a denial; the balance after the call; and how many microseconds the call waited for the row, NULL if that is not known.
 -- It returns one array because that is faster than a row.
 --
--- In most calls the bucket has enough tokens, and one UPDATE takes them. The UPDATE has the expressions of one kind only,
+-- In most calls the bucket has enough tokens, and one UPDATE takes them. (A call for no tokens only reads the row.) The UPDATE has the expressions of one kind only,
 -- because setting up those of all kinds takes longer than all the rest. Otherwise the row is read and decided on, and written
 -- if it has not changed since, so that a denial writes nothing and locks nothing. Under REPEATABLE READ and SERIALIZABLE,
 -- either write of a changed row fails (40001). Under READ COMMITTED, the first UPDATE does not match a row for which it has
@@ -138,7 +138,7 @@ BEGIN
       END IF;
       has_waited := public.rate_limit_clock() > now + 200;
       may_hold := may_hold OR has_waited;
-      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1) OR (shards > 1 AND NOT has_waited AND attempt > 2);
+      EXIT WHEN balance IS NOT NULL OR (shards = 1 AND times > 1 AND count > 0) OR (shards > 1 AND NOT has_waited AND attempt > 2);
       CONTINUE WHEN shards > 1 OR (has_waited AND attempt = 1);
       SELECT r.*
       INTO before
@@ -169,6 +169,8 @@ BEGIN
     IF is_new IS NOT NULL THEN
       IF NOT decided.is_allowed THEN
         RETURN ARRAY[0, decided.wait, decided.remaining, NULL];
+      ELSIF count = 0 THEN
+        RETURN ARRAY[times, decided.wait, decided.remaining, NULL];
       END IF;
       after := decided.bucket_after;
       IF is_new THEN

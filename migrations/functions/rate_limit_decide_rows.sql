@@ -1,5 +1,5 @@
 -- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: e15d799e4e63014b5975d00e6b035bb09aacd714fd7fd28d6c452f49073488d6
+-- SHA-256: aad91d251ee6a1618aef493c3ea9b00fe9f73ee2600f6cb714959fff869542a2
 
 -- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
@@ -104,8 +104,13 @@ BEGIN
       END IF;
       IF at_once = 0 THEN
         l := CASE WHEN item_limits IS NULL THEN 1 ELSE item_limits[first_item] END;
-        at_once := least(greatest(floor((before[first_item] + least(limit_max_reserved[l], 0)) / nullif(
-          CASE WHEN item_counts IS NULL THEN 1 ELSE item_counts[first_item] END, 0)), 1), times);
+        at_once := CASE
+          WHEN item_counts[first_item] = 0 THEN times
+          ELSE least(
+            greatest(
+              floor((before[first_item] + least(limit_max_reserved[l], 0)) / coalesce(item_counts[first_item], 1)), 1),
+            times)
+        END;
         CONTINUE;
       END IF;
       FOR item IN first_item .. last_item LOOP

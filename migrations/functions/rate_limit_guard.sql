@@ -1,5 +1,5 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: 15ce9814f1a0bcef38f78b80b84099319019109345958ffe73ce37a97dab22ba
+-- SHA-256: 8cde5febfcc4a2de008c15707aad05be8dadd740dc2a6ade9880a7ecf35a6422
 
 -- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
 -- rate_limit_validate which options apply to which kind.
@@ -42,7 +42,7 @@ BEGIN
   END LOOP;
   -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET
   -- ROLE, or else the login role; within this function current_user is the owner.
-  IF call_ats IS NOT NULL AND ('check' = ALL (call_ops)) IS NOT TRUE -- a check writes nothing
+  IF call_ats IS NOT NULL AND (call_ops <@ ARRAY['check', 'peek']) IS NOT TRUE -- they write nothing
     AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
   THEN
     RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'

@@ -1,5 +1,5 @@
 -- rate_limit_invalid(text, double precision, bigint, double precision, double precision, bigint, integer, integer)
--- SHA-256: d2b5c071782e4e68eb605a27ab1939192ebfbc596049cbbc3dab3d8b29b346ae
+-- SHA-256: b5b1c225254dd5ebd622d161dcb2f41c58c7c7b4c0fc5141f31f60bf72154b70
 
 -- Returns why the options of a limit are not valid, for callers from SQL. The client checks the same before it sends anything.
 CREATE OR REPLACE FUNCTION public.rate_limit_invalid(
@@ -56,8 +56,11 @@ BEGIN
     ELSIF rate > 1000 OR rate <> floor(rate) THEN
       reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
     END IF;
+  ELSIF kind = 'gate' THEN
+    reason := 'a gate has no tokens: name it in rate_limit_all, or call rate_limit_blocked';
   ELSE
-    reason := format('unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window, concurrency',
+    reason := format(
+      'unknown kind "%s"; the kinds are token_bucket, fixed_window, sliding_window, calendar_window, concurrency, gate',
       coalesce(kind, 'NULL'));
   END IF;
   RETURN reason;

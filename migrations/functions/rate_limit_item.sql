@@ -1,15 +1,16 @@
 -- rate_limit_item(rate_limits, text, double precision, boolean, bigint, text, double precision, bigint, double precision, double precision, bigint, integer)
--- SHA-256: 6bb17a9cf64a6f07dac1d60aaef0bdd2eda595ce7ddaf160a1f4054a53da0490
+-- SHA-256: 5cb81879297961042c0a3a60dd4cfaf665937b13246c1f4375e6547c443538d5
 
 -- Decides one item of a call on one row in memory, and reads no table. It returns whether the item is allowed at the time
 -- `at`, and the row after it. A row without `ts` means that the bucket has no row.
 --
---   op             limit | check | credit | charge | reset
+--   op             limit | check | peek | credit | charge | reset
 --   max_reserved   how far a reservation may take the balance below 0; NULL: no bound. Negative: the headroom, which a call
 --                  without a reservation must leave in the bucket
 --   bucket_after   the row after the item, if it is allowed; without `ts` if the row is to be deleted
 --   is_changed     whether bucket_after differs from `bucket`
---   wait           in microseconds: until the tokens of a reservation have arrived, or until a denied item would be allowed
+--   wait           in microseconds: until the tokens of a reservation have arrived, or until a denied item would be allowed. A
+--                  peek returns the time until the end of the window or, for other kinds, until the bucket is full
 --   balance        before the item
 --   remaining      after the item; for a denial, the balance
 CREATE OR REPLACE FUNCTION public.rate_limit_item(
@@ -60,7 +61,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Only "limit" and "check" without reserving can; remove `leave`.';
   END IF;
 
-  IF op = 'limit' OR op = 'check' THEN
+  IF op IN ('limit', 'check', 'peek') THEN
     IF reserves THEN
       IF kind = 'sliding_window' THEN
         RAISE EXCEPTION 'reserve_unsupported: the sliding window "%" cannot reserve', bucket.name
@@ -103,12 +104,14 @@ BEGIN
   END IF;
   IF op = 'charge' OR (op = 'limit' AND is_allowed) THEN
     bucket_after := taken.after;
-    is_changed := true;
+    is_changed := op = 'charge' OR count > 0; -- A call that takes nothing writes nothing.
   ELSIF op = 'reset' THEN
     bucket_after.ts := NULL;
+  ELSIF op = 'peek' THEN
+    wait := now - at + public.rate_limit_peek_wait(kind, taken.after, now, period, phase);
   ELSIF op <> 'credit' AND op <> 'check' AND is_allowed THEN
     RAISE EXCEPTION 'unknown operation "%"', op
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, credit, charge or reset.';
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use limit, check, peek, credit, charge or reset.';
   END IF;
 END
 $function$;

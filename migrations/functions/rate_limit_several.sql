@@ -1,9 +1,9 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: 4f6c23571c0049beb866d89882a31892af717a1e99ae6b22a77fdbb4878da640
+-- SHA-256: 3e099fd5df8a204e263306668a50ea7f30edfd48339070877aa3fbe572bba9a5
 
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts and the largest
--- `leave`.
+-- `leave`. A gate becomes a token bucket of which nothing is taken: see rate_limit_block.
 CREATE OR REPLACE FUNCTION public.rate_limit_several(
   op text, calls jsonb, reserve boolean, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
 ) LANGUAGE plpgsql VOLATILE
@@ -45,14 +45,17 @@ BEGIN
       e.name,
       e.key,
       CASE WHEN e.every IS NULL THEN e.kind ELSE public.rate_limit_calendar_kind(e.every, e.zone, e.anchor) END AS kind,
-      e.rate,
-      (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint AS period,
-      e.capacity,
-      e.max_reserved,
+      CASE e.kind WHEN 'gate' THEN 1 ELSE e.rate END AS rate,
+      CASE e.kind
+        WHEN 'gate' THEN 1
+        ELSE (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint
+      END AS period,
+      CASE e.kind WHEN 'gate' THEN 0 ELSE e.capacity END AS capacity,
+      CASE e.kind WHEN 'gate' THEN 0 ELSE e.max_reserved END AS max_reserved,
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
       e.resolution::integer AS resolution,
       coalesce(e.shards, 1)::integer AS shards,
-      coalesce(e.count, 1) AS count,
+      CASE e.kind WHEN 'gate' THEN 0 ELSE coalesce(e.count, 1) END AS count,
       e.leave
     FROM ROWS FROM (
       jsonb_to_recordset(calls) AS (
@@ -97,7 +100,7 @@ BEGIN
 
   -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
   decided := public.rate_limit_decide(
-    kinds,
+    array_replace(kinds, 'gate', 'token_bucket'),
     rates,
     periods,
     capacities,
@@ -130,7 +133,7 @@ BEGIN
         'name', names[p.bucket],
         'key', keys[p.bucket],
         'denied', coalesce(decided.item_refused[p.bucket], false),
-        'value', decided.item_values[p.bucket])
+        'value', CASE kinds[p.bucket] WHEN 'gate' THEN 0 ELSE decided.item_values[p.bucket] END)
       ORDER BY p.nth)
     FROM unnest(places) WITH ORDINALITY AS p (bucket, nth)
   );

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 68c0b7ff5b42deee1c0e47129396b0b9a0d989b9828c02567db599a3cf43f2b8
+-- SHA-256: 96a0b0f218b757a4c9c64c917131e0afc4c5a1262a2d12a30620ab2cbef9382f
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -56,12 +56,23 @@ BEGIN
   END LOOP;
   is_calendar := element ->> 'kind' = 'calendar_window';
   FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', CASE WHEN is_calendar THEN 'every' ELSE 'period' END] LOOP
-    IF element ->> field IS NULL THEN
+    IF element ->> field IS NULL AND (element ->> 'kind' IS DISTINCT FROM 'gate' OR field IN ('name', 'key')) THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global. A calendar '
           'window has `every` instead of a period.';
     END IF;
   END LOOP;
+  IF element ->> 'kind' = 'gate' THEN
+    FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) ORDER BY 1 LOOP
+      IF field NOT IN ('name', 'key', 'kind') AND element ->> field IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a gate', nth, field
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a gate only its name, key and kind.';
+      END IF;
+    END LOOP;
+    PERFORM public.rate_limit_validate_item(
+      nth, element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+    RETURN;
+  END IF;
   FOREACH field IN ARRAY CASE WHEN is_calendar THEN ARRAY['period'] ELSE ARRAY['every', 'zone', 'anchor'] END LOOP
     IF element ->> field IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a %', nth, field, left(element ->> 'kind', 100)
