@@ -47,11 +47,11 @@ pub(super) struct DecideArgs {
 }
 
 pub(super) async fn limit(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(args, database, async |limiter, call| limiter.limit(call).await).await
+    decide(Op::Limit, args, database, async |limiter, call| limiter.limit(call).await).await
 }
 
 pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(args, database, async |limiter, call| limiter.check(call).await).await
+    decide(Op::Check, args, database, async |limiter, call| limiter.check(call).await).await
 }
 
 pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode, CliError> {
@@ -61,7 +61,8 @@ pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode,
         return peek_gate((limits, secret), Item::new(name, key), json, database).await;
     }
     let call = Call::from(Item::new(name, key).count(0));
-    let balances = ask((limits, secret), call, json, database, async |limiter, call| limiter.peek(call).await).await?;
+    let balances =
+        ask((limits, secret), (Op::Peek, call), json, database, async |limiter, call| limiter.peek(call).await).await?;
     let value = balances.remaining();
     let window_ends_in = balances.limits().iter().find_map(|state| state.window_ends_in);
     output::line(if json {
@@ -89,7 +90,7 @@ async fn peek_gate(
     database: Database,
 ) -> Result<ExitCode, CliError> {
     let look = async |limiter: Limiter, _| limiter.is_blocked(gate.clone()).await;
-    let rest = ask(config, gate.clone().into(), json, database, look).await?;
+    let rest = ask(config, (Op::Peek, gate.clone().into()), json, database, look).await?;
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
@@ -99,6 +100,7 @@ async fn peek_gate(
 }
 
 async fn decide(
+    op: Op,
     args: DecideArgs,
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
@@ -109,7 +111,7 @@ async fn decide(
     if reserve {
         call = call.reserve();
     }
-    let decision = ask((limits, secret), call, json, database, how).await?;
+    let decision = ask((limits, secret), (op, call), json, database, how).await?;
     let code = ExitCode::from(u8::from(decision.is_denied()));
     // The exit code stays the same if standard output is closed.
     match output::line(if json { json::decision(&decision) } else { human(&decision) }) {
@@ -120,13 +122,13 @@ async fn decide(
 
 async fn ask<T>(
     (limits, key_secret): (Limits, Option<KeySecret>),
-    call: Call,
+    (op, call): (Op, Call),
     json: bool,
     database: Database,
     how: impl AsyncFnOnce(Limiter, Call) -> Result<T, Error>,
 ) -> Result<T, CliError> {
     // Reject a call that can never be allowed without connecting to the database.
-    if let Err(error) = call.validate(Op::Limit, &limits) {
+    if let Err(error) = call.validate(op, &limits) {
         if json {
             output::line(json::impossible(&error))?;
         }

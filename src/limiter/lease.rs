@@ -50,6 +50,11 @@ impl Acquired {
         self.lease.ok_or(self.decision)
     }
 
+    #[cfg(feature = "tower")]
+    pub(crate) fn into_parts(self) -> (Decision, Option<Lease>) {
+        (self.decision, self.lease)
+    }
+
     /// Returns the lease, and turns a denial into an error.
     ///
     /// # Errors

@@ -84,4 +84,6 @@ mod web_in_handler;
 #[cfg(feature = "tower")]
 mod web_keys;
 #[cfg(feature = "axum")]
+mod web_slots;
+#[cfg(feature = "axum")]
 mod web_tower;

@@ -1,49 +1,9 @@
-//! Calendar windows in the tool: replayed with their worked cases, simulated, plotted and defined on the command line.
+//! Calendar windows in the tool: simulated, plotted and defined on the command line.
 
 use serde_json::Value;
 
 use crate::binary::{files, run};
 use crate::support::Database;
-
-const SCENARIOS: &str = include_str!("../../../tests/data/calendar.jsonl");
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replayed_calls_get_the_worked_answers() {
-    let database = Database::empty().await;
-    let mut scenarios = 0;
-    for line in SCENARIOS.lines() {
-        let scenario: Value = serde_json::from_str(line).expect("a scenario");
-        let events = scenario["events"].as_array().expect("events");
-        // Headroom comes with a later release.
-        if events.iter().any(|event| event["leave"].as_f64() > Some(0.0)) {
-            continue;
-        }
-        scenarios += 1;
-        let name = scenario["name"].as_str().expect("a name");
-        let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
-        let (_dir, path) =
-            files(&[("limits.toml", scenario["limits"].as_str().expect("limits")), ("events.jsonl", &lines)]);
-        let args = ["replay", "--limits", &path("limits.toml"), "--events", &path("events.jsonl"), "--json"];
-        let replay = run(Some(&database.url), &args, "");
-        assert_eq!(replay.code, Some(0), "{name}: {}", replay.stderr);
-        let answers: Vec<Value> = replay.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        let expected = scenario["expect"].as_array().expect("answers");
-        assert_eq!(answers.len(), expected.len(), "{name}");
-        for (nth, (answer, expected)) in answers.iter().zip(expected).enumerate() {
-            for field in ["ok", "error"] {
-                assert_eq!(answer[field], expected[field], "{name} event {nth}: {answer}");
-            }
-            let wait = |answer: &Value| answer["retry_after_ms"].as_f64();
-            match (wait(answer), wait(expected)) {
-                (Some(wait), Some(expected)) => {
-                    assert!((wait - expected).abs() <= 0.002, "{name} event {nth}: {answer}")
-                }
-                (wait, expected) => assert_eq!(wait, expected, "{name} event {nth}: {answer}"),
-            }
-        }
-    }
-    assert_eq!(scenarios, 13);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calendar_windows_are_simulated_and_plotted() {

@@ -52,36 +52,6 @@ async fn simulated_calls_leave_a_headroom() {
     assert_eq!(admitted, expected.map(|(name, calls)| (name.to_owned(), calls)));
 }
 
-/// The worked examples, replayed.
-#[tokio::test(flavor = "multi_thread")]
-async fn recorded_calls_leave_a_headroom() {
-    let database = Database::empty().await;
-    let mut compared = 0;
-    for line in include_str!("../../../tests/data/kinds.jsonl").lines() {
-        let case: Value = serde_json::from_str(line).expect("an example");
-        let events: Vec<String> = case["events"].as_array().expect("events").iter().map(Value::to_string).collect();
-        let (_dir, path) = files(&[("limits.toml", case["limits"].as_str().expect("limits"))]);
-        let replay = ["replay", "--limits", &path("limits.toml"), "--events", "-", "--json"];
-        let replayed = run(Some(&database.url), &replay, &events.join("\n"));
-        assert_eq!((replayed.code, replayed.stderr.as_str()), (Some(0), ""), "{}", case["name"]);
-        let answers: Vec<Value> =
-            replayed.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        let expected = case["expect"].as_array().expect("answers");
-        assert_eq!(answers.len(), expected.len());
-        for (nth, (answer, expected)) in answers.iter().zip(expected).enumerate() {
-            let place = format!("{} event {nth}: {answer}, expected {expected}", case["name"]);
-            assert_eq!((&answer["ok"], &answer["error"]), (&expected["ok"], &expected["error"]), "{place}");
-            match (answer["retry_after_ms"].as_f64(), expected["retry_after_ms"].as_f64()) {
-                (None, None) => {}
-                (Some(wait), Some(expected)) if (wait - expected).abs() <= 0.002 => {}
-                _ => panic!("{place}"),
-            }
-            compared += 1;
-        }
-    }
-    assert_eq!(compared, 435);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recorded_headroom_that_is_invalid_has_its_own_error() {
     let database = Database::empty().await;

@@ -13,6 +13,7 @@ mod export;
 mod forget;
 mod headroom;
 mod key_secret;
+mod kinds;
 mod lengths;
 mod plot;
 mod privacy;

@@ -89,7 +89,8 @@ fn window(limit: &Limit) -> f64 {
         Kind::FixedWindow | Kind::CalendarWindow => {
             period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0)
         }
-        Kind::SlidingWindow | Kind::Concurrency | Kind::Gate => period,
+        Kind::SlidingWindow | Kind::Gate => period,
+        Kind::Concurrency => 0.0, // Slots have no window.
     }
 }
 

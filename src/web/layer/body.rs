@@ -5,8 +5,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::limiter::Lease;
+
 pin_project! {
-    /// The body of the inner service's response, or of a response by the layer.
+    /// The body of the inner service's response, or of a response by the layer. It holds the slots of the request until it has
+    /// ended or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -18,14 +21,14 @@ pin_project! {
     #[project = Projected]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, lease: Option<Lease> },
         Refusal { rest: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+    pub(super) const fn inner(body: B, lease: Option<Lease>) -> Self {
+        Self { kind: Kind::Inner { body, lease } }
     }
 
     pub(super) fn refusal(text: String) -> Self {
@@ -43,21 +46,27 @@ where
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
-            Projected::Inner { body } => body.poll_frame(cx),
+            Projected::Inner { body, lease } => {
+                let frame = body.poll_frame(cx);
+                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
+                    lease.take(); // Released in the background.
+                }
+                frame
+            }
             Projected::Refusal { rest } => Poll::Ready(rest.take().map(|bytes| Ok(Frame::data(bytes.into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body, .. } => body.is_end_stream(),
             Kind::Refusal { rest } => rest.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Refusal { rest } => SizeHint::with_exact(rest.as_ref().map_or(0, |bytes| bytes.len() as u64)),
         }
     }

@@ -63,7 +63,9 @@ impl RateLimitLayer {
         self
     }
 
-    /// Adds a limit, and the extractor that finds its key. A request charges all limits of the layer or none.
+    /// Adds a limit, and the extractor that finds its key. A request charges all limits of the layer or none. It holds a slot of a
+    /// [concurrency limit](crate::Limit::concurrency) until the body of the response has ended, or the client is gone. (Not with
+    /// `in_handler`.)
     ///
     /// # Errors
     /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if the limiter defines no limit of this name and the argument
@@ -95,7 +97,8 @@ impl RateLimitLayer {
         Ok(self.change(|rules| rules.rules.push(rule)))
     }
 
-    /// Sets the cost of a request in tokens (default: 1), for every limit without its own cost. A cost of 0 checks the limits
+    /// Sets the cost of a request in tokens (default: 1), for every limit without its own cost, except
+    /// concurrency limits, of which a request holds one slot. A cost of 0 checks the limits
     /// and takes nothing. A request that costs more than a limit can ever grant is rejected with 400. A cost that is
     /// negative or not a number is a bug in the program, and the response is 500.
     pub fn cost<T: Into<Tokens>>(self, cost: impl Fn(&Parts) -> T + Send + Sync + 'static) -> Self {

@@ -9,8 +9,8 @@ use http::{HeaderMap, Response};
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
-use crate::limit::{Limit, Tokens};
-use crate::limiter::Limiter;
+use crate::limit::{Kind, Limit, Tokens};
+use crate::limiter::{Acquired, Lease, Limiter};
 use crate::web::answer::{Fields, Standing, error_response, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
@@ -42,8 +42,9 @@ pub(in crate::web) struct Rules {
 
 /// The decision on a request.
 pub(super) enum Verdict {
-    /// Call the inner service, and add these limits to the fields of its response.
-    Pass(Vec<Standing>),
+    /// Call the inner service, and add these limits to the fields of its response. The lease holds the request's slots until
+    /// the response has been sent.
+    Pass(Vec<Standing>, Option<Lease>),
     Refuse(Response<String>),
 }
 
@@ -80,7 +81,10 @@ impl Rules {
     fn item(&self, rule: &Rule, request: &Parts) -> Result<Option<Item>, NoKey> {
         let Some(key) = rule.key.key(request)? else { return Ok(None) };
         let item = Item::new(rule.limit.clone(), key);
-        Ok(Some(match rule.cost.as_ref().or(self.cost.as_ref()) {
+        let limit = rule.limit.inline.as_ref().or_else(|| self.limiter.limits().get(&rule.limit.name));
+        // The cost of a request in tokens is no number of slots.
+        let common = self.cost.as_ref().filter(|_| limit.is_none_or(|limit| limit.kind() != Kind::Concurrency));
+        Ok(Some(match rule.cost.as_ref().or(common) {
             Some(cost) => item.count(cost(request)),
             None => item,
         }))
@@ -89,23 +93,28 @@ impl Rules {
     /// Decides in a transaction of the limiter's own.
     pub(super) async fn decide(&self, items: Vec<Item>) -> Verdict {
         if items.is_empty() {
-            return Verdict::Pass(Vec::new());
+            return Verdict::Pass(Vec::new(), None);
         }
         let limits = self.limits(&items);
-        match self.limiter.limit(items).await {
-            Ok(decision) => self.verdict(&limits, decision),
-            Err(error) if self.lets_through(&error) => Verdict::Pass(Vec::new()),
+        let decided = if limits.iter().any(|limit| limit.kind() == Kind::Concurrency) {
+            self.limiter.acquire(items).await.map(Acquired::into_parts)
+        } else {
+            self.limiter.limit(items).await.map(|decision| (decision, None))
+        };
+        match decided {
+            Ok((decision, lease)) => self.verdict(&limits, decision, lease.map(Lease::keep_renewed)),
+            Err(error) if self.lets_through(&error) => Verdict::Pass(Vec::new(), None),
             Err(error) => Verdict::Refuse(error_response(&error)),
         }
     }
 
-    fn verdict(&self, limits: &[Limit], decision: Decision) -> Verdict {
+    fn verdict(&self, limits: &[Limit], decision: Decision, lease: Option<Lease>) -> Verdict {
         let standings = self.note(limits, &decision);
         if self.shadow {
-            return Verdict::Pass(standings);
+            return Verdict::Pass(standings, lease);
         }
         match decision.enforce() {
-            Ok(_) => Verdict::Pass(standings),
+            Ok(_) => Verdict::Pass(standings, lease),
             Err(denied) => {
                 let mut response = error_response(&denied);
                 self.add_fields(response.headers_mut(), &standings);

@@ -73,13 +73,13 @@ where
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         limits.add_fields(&mut response);
-        return Ok(response.map(ResponseBody::inner));
+        return Ok(response.map(|body| ResponseBody::inner(body, None)));
     }
     match rules.decide(items).await {
-        Verdict::Pass(standings) => {
+        Verdict::Pass(standings, lease) => {
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             rules.add_fields(response.headers_mut(), &standings);
-            Ok(response.map(ResponseBody::inner))
+            Ok(response.map(|body| ResponseBody::inner(body, lease)))
         }
         Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),
     }
