@@ -41,7 +41,7 @@ fn holder_process() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
                 };
-                let lease = if nth % 2 == 0 { lease.keep_renewed() } else { lease };
+                let lease = if nth.is_multiple_of(2) { lease.keep_renewed() } else { lease };
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 // Written before the release, so that every lease that leaves early has a row.
                 intend(&pool, lease.id()).await;

@@ -447,12 +447,12 @@ mod metrics {
         // Workers that know none of the limits do not start the jobs.
         let unknown = Limits::new().define("unknown", Limit::token_bucket(1, CENTURY)).expect("limits");
         let idle = Queue::new(&gate::limiter(&database.app, unknown, |_| {}), "gauged").expect("a queue");
-        let stop = Arc::new(tokio::sync::Notify::new());
+        let stop = tokio::sync::watch::Sender::new(false);
         let workers = [(); 2].map(|()| {
             let worker =
                 idle.worker(quick(), handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))).expect("a worker");
-            let stop = Arc::clone(&stop);
-            tokio::spawn(async move { worker.run(async move { stop.notified().await }).await })
+            let mut stopped = stop.subscribe();
+            tokio::spawn(async move { worker.run(async move { drop(stopped.wait_for(|stop| *stop).await) }).await })
         });
         let read = async || loop {
             let seen = gauges(&snapshot(&recorder.snapshotter()), "gauged");
@@ -468,10 +468,7 @@ mod metrics {
         assert_eq!(seen, expected.map(|(state, jobs)| (state.to_owned(), Some(jobs))).into());
 
         // Without a worker the gauges are unknown, and do not keep their last values.
-        for _ in &workers {
-            stop.notify_one();
-            tokio::task::yield_now().await;
-        }
+        stop.send_replace(true);
         for worker in workers {
             worker.await.expect("a task").expect("a report");
         }
