@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 fn limits() -> Limits {
     Limits::new()
         .define("slots", Limit::concurrency(3).lease(HOUR))
-        .and_then(|limits| limits.define("short", Limit::concurrency(3).lease(Duration::from_secs(1))))
+        .and_then(|limits| limits.define("short", Limit::concurrency(3).lease(Duration::from_secs(6))))
         .and_then(|limits| limits.define("tokens", Limit::token_bucket(10, CENTURY)))
         .expect("limits")
 }
