@@ -24,6 +24,10 @@ pub(crate) const SLIDING: &str = "sliding";
 /// Windows of an [hour](HOUR) with [plenty](PLENTY) of tokens, so that a window rarely ends during a load.
 pub(crate) const SLIDING_HOUR: &str = "sliding, an hour";
 pub(crate) const FIXED_HOUR: &str = "fixed, an hour";
+/// Slots of a key, more than its callers ever hold.
+pub(crate) const SLOTS: &str = "slots";
+pub(crate) const SLOTS_OF_A_KEY: u32 = 100;
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 /// The tokens of a bucket that is to be emptied.
 pub(crate) const FEW: u32 = 2_000;
 
@@ -46,7 +50,8 @@ pub(crate) fn limits() -> Result<Limits, Failure> {
         .define(SPENT, Limit::token_bucket(1, CENTURY))?
         .define(SLIDING, Limit::sliding_window(PLENTY, WINDOW))?
         .define(SLIDING_HOUR, Limit::sliding_window(PLENTY, HOUR))?
-        .define(FIXED_HOUR, Limit::fixed_window(PLENTY, HOUR))?;
+        .define(FIXED_HOUR, Limit::fixed_window(PLENTY, HOUR))?
+        .define(SLOTS, Limit::concurrency(SLOTS_OF_A_KEY).lease(LEASE))?;
     for name in FOUR {
         limits = limits.define(name, ample())?;
     }

@@ -17,12 +17,13 @@ pub(crate) const OLD_SNAPSHOT: &str = "old_snapshot";
 pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SLIDING_256: &str = "sliding_256";
 pub(crate) const FIXED_256: &str = "fixed_256";
+pub(crate) const CONCURRENCY_256: &str = "concurrency_256";
 pub(crate) const LONE_SLIDING: &str = "lone_sliding";
 pub(crate) const TRANSACTION_LIMIT: &str = "transaction_limit";
 pub(crate) const TRANSACTION_TWO: &str = "transaction_two";
 pub(crate) const TRANSACTION_SLIDING: &str = "transaction_sliding";
 
-pub(crate) const WORKS: [&str; 20] = [
+pub(crate) const WORKS: [&str; 21] = [
     LONE,
     LONE_SLIDING,
     HOT,
@@ -32,6 +33,7 @@ pub(crate) const WORKS: [&str; 20] = [
     GROUPS,
     SLIDING_256,
     FIXED_256,
+    CONCURRENCY_256,
     DENIED,
     SLIDING,
     TRANSACTION_LIMIT,

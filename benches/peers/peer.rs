@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pg_limiter::{Item, LimitRef, Limiter, TransactionLimiter};
+use pg_limiter::{Item, LeaseId, LimitRef, Limiter, TransactionLimiter};
 use sqlx::{PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
@@ -36,6 +36,8 @@ pub(crate) enum Means {
     SlidingLog(PgPool),
     /// `limiter.limit`.
     Limiter(Limiter, LimitRef),
+    /// Takes a slot under a lease, and releases it: two calls.
+    Slots(Limiter, LimitRef),
     /// `limiter.limit` with several limits in one decision.
     Several(Limiter, Box<[LimitRef; 4]>),
     /// `limiter.limit` with two limits: one for the key and one for its partner among these keys.
@@ -69,6 +71,7 @@ impl Peer {
         match &self.means {
             Means::Limiter(limiter, _)
             | Means::Several(limiter, _)
+            | Means::Slots(limiter, _)
             | Means::Group(limiter, ..)
             | Means::Work(limiter, _) => limiter.retries(),
             _ => self.retries.load(Ordering::Relaxed),
@@ -104,6 +107,11 @@ impl Peer {
                 Ok(sqlx::query_scalar("SELECT log_take($1)").bind(&**key).fetch_one(pool).await?)
             }
             Means::Limiter(limiter, limit) => Ok(limiter.limit((limit.clone(), key.clone())).await?.is_allowed()),
+            Means::Slots(limiter, limit) => {
+                let lease = LeaseId::random();
+                let slot = || Item::new(limit.clone(), key.clone()).lease(lease);
+                Ok(limiter.limit(slot()).await?.is_allowed() && limiter.release(slot()).await?)
+            }
             Means::Several(limiter, limits) => {
                 let items = limits.each_ref().map(|limit| Item::new(limit.clone(), key.clone()));
                 Ok(limiter.limit(items).await?.is_allowed())

@@ -90,6 +90,22 @@ if count > limit then
 end
 return {1, limit - count}";
 
+/// Takes a slot under a lease: a sorted set has a member for each lease, by its end in milliseconds of the server's clock.
+/// KEYS: the set. ARGV: the slots, the length of a lease in milliseconds, and its id. It returns whether the slot was taken
+/// and, if so, how many are left.
+const ACQUIRE: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local slots, lease = tonumber(ARGV[1]), tonumber(ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local held = redis.call('ZCARD', KEYS[1])
+if held >= slots then
+  return {0, 0}
+end
+redis.call('ZADD', KEYS[1], now + lease, ARGV[3])
+redis.call('PEXPIRE', KEYS[1], lease)
+return {1, slots - held - 1}";
+
 #[derive(Debug)]
 pub(crate) struct Redis {
     connection: MultiplexedConnection,
@@ -144,6 +160,11 @@ impl Redis {
         self.limit(COUNT, Asks::ItsKey, vec![limit.to_string(), window.as_millis().to_string()])
     }
 
+    /// A concurrency limit. A call takes a slot and releases it.
+    pub(crate) fn slots(&self, slots: u32, lease: Duration) -> RedisLimit {
+        self.limit(ACQUIRE, Asks::ForASlot, vec![slots.to_string(), lease.as_millis().to_string()])
+    }
+
     fn limit(&self, script: &str, asks: Asks, arguments: Vec<String>) -> RedisLimit {
         RedisLimit { connection: self.connection.clone(), script: Script::new(script), asks, arguments }
     }
@@ -192,6 +213,8 @@ pub(crate) struct RedisLimit {
 enum Asks {
     ItsKey,
     WithPartner(Keys),
+    /// Its key. The id of the lease is an argument, too, and is released afterwards.
+    ForASlot,
     /// One key for the current window and one for the previous window. The clock is an argument, too.
     TwoWindows(Duration),
 }
@@ -205,12 +228,16 @@ impl fmt::Debug for RedisLimit {
 impl RedisLimit {
     pub(crate) async fn take(&self, key: &str) -> Result<bool, Failure> {
         let mut call = self.script.prepare_invoke();
+        let lease = fastrand::u64(..);
         for argument in &self.arguments {
             call.arg(argument);
         }
         match &self.asks {
             Asks::ItsKey => {
                 call.key(key);
+            }
+            Asks::ForASlot => {
+                call.key(key).arg(lease);
             }
             Asks::WithPartner(others) => {
                 call.key(key).key(&**partner(others, key));
@@ -223,6 +250,10 @@ impl RedisLimit {
             }
         }
         let (allowed, _left_or_wait): (bool, i64) = call.invoke_async(&mut self.connection.clone()).await?;
+        if allowed && matches!(self.asks, Asks::ForASlot) {
+            let released: u32 = cmd("ZREM").arg(key).arg(lease).query_async(&mut self.connection.clone()).await?;
+            return Ok(released == 1);
+        }
         Ok(allowed)
     }
 }

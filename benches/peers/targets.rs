@@ -115,7 +115,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     targets
 }
 
-fn of_several_limits_and_windows(results: &Results) -> [Target; 4] {
+fn of_several_limits_and_windows(results: &Results) -> [Target; 5] {
     let speed = |above, below| results.ratio(&above, &below, |figures| figures.per_second);
     let group = |peer| Id::of(GROUPS, peer, groups::CALLERS);
     let window = |work| {
@@ -127,6 +127,7 @@ fn of_several_limits_and_windows(results: &Results) -> [Target; 4] {
         Target::new("groups_256_vs_redis_read_committed", speed(group(READ_COMMITTED), group(REDIS)), At::Least, 0.6),
         Target::new("sliding_256_vs_redis", window(SLIDING_256), At::Least, 0.8),
         Target::new("fixed_256_vs_redis", window(FIXED_256), At::Least, 0.7),
+        Target::new("concurrency_256_vs_redis", window(CONCURRENCY_256), At::Least, 0.5),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Sliding and fixed windows: compares many callers on many keys with Redis, and a lone caller with a bare UPDATE.
+//! Sliding and fixed windows and slots: compares many callers on many keys with Redis, and a lone caller with a bare UPDATE.
 
 use pg_limiter::Isolation::Serializable;
 use sqlx::{Connection, PgConnection};
@@ -7,9 +7,9 @@ use tokio::sync::Mutex;
 use crate::Failure;
 use crate::case::Case;
 use crate::keys::{self, Picks};
-use crate::limiters::{FIXED_HOUR, HOUR, PLENTY, SLIDING_HOUR};
+use crate::limiters::{self, FIXED_HOUR, HOUR, LEASE, PLENTY, SLIDING_HOUR, SLOTS, SLOTS_OF_A_KEY};
 use crate::load::{Load, call_each_once};
-use crate::names::{FIXED_256, LONE_SLIDING, OWN, SLIDING_256, UPDATE};
+use crate::names::{CONCURRENCY_256, FIXED_256, LONE_SLIDING, OWN, SLIDING_256, UPDATE};
 use crate::peer::Means;
 use crate::redis_peer::{Redis, RedisLimit};
 use crate::stage::Stage;
@@ -23,6 +23,9 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     }
     if stage.options.wants(FIXED_256) {
         cases.extend(many(stage, FIXED_256, FIXED_HOUR, |redis| redis.fixed_window(PLENTY, HOUR)).await?);
+    }
+    if stage.options.wants(CONCURRENCY_256) {
+        cases.extend(slots(stage).await?);
     }
     if stage.options.wants(LONE_SLIDING) {
         cases.extend(lone(stage).await?);
@@ -42,6 +45,17 @@ async fn many(
     call_each_once(stage, &peers, &keys).await?;
     let load = |peer| Load { peer, callers: CALLERS, picks: Picks::Uniform(keys.clone()), allowed: true };
     Ok(peers.into_iter().map(|peer| Case::calls(work, load(peer))).collect())
+}
+
+/// Each call takes a slot and releases it.
+async fn slots(stage: &Stage) -> Result<Vec<Case>, Failure> {
+    let keys = keys::numbered_of(CONCURRENCY_256, stage.options.size(10_000, 1_000));
+    let limiter = limiters::connect(&stage.postgres.url(), Serializable, None).await?;
+    let mut peers = vec![stage.peer(OWN, Means::Slots(limiter, SLOTS.into()))];
+    peers.extend(stage.redis(|redis| redis.slots(SLOTS_OF_A_KEY, LEASE)));
+    call_each_once(stage, &peers, &keys).await?;
+    let load = |peer| Load { peer, callers: CALLERS, picks: Picks::Uniform(keys.clone()), allowed: true };
+    Ok(peers.into_iter().map(|peer| Case::calls(CONCURRENCY_256, load(peer))).collect())
 }
 
 async fn lone(stage: &Stage) -> Result<Vec<Case>, Failure> {
