@@ -5,7 +5,7 @@
 --
 --   limit_*       of a concurrency limit: the rate is the number of slots, and the period the length of a lease
 --   bucket_*      in the order of the bytes of name and key
---   call_ops      also renew, which is denied if the lease has ended, and release, whose items are refused if it has
+--   call_ops      also renew and release. If the lease has ended, a renewal is denied, and the item of a release is refused
 --   call_leases   the lease of each call, a number that no other lease of the bucket has; NULL: the call needs none
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_leases(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],

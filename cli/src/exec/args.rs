@@ -37,7 +37,7 @@ pub(crate) struct ExecArgs {
     /// Wait so long for free slots, such as 10m [default: do not wait]
     #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
     pub(super) wait: Option<Duration>,
-    /// What to do if the lease is lost because the database could not be reached in time: others may hold the slots then
+    /// The action if the lease is lost because the database could not be reached in time: other holders may have the slots
     #[arg(long, value_enum, value_name = "ACTION", default_value = "stop")]
     pub(super) on_lost: OnLost,
     #[command(flatten)]
