@@ -16,7 +16,7 @@ use crate::support::web::Served;
 
 const USER: (&str, &str) = ("x-user", "u1");
 
-/// A server whose responses end on request.
+/// Starts a server. Its responses end when the sender sends.
 async fn serve(limiter: &Limiter) -> (Served, broadcast::Sender<()>) {
     let key = || HeaderKey::new("x-user").expect("a name");
     let layer = RateLimitLayer::new(limiter.clone())
