@@ -1,19 +1,12 @@
 -- Ends the block of a key of a gate. Returns whether it was blocked.
 CREATE OR REPLACE FUNCTION public.rate_limit_unblock(name text, key text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
-SET enable_sort = on SET jit = off
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
-  ends_at bigint;
+  was_blocked CONSTANT boolean := public.rate_limit_blocked(name, key) IS NOT NULL;
 BEGIN
-  IF name IS NULL OR key IS NULL THEN
-    RAISE EXCEPTION 'invalid_key: rate_limit_unblock(name, key) takes no NULL'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to unblock every key of a gate.';
-  END IF;
-  DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_unblock.name AND r.key = rate_limit_unblock.key AND r.shard = 0
-  RETURNING r.idle_at INTO ends_at;
-  RETURN coalesce(ends_at > public.rate_limit_clock(), false);
+  PERFORM public.rate_limit_reset(name, key);
+  RETURN was_blocked;
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_unblock IS 'Ends the block of a key of a gate.';

@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
 use crate::{json, output, text};
-use pg_limiter::{Error, Item, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Error, Item, Limit, Limiter, Limits};
 
 #[derive(Args, Debug)]
 pub(super) struct UnblockArgs {
@@ -68,12 +68,8 @@ async fn on_gate<T>(
 ) -> Result<T, CliError> {
     let key_secret = args.secret.read()?;
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    config.key_secret = key_secret;
-    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
-    let result = run(limiter, Item::new((args.name, Limit::gate()), args.key)).await;
-    pool.close().await;
+    let limiter = running.limiter(Limits::new(), key_secret).await?;
+    let result = run(limiter.clone(), Item::new((args.name, Limit::gate()), args.key)).await;
+    limiter.pool().close().await;
     Ok(result?)
 }

@@ -8,9 +8,9 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
 use crate::{output, tls};
-use pg_limiter::Schema;
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
+use pg_limiter::{KeySecret, Limiter, LimiterConfig, Limits, Schema};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -166,5 +166,13 @@ impl Running {
             Migrator::new(self.schema.clone()).run(&pool).await?;
         }
         Ok(pool)
+    }
+
+    /// Returns a limiter on such a pool. Close the pool after the last call.
+    pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter, CliError> {
+        let mut config = LimiterConfig::default();
+        config.schema = self.schema.clone();
+        config.key_secret = key_secret;
+        Ok(Limiter::with_config(self.ready_pool(1).await?, limits, config))
     }
 }

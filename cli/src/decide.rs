@@ -11,7 +11,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
 use crate::{json, output, text};
-use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, LimiterConfig, Limits, Op, Outcome};
+use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
@@ -135,12 +135,9 @@ async fn ask<T>(
         return Err(error.into());
     }
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    config.key_secret = key_secret;
-    let result = how(Limiter::with_config(pool.clone(), limits, config), call).await;
-    pool.close().await;
+    let limiter = running.limiter(limits, key_secret).await?;
+    let result = how(limiter.clone(), call).await;
+    limiter.pool().close().await;
     Ok(result?)
 }
 

@@ -10,7 +10,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::{input, json, output};
-use pg_limiter::{Forgotten, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Forgotten, Limits};
 
 #[derive(Args, Debug)]
 pub(super) struct ForgetArgs {
@@ -30,12 +30,9 @@ pub(super) async fn run(args: ForgetArgs, database: Database) -> Result<ExitCode
     let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
     let key_secret = args.secret.read()?;
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    config.key_secret = key_secret;
-    let result = Limiter::with_config(pool.clone(), limits, config).forget(args.key).await;
-    pool.close().await;
+    let limiter = running.limiter(limits, key_secret).await?;
+    let result = limiter.forget(args.key).await;
+    limiter.pool().close().await;
     let forgotten = result?;
     output::line(if args.json { to_json(&forgotten) } else { human(&forgotten) })?;
     Ok(ExitCode::SUCCESS)

@@ -1,22 +1,15 @@
 -- rate_limit_unblock(text, text)
--- SHA-256: 031836640ed8b773ac6a3a960d94a2dcc11e15305258f4d6bde5ed2f27b38822
+-- SHA-256: 382c9c5c7c9ee2ba90277772f3f002e3e5a6cbc77ded9b42c436f4304b7d41a3
 
 -- Ends the block of a key of a gate. Returns whether it was blocked.
 CREATE OR REPLACE FUNCTION public.rate_limit_unblock(name text, key text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
-SET enable_sort = on SET jit = off
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
-  ends_at bigint;
+  was_blocked CONSTANT boolean := public.rate_limit_blocked(name, key) IS NOT NULL;
 BEGIN
-  IF name IS NULL OR key IS NULL THEN
-    RAISE EXCEPTION 'invalid_key: rate_limit_unblock(name, key) takes no NULL'
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use rate_limit_reset(name) to unblock every key of a gate.';
-  END IF;
-  DELETE FROM public.rate_limits AS r
-  WHERE r.name = rate_limit_unblock.name AND r.key = rate_limit_unblock.key AND r.shard = 0
-  RETURNING r.idle_at INTO ends_at;
-  RETURN coalesce(ends_at > public.rate_limit_clock(), false);
+  PERFORM public.rate_limit_reset(name, key);
+  RETURN was_blocked;
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_unblock IS 'Ends the block of a key of a gate.';

@@ -40,7 +40,6 @@ type Amount = (f64, i64, Option<Calendar>);
 
 impl Spec {
     fn amount<E: de::Error>(&mut self) -> Result<Amount, E> {
-        self.refuse_other_kinds()?;
         let length =
             |name: &str, text: &str| parse_micros(text).map_err(|reason| E::custom(format!("{name}: {reason}")));
         if self.kind == Kind::Concurrency {
@@ -57,41 +56,33 @@ impl Spec {
         Ok((rate, length("period", period)?, None))
     }
 
-    /// Refuses the fields that say how much a limit of another kind grants.
+    /// Refuses the fields that say how much a limit of another kind grants, and every field of a gate.
     fn refuse_other_kinds<E: de::Error>(&self) -> Result<(), E> {
-        let given = [
+        let length = if self.kind == Kind::Concurrency { "lease" } else { "every" };
+        let amounts = [
             ("rate", self.rate.is_some(), "capacity"),
-            ("period", self.period.is_some(), if self.kind == Kind::Concurrency { "lease" } else { "every" }),
+            ("period", self.period.is_some(), length),
             ("every", self.every.is_some(), "period"),
             ("lease", self.lease.is_some(), "period"),
         ];
-        for (field, is_given, instead) in given {
+        // Other kinds check these with their values.
+        let of_gate = [
+            ("zone", self.zone.is_some(), ""),
+            ("anchor", self.anchor.is_some(), ""),
+            ("capacity", self.capacity.is_some(), ""),
+            ("max_reserved", self.max_reserved.is_some(), ""),
+            ("start", self.start.is_some(), ""),
+            ("resolution", self.resolution.is_some(), ""),
+            ("shards", self.shards.is_some(), ""),
+        ];
+        let others = of_gate.into_iter().filter(|_| self.kind == Kind::Gate);
+        for (field, is_given, instead) in amounts.into_iter().chain(others) {
             if is_given && !self.kind.has_option(field) {
                 let instead = if self.kind.has_option(instead) { format!("; use {instead}") } else { String::new() };
                 return Err(E::custom(format!("{field} does not apply to a {}{instead}", self.kind)));
             }
         }
         Ok(())
-    }
-}
-
-impl Spec {
-    /// The first option that is given.
-    fn first_option(&self) -> Option<&'static str> {
-        let given = [
-            ("rate", self.rate.is_some()),
-            ("period", self.period.is_some()),
-            ("every", self.every.is_some()),
-            ("zone", self.zone.is_some()),
-            ("anchor", self.anchor.is_some()),
-            ("capacity", self.capacity.is_some()),
-            ("max_reserved", self.max_reserved.is_some()),
-            ("start", self.start.is_some()),
-            ("resolution", self.resolution.is_some()),
-            ("shards", self.shards.is_some()),
-            ("lease", self.lease.is_some()),
-        ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 }
 
@@ -121,11 +112,9 @@ impl Serialize for Limit {
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut spec = Spec::deserialize(deserializer)?;
+        spec.refuse_other_kinds()?;
         if spec.kind == Kind::Gate {
-            return match spec.first_option() {
-                Some(option) => Err(de::Error::custom(format!("{option} does not apply to a {}", spec.kind))),
-                None => Ok(Self::gate()),
-            };
+            return Ok(Self::gate());
         }
         let (rate, period, every) = spec.amount()?;
         let start = spec.start.as_deref().map(parse_micros).transpose();

@@ -7,95 +7,12 @@ use jiff::civil::DateTime;
 use jiff::{SignedDuration, Timestamp};
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{Connection, PgConnection, Row};
-use pg_limiter::{
-    Calendar, Call, CallAt, Decision, Error, InvalidCall, Item, Kind, Limit, Limits, Op, TransactionLimiter,
-};
+use pg_limiter::{Calendar, Call, CallAt, Error, Item, Kind, Limit, Limits, Op, TransactionLimiter};
 use proptest::prelude::*;
-use serde::Deserialize;
 
 use crate::model::{self, Model, Rule};
 use crate::properties::{check, compare, expected};
 use crate::support::{Database, Step, decide, sqlx};
-
-#[derive(Deserialize)]
-struct Scenario {
-    name: String,
-    limits: String,
-    events: Vec<Event>,
-    expect: Vec<Expect>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Event {
-    /// In milliseconds.
-    at: u64,
-    op: String,
-    limit: String,
-    key: String,
-    count: f64,
-    #[serde(default)]
-    leave: f64,
-}
-
-#[derive(Deserialize)]
-struct Expect {
-    ok: Option<bool>,
-    retry_after_ms: Option<f64>,
-    error: Option<String>,
-}
-
-fn scenarios() -> Vec<Scenario> {
-    let all = include_str!("../data/kinds.jsonl").lines();
-    let of_calendars = all.filter(|line| line.contains("\"group\": \"calendar\""));
-    let scenarios: Vec<Scenario> = of_calendars.map(|line| serde_json::from_str(line).expect("a scenario")).collect();
-    assert_eq!(scenarios.len(), 40);
-    scenarios
-}
-
-impl Expect {
-    fn compare(&self, place: &str, decision: Result<Decision, InvalidCall>) {
-        let decision = match (decision, &self.error) {
-            (Ok(decision), None) => decision,
-            (Err(error), Some(expected)) => return assert_eq!(error.code(), expected, "{place}"),
-            (decision, expected) => panic!("{place}: {decision:?}, expected the error {expected:?}"),
-        };
-        assert_eq!(Some(!decision.is_denied()), self.ok, "{place}");
-        let wait = decision.retry_after().or(decision.wait()).map(|wait| wait.as_secs_f64() * 1000.0);
-        match (wait, self.retry_after_ms) {
-            (None, None) => {}
-            (Some(wait), Some(expected)) if (wait - expected).abs() <= 0.002 => {}
-            (wait, expected) => panic!("{place}: retry after {wait:?}, expected {expected:?}"),
-        }
-    }
-}
-
-#[tokio::test]
-async fn recorded_calls_get_the_worked_answers_one_by_one_and_together() {
-    let database = Database::migrated().await;
-    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
-    for Scenario { name, limits, events, expect } in scenarios() {
-        let limits = Limits::from_toml(&limits).expect("a limits file");
-        let limiter = TransactionLimiter::new(limits);
-        for together in [false, true] {
-            let call = |event: &Event| {
-                let op = if event.op == "check" { Op::Check } else { Op::Limit };
-                let item =
-                    Item::new(event.limit.as_str(), format!("{together} {name} {}", event.key)).count(event.count);
-                let item = item.leave(event.leave);
-                CallAt::new(UNIX_EPOCH + Duration::from_millis(event.at), op, item)
-            };
-            let calls: Vec<CallAt> = events.iter().map(call).collect();
-            let mut decisions = Vec::new();
-            for part in calls.chunks(if together { calls.len() } else { 1 }) {
-                decisions.extend(limiter.decide_at(&mut conn, part).await.expect("decisions"));
-            }
-            for (nth, (decision, expect)) in decisions.into_iter().zip(&expect).enumerate() {
-                expect.compare(&format!("{name} event {nth}, together: {together}"), decision);
-            }
-        }
-    }
-}
 
 const ZONES: &[&str] = &[
     "Australia/Lord_Howe", // half an hour forward and back

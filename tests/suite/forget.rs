@@ -6,26 +6,14 @@ use futures_util::future::join_all;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, Row};
 use pg_limiter::{
-    Call, DenialMemory, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, TransactionLimiter,
+    Call, DenialMemory, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, TransactionLimiter,
 };
 use tokio::sync::Notify;
 
+use crate::key_secret::{ANNA, BERT, SECRET, limits};
 use crate::queue::{in_state, quick, until_in_state};
 use crate::support::gate::{self, CENTURY};
 use crate::support::{Database, scheduled};
-
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
-const ANNA: &str = "anna@example.com";
-const BERT: &str = "bert@example.com";
-
-fn limits() -> Limits {
-    Limits::new()
-        .define("mails", Limit::token_bucket(10, CENTURY))
-        .and_then(|limits| limits.define("calls", Limit::fixed_window(10, CENTURY)))
-        .and_then(|limits| limits.define("spread", Limit::token_bucket(100, CENTURY).shards(4)))
-        .and_then(|limits| limits.define("window", Limit::sliding_window(10, CENTURY)))
-        .expect("limits")
-}
 
 fn limiter(database: &Database, secret: Option<&str>, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     gate::limiter(&database.app, limits(), |config| {

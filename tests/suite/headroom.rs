@@ -1,13 +1,12 @@
 //! Headroom: calls that are allowed only if they leave tokens in the bucket.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use pg_limiter::queue::Job;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{
-    Call, CallAt, Connections, Decision, DenialMemory, Error, InvalidCall, Isolation, Item, Limit, Limiter, Limits, Op,
-    Outcome, TransactionLimiter,
+    Call, Connections, Decision, DenialMemory, Error, InvalidCall, Isolation, Item, Limit, Limiter, Limits, Op, Outcome,
 };
 use serde_json::{Value, json};
 
@@ -470,58 +469,4 @@ async fn calls_of_a_lower_priority_are_denied_first() -> Result<(), Box<dyn std:
     }
     assert_eq!(admitted, [65, 35]);
     Ok(())
-}
-
-/// The worked examples, decided by the library on the recorded clock: call by call, and in one statement.
-#[tokio::test]
-async fn the_worked_examples_give_their_answers() {
-    let database = Database::migrated().await;
-    let mut conn = database.pool.acquire().await.expect("a connection");
-    let mut compared = 0;
-    for line in include_str!("../data/kinds.jsonl").lines() {
-        let case: Value = serde_json::from_str(line).expect("an example");
-        if case["group"] != "headroom" {
-            continue;
-        }
-        let limits = Limits::from_toml(case["limits"].as_str().expect("limits")).expect("limits");
-        let limits = TransactionLimiter::new(limits);
-        let calls: Vec<CallAt> = case["events"].as_array().expect("events").iter().map(call_at).collect();
-        for at_once in [1, calls.len()] {
-            let mut answers = Vec::new();
-            for calls in calls.chunks(at_once) {
-                answers.extend(limits.decide_at(&mut conn, calls).await.expect("decisions"));
-            }
-            for (nth, (answer, expected)) in answers.iter().zip(case["expect"].as_array().expect("answers")).enumerate()
-            {
-                compare(&format!("{} event {nth}", case["name"]), answer, expected);
-                compared += 1;
-            }
-            database.execute("DELETE FROM rate_limits").await;
-        }
-    }
-    assert_eq!(compared, 2 * 435);
-}
-
-fn call_at(event: &Value) -> CallAt {
-    let at = UNIX_EPOCH + Duration::from_millis(event["at"].as_u64().expect("a time"));
-    let number = |field: &str| event[field].as_f64().expect("a number");
-    let text = |field: &str| event[field].as_str().expect("a text");
-    let item = Item::new(text("limit"), text("key")).count(number("count")).leave(number("leave"));
-    assert_eq!(text("op"), "limit");
-    CallAt::new(at, Op::Limit, item)
-}
-
-fn compare(place: &str, answer: &Result<Decision, InvalidCall>, expected: &Value) {
-    match answer {
-        Err(error) => assert_eq!(Some(error.code()), expected["error"].as_str(), "{place}"),
-        Ok(decision) => {
-            assert_eq!(Some(decision.is_allowed()), expected["ok"].as_bool(), "{place}: {decision:?}");
-            let wait = decision.retry_after().map(|wait| wait.as_secs_f64() * 1000.0);
-            match (wait, expected["retry_after_ms"].as_f64()) {
-                (None, None) => {}
-                (Some(wait), Some(expected)) if (wait - expected).abs() <= 0.002 => {}
-                (wait, expected) => panic!("{place}: retry after {wait:?}, expected {expected:?}"),
-            }
-        }
-    }
 }

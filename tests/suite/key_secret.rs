@@ -14,11 +14,11 @@ use crate::support::Database;
 use crate::support::gate::{self, CENTURY};
 use crate::support::scheduled;
 
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
-const ANNA: &str = "anna@example.com";
-const BERT: &str = "bert@example.com";
+pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub const ANNA: &str = "anna@example.com";
+pub const BERT: &str = "bert@example.com";
 
-fn limits() -> Limits {
+pub fn limits() -> Limits {
     Limits::new()
         .define("mails", Limit::token_bucket(10, CENTURY))
         .and_then(|limits| limits.define("calls", Limit::fixed_window(10, CENTURY)))

@@ -1,14 +1,13 @@
 //! Holders that are killed at random: never more slots are held than there are, every slot is free again after the lease, and
 //! no release frees another's.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{LeaseId, Limit, Limiter, Limits};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
-use crate::support::Database;
+use crate::support::{Database, process};
 
 const URL: &str = "PG_LIMITER_TEST_LEASES";
 const SLOTS: u32 = 5;
@@ -53,14 +52,7 @@ fn holder_process() {
 }
 
 fn start(database: &Database) -> Child {
-    Command::new(std::env::current_exe().expect("this binary"))
-        .args(["leases_killed::holder_process", "--exact", "--nocapture"])
-        .env(URL, &database.url)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a process")
+    process("leases_killed::holder_process", URL, &database.url)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -23,6 +23,7 @@ mod hostile_plans;
 mod idempotency;
 mod interrupted;
 mod key_secret;
+mod kinds;
 mod leases;
 mod leases_killed;
 mod lengths;

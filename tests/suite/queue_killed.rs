@@ -1,17 +1,16 @@
 //! Workers that are killed at random: every job is done exactly once, and no group exceeds its rate.
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Limit, Limiter, Limits};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
 use crate::queue::in_state;
-use crate::support::Database;
 use crate::support::scheduled;
 use crate::support::starts::{assert_within, record, recorded};
+use crate::support::{Database, process};
 
 const URL: &str = "PG_LIMITER_TEST_QUEUE";
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,14 +54,7 @@ fn worker_process() {
 }
 
 fn start(database: &Database) -> Child {
-    Command::new(std::env::current_exe().expect("this binary"))
-        .args(["queue_killed::worker_process", "--exact", "--nocapture"])
-        .env(URL, &database.url)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a process")
+    process("queue_killed::worker_process", URL, &database.url)
 }
 
 async fn one(pool: &PgPool, sql: &'static str) -> i64 {

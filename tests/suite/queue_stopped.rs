@@ -1,6 +1,5 @@
 //! Workers that are stopped, continued and killed, with jobs larger than the bucket that they share.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
@@ -10,7 +9,7 @@ use tokio::process::{Child, Command};
 use crate::queue::in_state;
 use crate::support::scheduled;
 use crate::support::starts::{assert_times, record, recorded};
-use crate::support::{Database, sqlx};
+use crate::support::{Database, process, sqlx};
 
 const URL: &str = "PG_LIMITER_TEST_STOPPED_QUEUE";
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,14 +50,7 @@ fn worker_process() {
 }
 
 fn start(database: &Database) -> Child {
-    Command::new(std::env::current_exe().expect("this binary"))
-        .args(["queue_stopped::worker_process", "--exact", "--nocapture"])
-        .env(URL, &database.url)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("a process")
+    process("queue_stopped::worker_process", URL, &database.url)
 }
 
 async fn signal(worker: &Child, signal: &str) {

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::exec::args::{ExecArgs, OnLost};
 use crate::exec::signals::{Signals, kill, terminate};
 use crate::{input, output, text};
-use pg_limiter::{Item, Lease, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Item, Lease, Limit, Limiter, Limits};
 
 /// The time between the requests to end and to be killed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -25,11 +25,7 @@ pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode, 
     let running = database.named()?;
     // Signals are forwarded from here on, so that none ends this process before the slots are released.
     let mut signals = Signals::listen().map_err(CliError::failed)?;
-    let pool = running.ready_pool(2).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    config.key_secret = key_secret;
-    let limiter = Limiter::with_config(pool, limits, config);
+    let limiter = running.limiter(limits, key_secret).await?;
 
     let acquiring = acquire(&limiter, &args);
     let acquired = tokio::select! {

@@ -112,13 +112,8 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn standing(limit: Limit, remaining: f64, retry_after: Option<(Duration, bool)>) -> Standing {
-        let outcome = match retry_after {
-            Some((retry_after, _)) => Outcome::Denied { retry_after },
-            None => Outcome::Allowed,
-        };
-        let denied = retry_after.is_some_and(|(_, denied)| denied);
-        let limits = vec![LimitState {
+    fn state(remaining: f64, denied: bool) -> LimitState {
+        LimitState {
             limit: "a".into(),
             remaining,
             denied,
@@ -127,7 +122,16 @@ mod tests {
             full_in: None,
             window_ends_in: None,
             is_gate: false,
-        }];
+        }
+    }
+
+    fn standing(limit: Limit, remaining: f64, retry_after: Option<(Duration, bool)>) -> Standing {
+        let outcome = match retry_after {
+            Some((retry_after, _)) => Outcome::Denied { retry_after },
+            None => Outcome::Allowed,
+        };
+        let denied = retry_after.is_some_and(|(_, denied)| denied);
+        let limits = vec![state(remaining, denied)];
         let decision = Decision { outcome, limits };
         standings(&[limit], &decision).pop().unwrap()
     }
@@ -199,16 +203,6 @@ mod tests {
     #[test]
     fn a_limit_on_two_keys_is_one_policy_with_the_lowest_balance() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
-        let state = |remaining, denied| LimitState {
-            limit: "a".into(),
-            remaining,
-            denied,
-            capacity: 10.0,
-            taken: 1.0,
-            full_in: None,
-            window_ends_in: None,
-            is_gate: false,
-        };
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
         let shown = standings(&[limit, limit], &allowed);
         assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
