@@ -1,5 +1,5 @@
 -- rate_limit_concurrency_item(rate_limits, text, double precision, boolean, bigint, bigint, double precision, bigint)
--- SHA-256: c44616f01ee553a65233697f9f113f439165b0c9ef1647bf3e858a9e03d6c45b
+-- SHA-256: fa33edf0629d5bd98f94c3d40ba9ccf598a9dc1d641be512c728a81e992b9aff
 
 -- Decides one item of a call on one row in memory, as rate_limit_item does for the other kinds.
 --
@@ -21,9 +21,12 @@ DECLARE
   place_of_count integer;
 BEGIN
   PERFORM public.rate_limit_concurrency_guard(bucket.name, op, count, reserves, capacity, lease, place IS NOT NULL);
-  FOR nth IN 1 .. cardinality(leases) / 3 LOOP
-    held := held + leases[3 * nth + 1];
-  END LOOP;
+  IF bucket.earlier_counts[1] = -1 THEN
+    held := bucket.value;
+    FOR nth IN 1 .. (cardinality(bucket.earlier_counts) - cardinality(leases)) / 3 LOOP
+      held := held - bucket.earlier_counts[3 * nth + 1];
+    END LOOP;
+  END IF;
   balance := capacity - held;
   remaining := balance;
   bucket_after := bucket;

@@ -91,9 +91,12 @@ DECLARE
   place_of_count integer;
 BEGIN
   PERFORM public.rate_limit_concurrency_guard(bucket.name, op, count, reserves, capacity, lease, place IS NOT NULL);
-  FOR nth IN 1 .. cardinality(leases) / 3 LOOP
-    held := held + leases[3 * nth + 1];
-  END LOOP;
+  IF bucket.earlier_counts[1] = -1 THEN
+    held := bucket.value;
+    FOR nth IN 1 .. (cardinality(bucket.earlier_counts) - cardinality(leases)) / 3 LOOP
+      held := held - bucket.earlier_counts[3 * nth + 1];
+    END LOOP;
+  END IF;
   balance := capacity - held;
   remaining := balance;
   bucket_after := bucket;

@@ -174,6 +174,13 @@ impl Resolved {
         self.op == Op::Limit && !self.reserve && self.lease.is_none() && self.items.iter().all(|item| item.leave == 0.0)
     }
 
+    /// Whether it takes slots of one bucket, releases or renews them.
+    pub(crate) fn is_on_slots(&self) -> bool {
+        matches!(self.op, Op::Limit | Op::Release | Op::Renew)
+            && self.lease.is_some()
+            && matches!(self.items.as_slice(), [item] if item.limit.kind() == Kind::Concurrency)
+    }
+
     /// Resolves an operation on one key of a gate.
     pub(crate) fn gate(op: Op, item: Item, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
         let call = Self::new(op, item.into(), limits, secret)?;

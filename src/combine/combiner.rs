@@ -19,6 +19,42 @@ use crate::transact::{Bounds, Decide, Failure, LookForHeld, Statement, Transacto
 /// most batches would conflict.
 const CROWDED: u32 = 32;
 
+/// How a call can be decided together with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By the sums that the calls take from each bucket.
+    Sums,
+    /// One call on each bucket of slots.
+    Slots,
+    OneByOne,
+}
+
+impl Way {
+    fn of(call: &Resolved, is_short: bool) -> Self {
+        if is_short {
+            Self::OneByOne
+        } else if call.is_plain() {
+            Self::Sums
+        } else if call.is_on_slots() {
+            Self::Slots
+        } else {
+            Self::OneByOne
+        }
+    }
+
+    /// Returns the way to decide the most of these calls in the next statement.
+    fn of_all(calls: &[Waiting<Resolved, Answer>], ways: &[Self]) -> Self {
+        if ways.contains(&Self::Sums) {
+            return Self::Sums;
+        }
+        let on_slots = calls.iter().zip(ways).filter(|(_, way)| **way == Self::Slots);
+        let buckets: Vec<Bucket> = on_slots.flat_map(|(waiting, _)| waiting.call.buckets()).collect();
+        // If most calls are on the same few buckets, one statement that decides them one by one is faster than many others.
+        let different = buckets.iter().collect::<HashSet<_>>().len();
+        if different * 2 > buckets.len() { Self::Slots } else { Self::OneByOne }
+    }
+}
+
 /// The state that a handle and its clones share.
 pub(crate) struct Combiner {
     this: Weak<Self>,
@@ -239,26 +275,31 @@ impl Batched for Combiner {
         call.buckets()
     }
 
-    /// Splits off the calls that must be decided one by one, so that they do not slow down the others. Calls on one
+    /// Splits off the calls that cannot be decided at once with the others, so that they do not slow them down. Calls on one
     /// bucket keep their order.
     fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> [Vec<Waiting<Resolved, Answer>>; 2] {
         let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
-        let is_plain = |waiting: &Waiting<Resolved, Answer>| waiting.call.is_plain();
-        if !is_short.contains(&true) && calls.iter().all(is_plain) {
+        let ways: Vec<Way> =
+            calls.iter().zip(is_short).map(|(waiting, is_short)| Way::of(&waiting.call, is_short)).collect();
+        let way = Way::of_all(&calls, &ways);
+        if way == Way::OneByOne || (way == Way::Sums && ways.iter().all(|other| *other == way)) {
             return [calls, Vec::new()];
         }
-        let (mut in_sums, mut others) = (Vec::new(), Vec::new());
-        let mut asked_by_others = HashSet::new();
-        for (waiting, is_short) in calls.into_iter().zip(is_short) {
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        let (mut asked_now, mut asked_later) = (HashSet::new(), HashSet::new());
+        for (waiting, its_way) in calls.into_iter().zip(ways) {
             let buckets = waiting.call.buckets();
-            if is_plain(&waiting) && !is_short && buckets.iter().all(|it| !asked_by_others.contains(it)) {
-                in_sums.push(waiting);
+            if its_way == way
+                && buckets.iter().all(|it| !asked_later.contains(it))
+                && (way != Way::Slots || buckets.iter().all(|it| asked_now.insert(it.clone())))
+            {
+                now.push(waiting);
             } else {
-                asked_by_others.extend(buckets);
-                others.push(waiting);
+                asked_later.extend(buckets);
+                later.push(waiting);
             }
         }
-        if in_sums.is_empty() { [others, in_sums] } else { [in_sums, others] }
+        if now.is_empty() { [later, now] } else { [now, later] }
     }
 
     async fn send(
@@ -271,7 +312,7 @@ impl Batched for Combiner {
         let mut batch = Batch::new();
         calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
         if !one_by_one && self.transactor.known_engine() == Some(Engine::PostgreSql) && !self.short_is_asked(calls) {
-            batch.take_ample();
+            batch.decide_at_once();
         }
         let answers = match place {
             Place::Lane { nth, alone } => self.in_lane(nth, alone, &batch, deadline).await?,

@@ -1,12 +1,11 @@
-//! Batches of calls, as the arrays of `rate_limit_decide` and `rate_limit_take_ample`. This is the only place that
-//! forms batches.
+//! Batches of calls, as the arrays of the deciding functions. This is the only place that forms batches.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::call::{LeaseId, Op, Resolved, ResolvedItem};
-use crate::limit::Limit;
+use crate::limit::{Kind, Limit};
 
 /// How many of the last limits are searched for a match. Most statements have few different limits, and listing one
 /// twice does no harm.
@@ -33,8 +32,17 @@ pub(crate) struct Batch {
     /// Whether every bucket is used with one limit only.
     has_one_limit_each: bool,
     order: OnceLock<Order>,
-    /// Whether it is sent to `rate_limit_take_ample`, which leaves calls undecided if a bucket has too few tokens.
-    pub(super) takes_ample: bool,
+    /// The function that decides what it can of the batch at once, and leaves the other calls undecided.
+    pub(super) at_once: Option<AtOnce>,
+}
+
+/// A function that decides calls on many buckets in one UPDATE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtOnce {
+    /// `rate_limit_take_ample`
+    Sums,
+    /// `rate_limit_take_slots`
+    Slots,
 }
 
 /// The order in which the rows of the buckets are locked.
@@ -285,10 +293,19 @@ impl Batch {
         self.all_plain && self.has_one_limit_each
     }
 
-    /// Sends the batch to `rate_limit_take_ample`, if that can decide some of it. Only for a transaction of its own.
-    pub(crate) fn take_ample(&mut self) {
-        self.takes_ample =
+    /// Decides what it can at once, and leaves the other calls undecided. Only for a transaction of its own.
+    pub(crate) fn decide_at_once(&mut self) {
+        let sums =
             self.is_plain() && self.arrays.limit_shards.iter().all(Option::is_none) && self.lone_limit().is_none();
+        let slots = self.is_one_to_one
+            && self.arrays.call_leases.iter().all(Option::is_some)
+            && self.limits.iter().all(|(limit, _)| limit.kind() == Kind::Concurrency)
+            && self.arrays.call_sizes.iter().all(|size| *size == 1);
+        self.at_once = match (sums, slots) {
+            (true, _) => Some(AtOnce::Sums),
+            (false, true) => Some(AtOnce::Slots),
+            (false, false) => None,
+        };
     }
 
     /// Returns the order of the buckets by the bytes of name and key.

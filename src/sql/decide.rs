@@ -8,7 +8,7 @@ use sqlx::{PgConnection, Postgres, Row};
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::limit::Kind;
-use crate::sql::batch::{Arrays, Batch, Bucket, Place, index};
+use crate::sql::batch::{Arrays, AtOnce, Batch, Bucket, Place, index};
 use crate::sql::server::explain;
 use crate::sql::{Deciding, Statements};
 
@@ -238,12 +238,11 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
             .bind(arrays.call_times.first())
             .bind(arrays.call_reserves.first());
     }
-    if batch.takes_ample {
-        query_ample(sql, batch)
-    } else if batch.has_leases() {
-        query_leases(sql, batch)
-    } else {
-        query_each(sql, batch)
+    match batch.at_once {
+        Some(AtOnce::Sums) => query_ample(sql, batch),
+        Some(AtOnce::Slots) => query_slots(sql, batch),
+        None if batch.has_leases() => query_leases(sql, batch),
+        None => query_each(sql, batch),
     }
 }
 
@@ -270,6 +269,23 @@ fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgAr
         .bind(has_groups.then(|| order.rank(&arrays.item_buckets)))
         .bind(has_groups.then(|| arrays.item_sums().collect::<Vec<f64>>()))
         .bind(has_groups.then_some(&arrays.call_sizes))
+}
+
+/// Returns the statement that takes, releases and renews slots, one call for each bucket.
+fn query_slots<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    let ops: Vec<&str> = arrays.call_ops.iter().map(|op| op.as_str()).collect();
+    sql.slots
+        .query()
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.item_limits).copied().collect::<Vec<i32>>())
+        .bind(order.sorted(&ops).copied().collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.item_counts).copied().collect::<Vec<f64>>())
+        .bind(order.sorted(&arrays.call_leases).copied().collect::<Vec<Option<i64>>>())
 }
 
 /// Returns the statement that also decides on leases, with the buckets in order.
@@ -324,8 +340,11 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
 fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     match batch.lone_limit() {
         Some(_) => answers_of(&Results::of_one(row)?, batch),
-        None if batch.takes_ample => of_ample(row.try_get(0)?, batch),
-        None => of_several(row, 0, batch),
+        None => match batch.at_once {
+            Some(AtOnce::Sums) => of_ample(row.try_get(0)?, batch),
+            Some(AtOnce::Slots) => of_slots(row.try_get(0)?, batch),
+            None => of_several(row, 0, batch),
+        },
     }
 }
 
@@ -371,6 +390,20 @@ fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
     }
     answers.reverse();
     Ok(answers)
+}
+
+/// Converts the result of `rate_limit_take_slots`. A call is undecided if its bucket has no balance here.
+fn of_slots(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let answer = |rank: &usize| {
+        Some(match *balances.get(*rank)? {
+            Some(balance) => {
+                Answer { ok: true, wait: None, items: vec![ItemAnswer { denied: false, balance, peeked: None }] }
+            }
+            None => Answer::open(),
+        })
+    };
+    let answers: Option<Vec<Answer>> = batch.order().ranks.iter().map(answer).collect();
+    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_take_slots returned fewer balances than buckets".into()))
 }
 
 /// Reads the answers from four columns, starting at this one.

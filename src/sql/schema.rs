@@ -91,6 +91,8 @@ pub(crate) struct Deciding {
     pub(crate) one: Sql,
     /// The sums that a batch takes from several buckets.
     pub(crate) ample: Sql,
+    /// Slots of several buckets, one call for each.
+    pub(crate) slots: Sql,
     /// All calls, one by one.
     pub(crate) each: Sql,
     /// The same, with calls that take slots, release or renew them.
@@ -109,6 +111,7 @@ impl Deciding {
         Self {
             one: Sql::new(format!("SELECT {quoted}.rate_limit_decide_one({}){from}", arguments(13)), names),
             ample: Sql::new(format!("SELECT {quoted}.rate_limit_take_ample({}){from}", arguments(13)), names),
+            slots: Sql::new(format!("SELECT {quoted}.rate_limit_take_slots({}){from}", arguments(8)), names),
             each: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide({}){and}", arguments(18)), names),
             leases: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide_leases({}){and}", arguments(19)), names),
         }

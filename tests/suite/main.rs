@@ -69,6 +69,7 @@ mod statistics;
 mod support;
 mod surface;
 mod take_ample;
+mod take_slots;
 mod thresholds;
 mod transactions;
 mod trust;

@@ -42,6 +42,7 @@ const SOURCES: &[&str] = &[
     "rate_limit_take_ample",
     "rate_limit_decide",
     "rate_limit_decide_leases",
+    "rate_limit_take_slots",
     "rate_limit_decide_one",
     "validate_item",
     "length",

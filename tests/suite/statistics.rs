@@ -268,8 +268,9 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 26] = [
+const EXPRESSIONS: [&str; 27] = [
     "rate_limit_asked",
+    "rate_limit_asked_slots",
     "rate_limit_calendar_window_idle_at",
     "rate_limit_calendar_window_wait",
     "rate_limit_clock",

@@ -1,0 +1,126 @@
+-- Takes, releases or renews slots, one call for each bucket, in every bucket where that is simple: no lease has ended since the
+-- row was written, and there are enough slots, or the lease is held. Returns the free slots of each bucket afterwards, in the
+-- order given; NULL for a call that the client then lets rate_limit_decide_leases decide, in a later transaction.
+--
+--   limit_*    as for rate_limit_decide_leases
+--   bucket_*   names and keys, sorted by their bytes, each bucket once; and the index of each bucket's limit
+--   call_*     the op (limit, release, renew), the count and the lease of the call on each bucket
+--
+-- Run it only in its own transaction: see rate_limit_take_ample, which does the same for tokens.
+CREATE OR REPLACE FUNCTION public.rate_limit_take_slots(
+  limit_rates double precision[], limit_periods bigint[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  call_ops text[], call_counts double precision[], call_leases bigint[]
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  buckets CONSTANT integer := cardinality(bucket_names);
+  now CONSTANT bigint := public.rate_limit_clock();
+  free double precision[] := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+  taken integer[];
+  balances double precision[];
+  asked record;
+  bucket public.rate_limits;
+BEGIN
+  WITH u AS (
+    UPDATE public.rate_limits AS r
+    SET
+      value = r.value + CASE a.op
+        WHEN 'limit' THEN a.count
+        WHEN 'renew' THEN 0
+        ELSE - r.earlier_counts[array_position(r.earlier_counts, a.id) + 1]
+      END,
+      ts = now,
+      idle_at = CASE
+        WHEN a.op <> 'release' THEN now + a.period
+        WHEN cardinality(r.earlier_counts) = 4 THEN now
+        ELSE r.idle_at
+      END,
+      earlier_counts = CASE
+        WHEN a.op = 'limit' THEN r.earlier_counts
+        ELSE r.earlier_counts[: array_position(r.earlier_counts, a.id) - 2]
+          || r.earlier_counts[array_position(r.earlier_counts, a.id) + 2 :]
+      END || CASE a.op
+        WHEN 'limit' THEN ARRAY[now + a.period, a.id, a.count]
+        WHEN 'renew' THEN
+          ARRAY[now + a.period, a.id, r.earlier_counts[array_position(r.earlier_counts, a.id) + 1]]
+      END
+    FROM public.rate_limit_asked_slots(
+      limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
+    WHERE r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.earlier_counts[1] = -1 AND r.ts <= now
+      AND coalesce(r.earlier_counts[2] > now, true)
+      AND CASE
+        WHEN a.op = 'limit' THEN
+          r.value + a.count <= a.capacity AND r.idle_at <= now + a.period AND array_position(r.earlier_counts, a.id) IS NULL
+        ELSE (a.op = 'release' OR r.idle_at <= now + a.period) AND array_position(r.earlier_counts, a.id) IS NOT NULL
+      END
+    RETURNING a.nth, a.capacity - r.value AS balance
+  )
+  SELECT array_agg(u.nth), array_agg(u.balance) INTO taken, balances FROM u;
+  FOR place IN 1 .. coalesce(cardinality(taken), 0) LOOP
+    free[taken[place]] := balances[place];
+  END LOOP;
+
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
+  IF taken IS NULL THEN
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked_slots(
+        limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
+      WHERE a.op = 'limit' AND a.count <= a.capacity
+      ORDER BY a.nth
+    LOOP
+      INSERT INTO public.rate_limits (name, key, value, ts, idle_at, earlier_counts)
+      VALUES (
+        asked.name, asked.key, asked.count, now, now + asked.period,
+        ARRAY[-1, now + asked.period, asked.id, asked.count])
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      IF FOUND THEN
+        taken := taken || asked.nth;
+        free[asked.nth] := asked.capacity - asked.count;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- After a wait for a row, the leases would end too early.
+  IF public.rate_limit_clock() - now > 2000 + 50 * buckets THEN
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked_slots(
+        limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
+      WHERE a.nth = ANY (taken) AND a.op <> 'release'
+    LOOP
+      SELECT r.* INTO bucket FROM public.rate_limits AS r WHERE r.name = asked.name AND r.key = asked.key AND r.shard = 0;
+      bucket := (public.rate_limit_concurrency_item(
+        bucket, 'renew', 1, false, public.rate_limit_clock(), asked.period, asked.capacity, (- asked.id)::bigint)).bucket_after;
+      PERFORM public.rate_limit_write(bucket, bucket, false);
+    END LOOP;
+  END IF;
+  RETURN free;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_take_slots IS
+  'Takes, releases or renews slots, one call for each bucket, where that is simple; called by the client.';
+
+-- Returns the valid calls of rate_limit_take_slots; `id` is the lease as it is stored. Inlined.
+CREATE OR REPLACE FUNCTION public.rate_limit_asked_slots(
+  limit_rates double precision[], limit_periods bigint[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  call_ops text[], call_counts double precision[], call_leases bigint[]
+) RETURNS TABLE (
+  nth integer, name text, key text, op text, count double precision, id double precision, capacity double precision,
+  period bigint
+) LANGUAGE sql STABLE
+AS $function$
+  SELECT
+    u.nth::integer, u.name, u.key, u.op, u.count, - u.lease::double precision, limit_rates[u.nth_limit],
+    limit_periods[u.nth_limit]
+  -- The sub-select hides the number of buckets from the planner, which would otherwise make a new plan for each small number.
+  FROM unnest((SELECT bucket_names), bucket_keys, bucket_limits, call_ops, call_counts, call_leases)
+    WITH ORDINALITY AS u (name, key, nth_limit, op, count, lease, nth)
+  WHERE u.op IN ('limit', 'release', 'renew') AND u.lease BETWEEN 2 AND 9007199254740991
+    AND limit_rates[u.nth_limit] BETWEEN 1 AND 1e100 AND limit_periods[u.nth_limit] BETWEEN 1 AND 3155760000000000
+    AND u.count >= 1 AND u.count = floor(u.count)
+$function$;
+COMMENT ON FUNCTION public.rate_limit_asked_slots IS 'Returns the valid calls of rate_limit_take_slots; inlined.';
