@@ -8,7 +8,7 @@ use tokio::sync::{RwLock, oneshot};
 
 use crate::call::{Resolved, ResolvedItem};
 use crate::combine::connection::{LaneConnection, LaneConnections, Sessions, lock_timeout};
-use crate::combine::driver::{Batched, Lanes, Place, submit};
+use crate::combine::driver::{Apart, Batched, Lanes, Place, submit};
 use crate::combine::lane::Waiting;
 use crate::combine::short::ShortBuckets;
 use crate::error::{Cause, Engine, Error, Phase};
@@ -40,18 +40,6 @@ impl Way {
         } else {
             Self::OneByOne
         }
-    }
-
-    /// Returns the way to decide the most of these calls in the next statement.
-    fn of_all(calls: &[Waiting<Resolved, Answer>], ways: &[Self]) -> Self {
-        if ways.contains(&Self::Sums) {
-            return Self::Sums;
-        }
-        let on_slots = calls.iter().zip(ways).filter(|(_, way)| **way == Self::Slots);
-        let buckets: Vec<Bucket> = on_slots.flat_map(|(waiting, _)| waiting.call.buckets()).collect();
-        // If most calls are on the same few buckets, one statement that decides them one by one is faster than many others.
-        let different = buckets.iter().collect::<HashSet<_>>().len();
-        if different * 2 > buckets.len() { Self::Slots } else { Self::OneByOne }
     }
 }
 
@@ -191,6 +179,19 @@ impl Combiner {
         Sessions { transactor: &self.transactor, close_with_pool }
     }
 
+    fn ways(&self, calls: &[Waiting<Resolved, Answer>]) -> Vec<Way> {
+        let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
+        let mut ways: Vec<Way> =
+            calls.iter().zip(is_short).map(|(waiting, is_short)| Way::of(&waiting.call, is_short)).collect();
+        let on_slots = calls.iter().zip(&ways).filter(|(_, way)| **way == Way::Slots);
+        let buckets: Vec<Bucket> = on_slots.flat_map(|(waiting, _)| waiting.call.buckets()).collect();
+        // If most are on the same few buckets, one statement that decides them one by one is faster than many others.
+        if buckets.iter().collect::<HashSet<_>>().len() * 2 <= buckets.len() {
+            ways.iter_mut().filter(|way| **way == Way::Slots).for_each(|way| *way = Way::OneByOne);
+        }
+        ways
+    }
+
     fn short_is_asked(&self, calls: &[Waiting<Resolved, Answer>]) -> bool {
         self.short.are_asked(calls.iter().map(|waiting| &waiting.call)).contains(&true)
     }
@@ -277,29 +278,34 @@ impl Batched for Combiner {
 
     /// Splits off the calls that cannot be decided at once with the others, so that they do not slow them down. Calls on one
     /// bucket keep their order.
-    fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> [Vec<Waiting<Resolved, Answer>>; 2] {
-        let is_short = self.short.are_asked(calls.iter().map(|waiting| &waiting.call));
-        let ways: Vec<Way> =
-            calls.iter().zip(is_short).map(|(waiting, is_short)| Way::of(&waiting.call, is_short)).collect();
-        let way = Way::of_all(&calls, &ways);
-        if way == Way::OneByOne || (way == Way::Sums && ways.iter().all(|other| *other == way)) {
-            return [calls, Vec::new()];
+    fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> Apart<Resolved, Answer> {
+        let ways = self.ways(&calls);
+        let fastest = [Way::Sums, Way::Slots].into_iter().find(|way| ways.contains(way)).unwrap_or(Way::OneByOne);
+        let mut apart = Apart { now: Vec::new(), later: Vec::new(), next: Vec::new() };
+        if fastest != Way::Slots && ways.iter().all(|way| *way == fastest) {
+            return Apart { now: calls, ..apart };
         }
-        let (mut now, mut later) = (Vec::new(), Vec::new());
-        let (mut asked_now, mut asked_later) = (HashSet::new(), HashSet::new());
-        for (waiting, its_way) in calls.into_iter().zip(ways) {
+        let (mut asked_now, mut asked_later, mut asked_next) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for (waiting, way) in calls.into_iter().zip(ways) {
             let buckets = waiting.call.buckets();
-            if its_way == way
-                && buckets.iter().all(|it| !asked_later.contains(it))
-                && (way != Way::Slots || buckets.iter().all(|it| asked_now.insert(it.clone())))
-            {
-                now.push(waiting);
-            } else {
+            if buckets.iter().any(|it| asked_next.contains(it)) {
+                asked_next.extend(buckets);
+                apart.next.push(waiting);
+            } else if way != fastest || buckets.iter().any(|it| asked_later.contains(it)) {
                 asked_later.extend(buckets);
-                later.push(waiting);
+                apart.later.push(waiting);
+            } else if way == Way::Slots && buckets.iter().any(|it| asked_now.contains(it)) {
+                asked_next.extend(buckets);
+                apart.next.push(waiting);
+            } else {
+                asked_now.extend(buckets);
+                apart.now.push(waiting);
             }
         }
-        if now.is_empty() { [later, now] } else { [now, later] }
+        if apart.now.is_empty() {
+            std::mem::swap(&mut apart.now, &mut apart.later);
+        }
+        apart
     }
 
     async fn send(

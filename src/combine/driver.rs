@@ -43,8 +43,8 @@ pub(crate) trait Batched: Send + Sync + 'static {
     /// Returns the buckets whose rows a call may have to wait for.
     fn buckets(call: &Self::Call) -> Vec<Bucket>;
 
-    /// Splits the calls into those for the next statement and, second, those that must not be in the same one.
-    fn apart(&self, calls: Vec<Waiting<Self::Call, Self::Answer>>) -> [Vec<Waiting<Self::Call, Self::Answer>>; 2];
+    /// Splits off the calls for the next statement.
+    fn apart(&self, calls: Vec<Waiting<Self::Call, Self::Answer>>) -> Apart<Self::Call, Self::Answer>;
 
     /// Whether only one of several calls causes such a failure.
     fn blames_one(cause: Cause) -> bool {
@@ -72,6 +72,16 @@ pub(crate) trait Batched: Send + Sync + 'static {
 
     /// Called when no call waits beside the lanes any more.
     fn none_is_beside(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The calls of a batch that is too mixed for one statement.
+pub(crate) struct Apart<C, A> {
+    /// For the next statement.
+    pub(crate) now: Vec<Waiting<C, A>>,
+    /// For a statement of their own.
+    pub(crate) later: Vec<Waiting<C, A>>,
+    /// Best decided together with newer calls, after all of the above.
+    pub(crate) next: Vec<Waiting<C, A>>,
 }
 
 /// Where a batch is sent.
@@ -219,12 +229,17 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
     driving.done = true;
 }
 
-/// Decides all of the calls. Beside a lane, returns those that did not get their locks in their turn.
+/// Decides the calls. Beside a lane, returns those that did not get their locks in their turn. In a lane, some may go back
+/// to it.
 async fn decide_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<WaitingCall<W>>) -> Vec<WaitingCall<W>> {
     let mut left = Vec::new();
     while !calls.is_empty() {
-        let now;
-        [now, calls] = work.apart(calls);
+        let Apart { now, mut later, next } = work.apart(calls);
+        match place {
+            Place::Lane { nth, .. } => drop(work.lanes().lanes[nth].put_back(next)), // This driver goes on.
+            Place::Beside { .. } => later.extend(next),
+        }
+        calls = later;
         left.extend(decide_calls(work, place, now).await);
     }
     left

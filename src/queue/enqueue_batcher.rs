@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sqlx::PgConnection;
 
-use crate::combine::{Batched, Lanes, Place, Waiting, lock_timeout, submit};
+use crate::combine::{Apart, Batched, Lanes, Place, Waiting, lock_timeout, submit};
 use crate::error::{Cause, Error};
 use crate::queue::context::QueueContext;
 use crate::queue::enqueue::Enqueueing;
@@ -96,13 +96,13 @@ impl Batched for EnqueueBatcher {
 
     /// Jobs of one unique id are not decided in one statement: if the first one is denied, the next one may still be
     /// scheduled.
-    fn apart(&self, jobs: Vec<Enqueuer>) -> [Vec<Enqueuer>; 2] {
+    fn apart(&self, jobs: Vec<Enqueuer>) -> Apart<ReadyJob, EnqueueAnswer> {
         let mut ids = HashSet::new();
         let (now, later) = jobs.into_iter().partition(|waiting| match &waiting.call.unique_id {
             Some(id) => ids.insert(id.clone()),
             None => true,
         });
-        [now, later]
+        Apart { now, later, next: Vec::new() }
     }
 
     fn blames_one(cause: Cause) -> bool {
