@@ -81,7 +81,7 @@ impl Rules {
     fn item(&self, rule: &Rule, request: &Parts) -> Result<Option<Item>, NoKey> {
         let Some(key) = rule.key.key(request)? else { return Ok(None) };
         let item = Item::new(rule.limit.clone(), key);
-        let limit = rule.limit.inline.as_ref().or_else(|| self.limiter.limits().get(&rule.limit.name));
+        let limit = rule.limit.inline.or_else(|| self.limiter.limits().get(&rule.limit.name).copied());
         // The cost of a request in tokens is no number of slots.
         let common = self.cost.as_ref().filter(|_| limit.is_none_or(|limit| limit.kind() != Kind::Concurrency));
         Ok(Some(match rule.cost.as_ref().or(common) {
