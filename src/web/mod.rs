@@ -87,8 +87,8 @@ mod axum;
 
 #[cfg(feature = "axum")]
 pub use self::axum::{NoRequestLimits, RouteKey};
-pub use address::{ClientAddress, InvalidTrustedProxies, PeerAddress, TrustedProxies};
+pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
-pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody};
+pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
 pub use request_limits::RequestLimits;
