@@ -71,12 +71,15 @@ async fn only_failed_log_ins_count() {
     let app = Router::new()
         .route("/right", get(|| async { "welcome" }))
         .route("/wrong", get(|| async { StatusCode::UNAUTHORIZED }));
-    let served = Served::start(app.layer(layer)).await;
+    let served = Served::start(app.layer(layer.clone())).await;
     for _ in 0..3 {
         assert_eq!(served.get("/right", &[USER]).await.status, 200);
         assert_eq!(served.get("/wrong", &[USER]).await.status, 401);
     }
     until_left(&limiter, "tokens", 97.0).await;
+    layer.settled().await;
+    assert_eq!(left(&limiter, "tokens").await, 97.0);
+    assert_eq!(layer.settle_failures(), 0);
 }
 
 /// The closure sees the whole response, also one with an empty body that no server polls.

@@ -293,8 +293,8 @@ impl RateLimitLayer {
     /// [`is_complete`](SentResponse::is_complete)). It delays no response, and changes none.
     ///
     /// **Until then, and whenever it does not run, the estimate stays charged**: if the process dies, if the inner service
-    /// returns an error or panics, if the client goes away before the handler has responded, if the runtime shuts down, or if the
-    /// database is down. So estimate the most that a request may use, and nothing is over-admitted. A failure is logged and
+    /// returns an error or panics, if the client goes away before the handler has responded, if the runtime shuts down (see
+    /// [`settled`](Self::settled)), or if the database is down. So estimate the most that a request may use, and nothing is over-admitted. A failure is logged and
     /// counted in [`settle_failures`](Self::settle_failures), and in the metric `pg_limiter_errors_total` with `op="settle"`. Then
     /// the correction was made or not, never twice.
     ///
@@ -343,6 +343,32 @@ impl RateLimitLayer {
     ) -> Self {
         let used: Used = Arc::new(move |request, response| used(request, response).map(Into::into));
         self.change(|rules| rules.settles.push(Settle { limit, used }))
+    }
+
+    /// Waits until all responses that have been sent are settled. Call it after a graceful shutdown of the server: otherwise the
+    /// estimates of the last requests stay charged.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "axum")]
+    /// # async fn f(
+    /// #     limiter: pg_limiter::Limiter,
+    /// #     layer: pg_limiter::web::RateLimitLayer,
+    /// #     listener: tokio::net::TcpListener,
+    /// #     app: axum::Router,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// axum::serve(listener, app).with_graceful_shutdown(async { tokio::signal::ctrl_c().await.unwrap() }).await?;
+    /// layer.settled().await; // A clone of the layer of `app`.
+    /// limiter.close().await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// None. Each settlement ends by the deadline of the [`RetryPolicy`](crate::RetryPolicy).
+    ///
+    /// # Cancel safety
+    /// Safe. The settlements go on.
+    pub async fn settled(&self) {
+        self.rules.settling.none().await;
     }
 
     /// Returns how many limits of requests could not be settled, over this layer, its clones and their services.

@@ -18,7 +18,7 @@ use crate::web::address::{ClientAddress, Networks};
 use crate::web::answer::{Fields, Standing, error_response, no_key_response, plain, standings, unavailable};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
-use crate::web::layer::settlement::Settle;
+use crate::web::layer::settlement::{Settle, UnderWay};
 use crate::web::layer::trial::Trial;
 use crate::web::log;
 
@@ -62,6 +62,7 @@ pub(in crate::web) struct Rules {
     pub(super) fields: Fields,
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
     pub(super) settle_failures: Arc<AtomicU64>,
+    pub(super) settling: UnderWay,
 }
 
 /// The decision on a request.
@@ -127,6 +128,7 @@ impl Rules {
             fields: Fields { draft: true, x_ratelimit: false },
             shadow_denials: Arc::default(),
             settle_failures: Arc::default(),
+            settling: UnderWay::default(),
         }
     }
 

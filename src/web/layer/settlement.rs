@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{Extensions, HeaderMap, StatusCode, response};
 use http_body::Frame;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::call::Item;
 use crate::limit::{Kind, Tokens};
@@ -77,6 +78,30 @@ pub(super) struct Held {
     is_complete: AtomicBool,
 }
 
+/// How many requests are being settled.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnderWay(Arc<watch::Sender<u64>>);
+
+struct Counted(UnderWay);
+
+impl UnderWay {
+    fn begin(&self) -> Counted {
+        self.0.send_modify(|count| *count += 1);
+        Counted(self.clone())
+    }
+
+    pub(super) async fn none(&self) {
+        let mut count = self.0.subscribe();
+        let _ = count.wait_for(|count| *count == 0).await; // The sender lives as long as `self`.
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
+    }
+}
+
 struct Settlement {
     rules: Arc<Rules>,
     items: Vec<Item>,
@@ -127,7 +152,11 @@ impl Held {
         let trial = self.trial.take();
         if let Some(mut settlement) = self.settlement.take() {
             settlement.response.is_complete = self.is_complete.load(Ordering::Relaxed);
-            settlement.runtime.clone().spawn(settlement.run(trial));
+            let (runtime, counted) = (settlement.runtime.clone(), settlement.rules.settling.begin());
+            runtime.spawn(async move {
+                settlement.run(trial).await;
+                drop(counted);
+            });
         }
     }
 }
