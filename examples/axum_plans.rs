@@ -29,7 +29,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const MONTH: Duration = Duration::from_secs(30 * 86_400);
 
-/// The tokens per month of each account, and the most recently used ones in memory. The cache belongs to the application, so
+/// The tokens per month of each account, with a cache of those that were used. The cache belongs to the application, so
 /// it decides when an entry is outdated.
 #[derive(Clone)]
 struct Plans {
@@ -114,14 +114,14 @@ fn app(limiter: &Limiter, plans: &Plans) -> Result<Router, BoxError> {
     Ok(Router::new().route("/complete", get(complete)).layer(layer))
 }
 
-/// What happened.
+/// The results of the example.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     /// The statuses of Ann's requests, and the tokens that she had left after each.
     pub(crate) ann: Vec<(u16, f64)>,
     /// The statuses before and after the file changed, and after it was wrong.
     pub(crate) addresses: [Vec<u16>; 3],
-    /// What is wrong with the file.
+    /// The error of the wrong file.
     pub(crate) mistake: String,
 }
 

@@ -125,7 +125,7 @@ struct Follower {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// What was read last.
+    /// The last content of the file, or why it was not read.
     read: Option<Result<String, LimitsFileError>>,
     /// The names that the file has defined.
     names: BTreeSet<String>,
@@ -195,6 +195,9 @@ impl LimitsWatch {
     ///
     /// # Cancel safety
     /// Safe. The limits are replaced or not.
+    ///
+    /// # In a transaction
+    /// Makes no call.
     pub async fn reload(&self) -> Result<(), LimitsFileError> {
         self.follower.look(true).await
     }

@@ -74,7 +74,7 @@ struct ResponseState {
     charged: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
-    /// What was taken in a transaction of the limiter's own.
+    /// The items that were charged in a transaction of the limiter's own.
     taken: Vec<Item>,
     trial: Option<Trial>,
 }
@@ -220,7 +220,7 @@ impl RequestLimits {
         Ok(permit)
     }
 
-    /// What was taken, for the end of the response.
+    /// Returns the items that were charged, for the end of the response.
     pub(super) fn passed(&self) -> Passed {
         let mut state = self.lock();
         Passed { taken: std::mem::take(&mut state.taken), trial: state.trial.take(), ..Passed::default() }

@@ -367,6 +367,9 @@ impl RateLimitLayer {
     ///
     /// # Cancel safety
     /// Safe. The settlements go on.
+    ///
+    /// # In a transaction
+    /// The settlements run in the limiter's own transactions.
     pub async fn settled(&self) {
         self.rules.settling.none().await;
     }

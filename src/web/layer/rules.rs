@@ -71,7 +71,7 @@ pub(super) enum Verdict {
     Refuse(Response<String>),
 }
 
-/// What a request that passes has taken.
+/// The tokens and slots of a request that passes.
 #[derive(Default)]
 pub(in crate::web) struct Passed {
     /// For the fields of the response.

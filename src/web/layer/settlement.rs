@@ -70,7 +70,7 @@ impl SentResponse {
     }
 }
 
-/// What a request holds until its response has been sent. Ends when it is dropped.
+/// The slots that a request holds, and the items to settle, until its response has been sent. Ends when it is dropped.
 pub(super) struct Held {
     lease: Option<Lease>,
     trial: Option<Trial>,
