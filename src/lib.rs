@@ -82,7 +82,7 @@ pub use call::{
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{Calendar, InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
-pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, WaitConfig};
+pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, LimitsFile, LimitsWatch, WaitConfig};
 pub use retry::RetryPolicy;
 pub use sql::{Forgotten, InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};

@@ -101,6 +101,12 @@ impl Call {
         &self.items
     }
 
+    /// Passes the limits inline, so that later calls on the same items use the same limits.
+    pub(crate) fn pinned(mut self, limits: &Limits) -> Self {
+        self.items = self.items.into_iter().map(|item| item.pinned(limits)).collect();
+        self
+    }
+
     const fn of(items: Vec<Item>) -> Self {
         Self { items, reserve: false, lease: None, idempotency_key: None }
     }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::call::{Call, LeaseId, Op};
-use crate::limit::{LARGEST_NUMBER, Limit, Tokens};
+use crate::limit::{LARGEST_NUMBER, Limit, Limits, Tokens};
 
 /// A reference to a limit: the name of a defined limit, or a name with a limit passed inline.
 #[derive(Clone, Debug, PartialEq)]
@@ -242,6 +242,14 @@ impl Item {
         self.count =
             [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count)).unwrap_or(difference);
         (op, self)
+    }
+
+    /// Passes the limit inline, if these limits define it.
+    pub(crate) fn pinned(mut self, limits: &Limits) -> Self {
+        if self.limit.inline.is_none() {
+            self.limit.inline = limits.get(&self.limit.name).copied();
+        }
+        self
     }
 
     /// Converts the item into a call that reserves: see [`Call::reserve`].

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::time::Duration;
 
 use crate::limit::{Kind, LARGEST_NUMBER};
@@ -27,7 +28,7 @@ impl From<std::convert::Infallible> for InvalidLimit {
     }
 }
 
-/// A limits file is not valid. The message names the limit and the field.
+/// A limits file is not valid, or cannot be read. The message names the limit and the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("limits file: {reason}")]
 pub struct LimitsFileError {
@@ -37,6 +38,11 @@ pub struct LimitsFileError {
 impl LimitsFileError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into() }
+    }
+
+    /// Names the file.
+    pub(crate) fn at(self, path: &Path) -> Self {
+        Self { reason: format!("{}: {}", path.display(), self.reason.trim_end()) }
     }
 }
 

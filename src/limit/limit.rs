@@ -29,9 +29,9 @@ pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 /// - shards: the number of rows that each bucket is spread over, 1 to 1000, each with at least 1 token (default: 1); see
 ///   [`recommended_shards`](Self::recommended_shards)
 ///
-/// A limit is a value in your code or in a limits file. The database stores balances only. A process uses the limits that it
-/// was started with, so a changed limit takes effect with the first call of a process that has it. With serde, a limit has
-/// the fields of the limits file.
+/// A limit is a value in your code or in a limits file. The database stores balances only, so a changed limit takes effect
+/// with the first call of a process that has it: see [`Limiter::replace_limits`](crate::Limiter::replace_limits). With serde,
+/// a limit has the fields of the limits file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     kind: Kind,

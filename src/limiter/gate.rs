@@ -97,6 +97,6 @@ impl Limiter {
 
     fn resolve_gate(&self, op: Op, item: Item) -> Result<Resolved, Error> {
         let limiter = self.transaction_limiter();
-        Ok(Resolved::gate(op, item, limiter.limits(), limiter.key_secret())?)
+        Ok(Resolved::gate(op, item, &limiter.limits(), limiter.key_secret())?)
     }
 }

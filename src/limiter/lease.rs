@@ -115,7 +115,7 @@ impl Limiter {
     pub async fn acquire(&self, call: impl Into<Call> + Send) -> Result<Acquired, Error> {
         let call = call.into();
         let id = call.lease.unwrap_or_else(LeaseId::random);
-        let call = call.lease(id);
+        let call = call.pinned(&self.limits()).lease(id);
         let length = self.resolve(Op::Limit, call.clone())?.lease_length();
         // From here on a drop releases what may have been taken.
         let mut lease = Lease {

@@ -73,9 +73,7 @@ impl Limiter {
 
     /// Creates a limiter with these limits and this configuration. Logs each limit's warnings.
     pub fn with_config(pool: PgPool, limits: Limits, config: LimiterConfig) -> Self {
-        for (name, limit) in limits.iter() {
-            limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
-        }
+        warn(&limits);
         let mut transaction_limiter =
             TransactionLimiter::in_schema(limits, config.schema.clone()).with_keep_answers(config.keep_answers);
         if let Some(secret) = config.key_secret.clone() {
@@ -101,9 +99,34 @@ impl Limiter {
         Self { combiner, denials, waiters: Arc::default() }
     }
 
-    /// Returns the limits that are defined by name.
-    pub fn limits(&self) -> &Limits {
+    /// Returns the limits that are defined by name, as they are now.
+    pub fn limits(&self) -> Limits {
         self.transaction_limiter().limits()
+    }
+
+    /// Replaces the limits of this handle, its clones, and the queues and layers that use them, and returns the former ones.
+    /// Logs each new limit's warnings.
+    ///
+    /// Calls that are made from now on use the new limits. Calls that have begun, waits in [`until_ready`](Self::until_ready),
+    /// and leases keep the limits they began with. Balances stay: the guide's page on [kinds](crate::guide::kinds) describes
+    /// what a changed limit makes of them. A call on a limit that is no longer defined returns
+    /// [`InvalidCall::UnknownLimit`](crate::InvalidCall::UnknownLimit).
+    ///
+    /// Other processes keep their limits. To change all of them, let each one
+    /// [watch a limits file](Self::watch_limits_file).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use pg_limiter::Limit;
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), pg_limiter::InvalidLimit> {
+    /// let doubled = limiter.limits().define("send_message", Limit::token_bucket(20, Duration::from_secs(60)))?;
+    /// let former = limiter.replace_limits(doubled);
+    /// # Ok(()) }
+    /// ```
+    pub fn replace_limits(&self, limits: Limits) -> Limits {
+        warn(&limits);
+        self.transaction_limiter().replace_limits(limits)
     }
 
     /// Returns the pool.
@@ -324,7 +347,7 @@ impl Limiter {
     /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
     pub(super) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
         let limiter = self.transaction_limiter();
-        Ok(Resolved::new(op, call, limiter.limits(), limiter.key_secret())?)
+        Ok(Resolved::new(op, call, &limiter.limits(), limiter.key_secret())?)
     }
 
     async fn decide(&self, call: Call) -> Result<Decision, Error> {
@@ -455,5 +478,11 @@ impl Limiter {
             Ok(answer.balances(&call))
         };
         span.watch(running).await
+    }
+}
+
+fn warn(limits: &Limits) {
+    for (name, limit) in limits.iter() {
+        limit.warnings().iter().for_each(|warning| tracing::warn!(limit = name, "{warning}"));
     }
 }

@@ -87,6 +87,12 @@ pub(crate) fn retried(cause: &'static str) {
     metrics::counter!(target: TARGET, metric::RETRIES, "cause" => cause).increment(1);
 }
 
+/// Counts a change of a limits file.
+pub(crate) fn limits_reloaded(outcome: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::LIMITS_RELOADS, "outcome" => outcome).increment(1);
+}
+
 /// Counts deleted rows.
 pub(crate) fn pruned(rows: u64) {
     #[cfg(feature = "metrics")]

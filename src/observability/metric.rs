@@ -14,6 +14,8 @@ pub const BATCH_CALLS: &str = "pg_limiter_batch_calls";
 pub const RETRIES: &str = "pg_limiter_retries_total";
 /// Counter: denials that were not enforced.
 pub const SHADOW_DENIALS: &str = "pg_limiter_shadow_denials_total";
+/// Counter: changes of a watched limits file.
+pub const LIMITS_RELOADS: &str = "pg_limiter_limits_reloads_total";
 /// Counter: rows that `prune` deleted.
 pub const PRUNED_ROWS: &str = "pg_limiter_pruned_rows_total";
 /// Counter: jobs that were enqueued or denied.
@@ -35,6 +37,7 @@ pub fn describe() {
         (ERRORS, "Calls that returned an error."),
         (RETRIES, "Retries of transactions."),
         (SHADOW_DENIALS, "Denials that were not enforced, for each limit that denied."),
+        (LIMITS_RELOADS, "Changes of a watched limits file."),
         (PRUNED_ROWS, "Rows that prune deleted."),
         (ENQUEUED, "Jobs that were enqueued or denied."),
     ];

@@ -93,7 +93,7 @@ impl QueueContext {
         }
     }
 
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> Limits {
         self.limiter.limits()
     }
 

@@ -86,7 +86,7 @@ async fn run_in<H: Handler>(
     job: ClaimedJob,
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
-    let limits = KnownLimits::of(context.limits(), job.limit_names.iter().map(String::as_str));
+    let limits = KnownLimits::of(&context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
     let attempt = attempt(queue, context.clone(), handler, job.clone(), limits.clone(), leases);
     let attempt = tokio::spawn(attempt.instrument(span.clone()));

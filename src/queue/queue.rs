@@ -157,7 +157,7 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn cancel(&self, id: i64) -> Result<JobState, Error> {
-        let arguments = (&*self.name, id, KnownLimits::all(self.context.limits()));
+        let arguments = (&*self.name, id, KnownLimits::all(&self.context.limits()));
         let run =
             self.context.own(arguments, |conn, sql, (name, id, limits)| Box::pin(cancel(conn, sql, name, *id, limits)));
         found(run.await?, id, &self.name)
@@ -183,7 +183,7 @@ impl Queue {
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Settled { limit, keys, count } = Settled::new(self.context.limiter.transaction_limiter(), used.into())?;
-        let limits = KnownLimits::of(self.context.limits(), [&*limit]);
+        let limits = KnownLimits::of(&self.context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
             let arguments = (&*self.name, id, (&*limit, &**key, count), limits.clone());
@@ -213,7 +213,7 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn requeue(&self, id: i64) -> Result<Option<SystemTime>, Error> {
-        let arguments = (&*self.name, id, KnownLimits::all(self.context.limits()));
+        let arguments = (&*self.name, id, KnownLimits::all(&self.context.limits()));
         let run = self
             .context
             .own(arguments, |conn, sql, (name, id, limits)| Box::pin(requeue(conn, sql, name, *id, limits)));

@@ -38,7 +38,6 @@ const MOST_AHEAD: Duration = Duration::from_millis(50);
 
 pub(super) struct RunningJobs<'w, H> {
     worker: &'w Worker<H>,
-    limits: KnownLimits,
     leases: Arc<Leases>,
     /// Claimed jobs and the times at which they start, in order.
     at_hand: VecDeque<(Instant, ClaimedJob)>,
@@ -78,7 +77,6 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         ];
         Self {
             worker,
-            limits: KnownLimits::all(queue.limiter().limits()),
             leases,
             at_hand: VecDeque::new(),
             running: JoinSet::new(),
@@ -176,7 +174,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 let now = Instant::now();
                 self.to_claim.add(now - asked);
                 if claimed.lapsed && self.taking_over.is_empty() {
-                    self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits.clone()));
+                    self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits()));
                 }
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
                 // The times in the answer count from before `now`, so no job starts early.
@@ -201,9 +199,15 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         Ok(())
     }
 
+    /// The limiter's limits, as they are now.
+    fn limits(&self) -> KnownLimits {
+        KnownLimits::all(&self.worker.queue.limiter().limits())
+    }
+
     /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
     async fn claim(&self, room: usize) -> Result<Claimed, Error> {
         let Worker { queue, config, name, .. } = self.worker;
+        let limits = self.limits();
         let request = Claim {
             queue: queue.name(),
             worker: name,
@@ -211,7 +215,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             ahead: time::capped(self.ahead()),
             lease: time::capped(config.lease),
             sleep: time::capped(config.poll),
-            limits: &self.limits,
+            limits: &limits,
         };
         queue.context.claim(request).await
     }
@@ -288,7 +292,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// One transaction each: two jobs would lock the rows of two limits, in no fixed order.
     async fn again(&self, jobs: Vec<(i64, i32)>, reason: Again) {
         for (id, starts) in jobs {
-            let arguments = ([id], [starts], reason, self.limits.clone());
+            let arguments = ([id], [starts], reason, self.limits());
             let given_back = self.worker.queue.context.own(arguments, |conn, sql, (ids, starts, reason, limits)| {
                 Box::pin(again(conn, sql, (ids, starts), (*reason, 0, ""), limits))
             });

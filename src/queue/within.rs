@@ -110,7 +110,7 @@ impl QueueWithin<'_> {
     /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn cancel(self, id: i64) -> Result<JobState, Error> {
         let Queue { context, name, .. } = self.queue;
-        let limits = KnownLimits::all(context.limits());
+        let limits = KnownLimits::all(&context.limits());
         let state = cancel(self.connection, &context.statements, name, id, &limits).await;
         found(state.map_err(|error| context.error(error))?, id, name)
     }
@@ -130,7 +130,7 @@ impl QueueWithin<'_> {
         let Queue { context, name, .. } = self.queue;
         let Settled { limit, keys, count } =
             Settled::new(self.queue.context.limiter.transaction_limiter(), used.into())?;
-        let limits = KnownLimits::of(context.limits(), [&*limit]);
+        let limits = KnownLimits::of(&context.limits(), [&*limit]);
         let mut said = None;
         for key in &keys {
             let run = settle(self.connection, &context.statements, name, id, (&limit, key, count), &limits).await;

@@ -48,7 +48,7 @@ impl Forgetting<'_> {
         let Key(key) = self.key;
         let secret = self.limiter.key_secret();
         let group = secret.map_or_else(|| self.key.clone(), |secret| secret.group(self.key));
-        let known = KnownLimits::all(self.limiter.limits());
+        let known = KnownLimits::all(&self.limiter.limits());
         let query = statements
             .forget
             .query()

@@ -21,7 +21,7 @@ pub(crate) struct Blocking {
 
 impl Blocking {
     pub(crate) fn new(limiter: &TransactionLimiter, item: Item, duration: Duration) -> Result<Self, InvalidCall> {
-        let call = Resolved::gate(Op::Reset, item, limiter.limits(), limiter.key_secret())?;
+        let call = Resolved::gate(Op::Reset, item, &limiter.limits(), limiter.key_secret())?;
         if duration.is_zero() || duration > LONGEST_PERIOD || !duration.subsec_nanos().is_multiple_of(1000) {
             return Err(InvalidCall::Block { duration });
         }
@@ -112,6 +112,6 @@ impl Within<'_> {
 
     fn resolve_gate(&self, op: Op, item: Item) -> Result<Resolved, Error> {
         let limiter = self.transaction_limiter;
-        Ok(Resolved::gate(op, item, limiter.limits(), limiter.key_secret())?)
+        Ok(Resolved::gate(op, item, &limiter.limits(), limiter.key_secret())?)
     }
 }

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -14,11 +14,11 @@ use crate::sql::{
 
 /// A set of limits and the schema that stores their balances: all that calls on your own connection need.
 ///
-/// Cheap to clone. A [`Limiter`](crate::Limiter) contains one. Use this type alone if all calls run in your own
-/// transactions.
+/// Cheap to clone; clones share their limits. A [`Limiter`](crate::Limiter) contains one. Use this type alone if all calls
+/// run in your own transactions.
 #[derive(Clone, Debug)]
 pub struct TransactionLimiter {
-    limits: Limits,
+    limits: Arc<RwLock<Limits>>,
     statements: Arc<Statements>,
     keep_answers: Duration,
     key_secret: Option<KeySecret>,
@@ -33,7 +33,7 @@ impl TransactionLimiter {
     /// Creates a set of limits whose balances are in this schema.
     pub fn in_schema(limits: Limits, schema: Schema) -> Self {
         Self {
-            limits,
+            limits: Arc::new(RwLock::new(limits)),
             statements: Arc::new(Statements::new(schema, Names::new(true))),
             keep_answers: KEEP_ANSWERS,
             key_secret: None,
@@ -65,9 +65,15 @@ impl TransactionLimiter {
         Self { statements: Arc::new(statements), ..self }
     }
 
-    /// Returns the limits that are defined by name.
-    pub const fn limits(&self) -> &Limits {
-        &self.limits
+    /// Returns the limits that are defined by name, as they are now.
+    pub fn limits(&self) -> Limits {
+        self.limits.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the limits of this value and its clones, and returns the former ones: see
+    /// [`Limiter::replace_limits`](crate::Limiter::replace_limits).
+    pub fn replace_limits(&self, limits: Limits) -> Limits {
+        std::mem::replace(&mut *self.limits.write().unwrap_or_else(PoisonError::into_inner), limits)
     }
 
     /// Returns the schema that holds the tables and functions.
@@ -110,7 +116,8 @@ impl TransactionLimiter {
         connection: &mut PgConnection,
         calls: &[CallAt],
     ) -> Result<Vec<Result<Decision, InvalidCall>>, Error> {
-        let resolve = |one: &CallAt| Resolved::new(one.op, one.call.clone(), &self.limits, self.key_secret.as_ref());
+        let limits = self.limits();
+        let resolve = |one: &CallAt| Resolved::new(one.op, one.call.clone(), &limits, self.key_secret.as_ref());
         let resolved: Vec<Result<Resolved, InvalidCall>> = calls.iter().map(resolve).collect();
         let mut batch = Batch::new();
         for (one, call) in calls.iter().zip(&resolved) {
@@ -143,7 +150,7 @@ impl TransactionLimiter {
 
     /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
     pub(crate) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
-        Ok(Resolved::new(op, call, &self.limits, self.key_secret.as_ref())?)
+        Ok(Resolved::new(op, call, &self.limits(), self.key_secret.as_ref())?)
     }
 
     pub(crate) const fn key_secret(&self) -> Option<&KeySecret> {

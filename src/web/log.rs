@@ -1,7 +1,5 @@
 //! The log events of the web layer. They contain names of limits, and no keys.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tracing::{debug, error, info, warn};
 
 use crate::call::{Decision, Item};
@@ -14,9 +12,13 @@ pub(super) fn denied(decision: &Decision) {
     debug!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded");
 }
 
-/// A request would have been denied, but the layer is in shadow mode.
-pub(super) fn shadow_denied(counter: &AtomicU64, decision: &Decision) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// The address of a request is in a denied network.
+pub(super) fn denied_network(what: &'static str) {
+    debug!(what, "the client's address is in a denied network");
+}
+
+/// A request would have been denied, but the layer or the limit is in shadow mode.
+pub(super) fn shadow_denied(decision: &Decision) {
     count_shadow_denial(decision);
     info!(limits = ?decision.denied_by(), retry_after = ?decision.retry_after(), "rate limit exceeded, in shadow mode: let through");
 }
@@ -38,6 +40,25 @@ pub(super) fn failed(error: &Error) {
 /// There is no decision, and the request passes.
 pub(super) fn let_through(error: &Error, why: &'static str) {
     warn!(%error, why, "no decision on a rate limit: let through");
+}
+
+/// The limits of a request cannot be chosen, and the response is a 503.
+pub(super) fn not_chosen(error: &(dyn std::error::Error + Send + Sync)) {
+    warn!(%error, "cannot choose the rate limits of a request: refused");
+}
+
+/// The limits of a request cannot be chosen, and it passes without them.
+pub(super) fn let_through_unchosen(error: &(dyn std::error::Error + Send + Sync), why: &'static str) {
+    warn!(%error, why, "cannot choose the rate limits of a request: let through without them");
+}
+
+/// The tokens that a request took are not corrected to those that it used. Without an error, the closure has panicked.
+pub(super) fn not_settled(limit: &str, error: Option<&Error>) {
+    match error {
+        Some(error @ Error::Invalid(_)) => misconfigured(&format_args!("the closure given to settle: {error}")),
+        Some(error) => warn!(limit, %error, "a request is not settled; its estimate stays charged"),
+        None => error!(limit, "a request is not settled, because the closure panicked; its estimate stays charged"),
+    }
 }
 
 /// A request has no key, and passes.

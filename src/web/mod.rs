@@ -32,6 +32,9 @@
 //!
 //! A layer cannot run in a handler's transaction. To take the tokens there, use [`RateLimitLayer::in_handler`].
 //!
+//! [`settle`](RateLimitLayer::settle) corrects the charge once the response has been sent, and
+//! [`limit_by`](RateLimitLayer::limit_by) chooses limits per request.
+//!
 //! The layer never reserves tokens, because a request with a reservation would have to wait.
 //!
 //! # Responses
@@ -39,8 +42,9 @@
 //! |---|---|
 //! | a limit denies the request | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
 //! | the request has no key or a key of more than 1024 bytes, or costs more than a limit ever grants | 400 |
+//! | its address is in a [denied network](RateLimitLayer::deny_networks) | 403 |
 //! | its idempotency key was used for another call (only in handlers) | 422 |
-//! | the database made no decision, or too many calls wait for it | 503 and `Retry-After: 1`; with [`OnFailure::Open`], the response of the inner service |
+//! | the database made no decision, too many calls wait for it, or a limit could not be [looked up](RateLimitLayer::limit_by_async) | 503 and `Retry-After: 1`; with [`OnFailure::Open`], the response of the inner service |
 //! | the limits or keys are misconfigured | 500 |
 //!
 //! The bodies are `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). They contain names of
@@ -87,8 +91,8 @@ mod axum;
 
 #[cfg(feature = "axum")]
 pub use self::axum::{NoRequestLimits, RouteKey};
-pub use address::{ClientAddress, InvalidTrustedProxies, PeerAddress, TrustedProxies};
+pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
-pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody};
+pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
 pub use request_limits::RequestLimits;

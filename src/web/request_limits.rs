@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::{Response, StatusCode};
 use sqlx::PgConnection;
 
-use crate::call::{Call, Decision, Item, Permit};
+use crate::call::{Decision, Item, Permit};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::web::answer::{Standing, set_retry_after};
-use crate::web::layer::Rules;
+use crate::web::layer::{Passed, Rules, Trial, limits};
 use crate::web::log;
 
 /// The limits and keys of one request, for a handler that charges them itself.
@@ -74,6 +74,9 @@ struct ResponseState {
     charged: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
+    /// The items that were charged in a transaction of the limiter's own.
+    taken: Vec<Item>,
+    trial: Option<Trial>,
 }
 
 impl RequestLimits {
@@ -129,9 +132,29 @@ impl RequestLimits {
             return Ok(UNLIMITED);
         }
         self.lock().charged = true;
-        let call = Call::from(self.items.clone());
-        let decision = self.rules.limiter.within(connection).limit(call).await?;
-        self.permit(decision)
+        let (enforced, tried) = self.rules.divide(&self.items);
+        let permit = if enforced.is_empty() {
+            UNLIMITED
+        } else {
+            let decision = self.rules.limiter.within(connection).limit(enforced.clone()).await?;
+            self.permit(&enforced, decision)?
+        };
+        let mut is_denied = false;
+        for item in tried {
+            match self.rules.limiter.within(connection).limit(item.clone()).await {
+                Ok(decision) => {
+                    self.rules.note_tried(item.limit_name(), &decision);
+                    is_denied |= decision.is_denied();
+                }
+                // Nothing was sent, so the transaction has not failed.
+                Err(error @ Error::Invalid(_)) => log::let_through(&error, "shadow mode"),
+                Err(error) => return Err(error),
+            }
+        }
+        if is_denied {
+            self.rules.count_shadow_denial();
+        }
+        Ok(permit)
     }
 
     /// Takes the tokens in a transaction of the limiter's own, for a handler without a transaction. The layer adds the decision
@@ -176,20 +199,41 @@ impl RequestLimits {
             return Ok(UNLIMITED);
         }
         self.lock().charged = true;
-        match self.rules.limiter.limit(self.items.clone()).await {
-            Ok(decision) => self.permit(decision),
-            Err(error) if self.rules.lets_through(&error) => Ok(UNLIMITED),
-            Err(error) => Err(error),
-        }
+        let (enforced, tried) = self.rules.divide(&self.items);
+        let permit = if enforced.is_empty() {
+            UNLIMITED
+        } else {
+            match self.rules.limiter.limit(enforced.clone()).await {
+                Ok(decision) => {
+                    let is_denied = decision.is_denied();
+                    let permit = self.permit(&enforced, decision)?;
+                    if !is_denied {
+                        self.lock().taken.extend(enforced);
+                    }
+                    permit
+                }
+                Err(error) if self.rules.lets_through(&error) => return Ok(UNLIMITED),
+                Err(error) => return Err(error),
+            }
+        };
+        self.lock().trial = Trial::start(&self.rules, tried);
+        Ok(permit)
+    }
+
+    /// Returns the items that were charged, for the end of the response.
+    pub(super) fn passed(&self) -> Passed {
+        let mut state = self.lock();
+        Passed { taken: std::mem::take(&mut state.taken), trial: state.trial.take(), ..Passed::default() }
     }
 
     /// Stores the decision for the fields of the response, and enforces it.
-    fn permit(&self, decision: Decision) -> Result<Permit, Error> {
-        let standings = self.rules.note(&self.rules.limits(&self.items), &decision);
+    fn permit(&self, items: &[Item], decision: Decision) -> Result<Permit, Error> {
+        let standings = self.rules.note(&limits(items), &decision);
         if self.rules.shadow {
             return Ok(Permit { wait: None, remaining: decision.remaining() });
         }
-        *self.lock() = ResponseState { charged: true, standings, retry_after: decision.retry_after() };
+        let mut state = self.lock();
+        (state.standings, state.retry_after) = (standings, decision.retry_after());
         decision.enforce()
     }
 

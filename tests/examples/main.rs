@@ -6,6 +6,9 @@
 #[cfg(feature = "axum")]
 #[path = "../../examples/axum_api.rs"]
 mod axum_api;
+#[cfg(feature = "axum")]
+#[path = "../../examples/axum_plans.rs"]
+mod axum_plans;
 #[path = "../../examples/bans.rs"]
 mod bans;
 #[path = "../../examples/common/mod.rs"]

@@ -115,6 +115,15 @@ async fn axum_api_limits_addresses_in_a_layer_and_accounts_in_the_transaction() 
     assert!(*last == 429 && served.len() >= 10 && served.iter().all(|status| *status == 200), "{:?}", story.spoofer);
 }
 
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn axum_plans_are_settled_and_a_limit_follows_its_file() {
+    let story = outcome_of(crate::axum_plans::run).await;
+    assert_eq!(story.ann, [(200, 850.0), (429, 850.0), (200, 9_700.0)]);
+    assert_eq!(story.addresses, [vec![200, 200, 200, 200, 429], vec![429; 5], vec![200; 5]]);
+    assert!(story.mistake.contains("limits.toml: limit \"per_address\""), "{}", story.mistake);
+}
+
 #[tokio::test]
 async fn bans_grow_and_a_banned_address_is_charged_nothing() {
     use bans::Answer;

@@ -148,9 +148,9 @@ async fn an_invalid_headroom_is_rejected_before_anything_is_sent() {
                     remove the headroom";
     assert_eq!((error.code(), error.to_string().as_str()), ("leave_unsupported", expected));
     for op in [Op::Credit, Op::Charge, Op::Reset] {
-        let error = Call::from(item(1.0).leave(1)).validate(op, limiter.limits()).expect_err("no headroom");
+        let error = Call::from(item(1.0).leave(1)).validate(op, &limiter.limits()).expect_err("no headroom");
         assert_eq!(error.code(), "leave_unsupported", "{op:?}");
-        assert_eq!(Call::from(item(1.0).leave(0)).validate(op, limiter.limits()), Ok(()));
+        assert_eq!(Call::from(item(1.0).leave(0)).validate(op, &limiter.limits()), Ok(()));
     }
     assert!(limiter.limit(item(1.0).leave(0).reserve()).await.expect("a decision").is_allowed());
     assert_eq!(database.rows().await, 1);

@@ -28,6 +28,7 @@ mod leases;
 mod leases_killed;
 mod lengths;
 mod limit_changes;
+mod limits_at_run_time;
 mod lock_order;
 mod migrations;
 mod mixed_load;
@@ -80,11 +81,15 @@ mod web;
 #[cfg(feature = "tower")]
 mod web_addresses;
 #[cfg(feature = "axum")]
+mod web_chosen;
+#[cfg(feature = "axum")]
 mod web_failures;
 #[cfg(feature = "axum")]
 mod web_in_handler;
 #[cfg(feature = "tower")]
 mod web_keys;
+#[cfg(feature = "axum")]
+mod web_settle;
 #[cfg(feature = "axum")]
 mod web_slots;
 #[cfg(feature = "axum")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::observability::count_shadow_denial;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
-use pg_limiter::{Error, Item, Limit, Limits};
+use pg_limiter::{Error, Item, Limit, Limits, LimitsFile};
 
 use crate::queue::{in_state, quick};
 use crate::support::gate::{self, CENTURY};
@@ -97,6 +97,13 @@ async fn everything(database: &Database) {
     join_all((0..5).map(|_| limiter.limit(("many", KEY)))).await.into_iter().for_each(|decision| {
         assert!(decision.expect("a decision").is_allowed());
     });
+
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let watched = limiter.watch_limits_file(LimitsFile::new(file.path())).expect("watched");
+    watched.reload().await.expect("no limits");
+    std::fs::write(file.path(), "wrong").expect("written");
+    let _ = watched.reload().await.expect_err("wrong");
+    drop(watched);
 
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let job = |how: &str| Job::new(("jobs", KEY), &how).expect("a job").group(KEY).max_attempts(2);
@@ -314,7 +321,7 @@ mod metrics {
             .iter()
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 12);
+        assert_eq!(promised.len(), 13);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
@@ -337,6 +344,7 @@ mod metrics {
         let mut ops = words(&table("Spans", "| span ")[0][3]);
         ops.extend(["enqueue", "transaction"].map(ToOwned::to_owned));
         assert_eq!(values("pg_limiter_call_duration_seconds", "op"), ops);
+        assert_eq!(values("pg_limiter_limits_reloads_total", "outcome"), closed["`outcome` of reloads"]);
         assert_eq!(values("pg_limiter_queue_jobs", "state"), closed["`state`"]);
         assert!(values("pg_limiter_job_duration_seconds", "outcome").is_subset(&closed["`outcome` of jobs"]));
         assert!(values("pg_limiter_retries_total", "cause").is_subset(&closed["`cause`"]));

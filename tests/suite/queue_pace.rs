@@ -266,7 +266,7 @@ async fn an_idle_worker_polls_rarely() {
     config.poll = Duration::from_secs(36_000);
     let options = pg_limiter::sqlx::postgres::PgPoolOptions::new().max_connections(10);
     let pool = options.connect(&database.url).await.expect("connect");
-    let asking = pg_limiter::Limiter::new(pool.clone(), queue.limiter().limits().clone());
+    let asking = pg_limiter::Limiter::new(pool.clone(), queue.limiter().limits());
     let asking = pg_limiter::queue::Queue::new(&asking, "q").expect("a queue");
     let worker = asking.worker(config, idle()).expect("a worker");
     let stop = async {

@@ -37,7 +37,7 @@ pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode
 async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
-        && let Err(refused) = check(&job, Op::Credit, queues.limits())
+        && let Err(refused) = check(&job, Op::Credit, &queues.limits())
     {
         return Ok(refused);
     }

@@ -27,7 +27,7 @@ pub(super) async fn with_queues<T>(
 }
 
 impl Queues {
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> Limits {
         self.limiter.limits()
     }
 

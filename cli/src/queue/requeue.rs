@@ -60,7 +60,7 @@ async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));
     }
-    if let Err(refused) = check(&job, Op::Limit, queues.limits()) {
+    if let Err(refused) = check(&job, Op::Limit, &queues.limits()) {
         return Ok(refused);
     }
     let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {

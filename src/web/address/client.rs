@@ -21,7 +21,7 @@ use crate::web::keys::{KeyExtractor, NoKey};
 /// ```
 /// use pg_limiter::web::ClientAddress;
 /// let by_address = ClientAddress::behind("10.0.0.0/8".parse()?);
-/// # Ok::<(), pg_limiter::web::InvalidTrustedProxies>(())
+/// # Ok::<(), pg_limiter::web::InvalidNetworks>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
@@ -61,6 +61,15 @@ impl ClientAddress {
         peer(&request.extensions).map(|peer| self.proxies.client(peer, &request.headers))
     }
 
+    /// Like `find`; without a peer's address, the server is misconfigured.
+    pub(in crate::web) fn require(&self, request: &Parts) -> Result<IpAddr, NoKey> {
+        self.find(request).ok_or_else(|| NoKey::Misconfigured {
+            advice: "the peer's address is unknown; serve with \
+                     into_make_service_with_connect_info::<SocketAddr>(), or insert a PeerAddress into the extensions"
+                .into(),
+        })
+    }
+
     /// The key: the address, as in `192.0.2.1`, or its network, as in `2001:db8::/64`.
     fn group(&self, address: IpAddr) -> String {
         let (bits, all) = match address {
@@ -76,13 +85,6 @@ impl ClientAddress {
 
 impl KeyExtractor for ClientAddress {
     fn key(&self, request: &Parts) -> Result<Option<Key>, NoKey> {
-        match self.find(request) {
-            Some(address) => Ok(Some(self.group(address).into())),
-            None => Err(NoKey::Misconfigured {
-                advice: "the peer's address is unknown; serve with \
-                         into_make_service_with_connect_info::<SocketAddr>(), or insert a PeerAddress into the extensions"
-                    .into(),
-            }),
-        }
+        Ok(Some(self.group(self.require(request)?).into()))
     }
 }

@@ -2,9 +2,11 @@
 
 mod client;
 mod forwarded;
+mod networks;
 mod peer;
 mod proxies;
 
 pub use client::ClientAddress;
+pub use networks::{InvalidNetworks, Networks};
 pub use peer::PeerAddress;
-pub use proxies::{InvalidTrustedProxies, TrustedProxies};
+pub use proxies::TrustedProxies;

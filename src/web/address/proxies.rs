@@ -1,11 +1,10 @@
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, header};
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
-use crate::web::address::forwarded;
+use crate::web::address::{InvalidNetworks, Networks, forwarded};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -18,9 +17,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// trusted address counts. Entries that the client sent itself are further to the left, and are not read. Several lines of
 /// the header form one list, and ports are ignored.
 ///
-/// An IPv4 address that is mapped into IPv6 (`::ffff:10.0.0.1`) counts as the IPv4 address: in the header, as the peer, and in
-/// this list. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. So IPv6 networks never match IPv4 clients: `::/0` matches every IPv6
-/// address, and `0.0.0.0/0` every IPv4 address.
+/// An IPv4 address that is mapped into IPv6 counts as the IPv4 address: in the header, as the peer, and in this list (see
+/// [`Networks`]).
 ///
 /// Trust only networks in which every address belongs to one of your proxies: any host in them can report any client address.
 /// Each proxy must append to the header or overwrite it.
@@ -29,35 +27,19 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// use pg_limiter::web::TrustedProxies;
 /// let proxies: TrustedProxies = "10.0.0.0/8, 192.0.2.7, 2001:db8:1::/48".parse()?;
 /// let none: TrustedProxies = "".parse()?;
-/// # Ok::<(), pg_limiter::web::InvalidTrustedProxies>(())
+/// # Ok::<(), pg_limiter::web::InvalidNetworks>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TrustedProxies {
-    networks: Arc<[IpNet]>,
+    networks: Networks,
     header: HeaderName,
 }
-
-/// The error for a list of networks that cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is {problem}")]
-#[non_exhaustive]
-pub struct InvalidTrustedProxies {
-    /// The part that is wrong.
-    pub text: String,
-    /// The problem, and what to write instead.
-    problem: &'static str,
-}
-
-const NO_NETWORK: &str = "neither an address nor a network; write \"10.0.0.0/8\" or \"192.0.2.7\", separated by commas";
-
-const BEYOND_IPV4: &str = "larger than the range of mapped IPv4 addresses, ::ffff:0:0/96; write an IPv4 network (\"10.0.0.0/8\") \
-                           or an IPv6 network (\"fd00::/8\")";
 
 impl TrustedProxies {
     /// Trusts proxies in these networks. A network within `::ffff:0:0/96` counts as the IPv4 network that is mapped there.
     pub fn new(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        Self { networks: networks.into_iter().map(canonical).collect(), header: X_FORWARDED_FOR }
+        Self { networks: Networks::new(networks), header: X_FORWARDED_FOR }
     }
 
     /// Sets the header in which the proxies report the client's address (default: `X-Forwarded-For`). It contains one address
@@ -69,17 +51,13 @@ impl TrustedProxies {
         self
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(&address))
-    }
-
     /// The client's address, for a request from this peer.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let read =
             if self.header == header::FORWARDED { forwarded::forwarded_address } else { forwarded::plain_address };
         let mut client = peer.to_canonical();
         for hop in forwarded::from_the_nearest(headers, &self.header) {
-            if !self.trusts(client) {
+            if !self.networks.contains(client) {
                 break;
             }
             match read(hop) {
@@ -103,40 +81,18 @@ impl FromIterator<IpNet> for TrustedProxies {
     }
 }
 
-/// Parses a list of addresses and networks, separated by commas.
+/// Trusts proxies in these networks.
+impl From<Networks> for TrustedProxies {
+    fn from(networks: Networks) -> Self {
+        Self { networks, header: X_FORWARDED_FOR }
+    }
+}
+
+/// Parses a list of addresses and networks, as [`Networks`] does.
 impl FromStr for TrustedProxies {
-    type Err = InvalidTrustedProxies;
+    type Err = InvalidNetworks;
 
-    fn from_str(list: &str) -> Result<Self, InvalidTrustedProxies> {
-        let parts = list.split(',').map(str::trim).filter(|text| !text.is_empty());
-        parts.map(network).collect()
+    fn from_str(list: &str) -> Result<Self, InvalidNetworks> {
+        list.parse().map(Networks::into)
     }
-}
-
-fn network(text: &str) -> Result<IpNet, InvalidTrustedProxies> {
-    let invalid = |problem| InvalidTrustedProxies { text: text.to_owned(), problem };
-    let network: IpNet = match (text.parse::<IpNet>(), text.parse::<IpAddr>()) {
-        (Ok(network), _) => network,
-        (_, Ok(address)) => address.into(),
-        _ => return Err(invalid(NO_NETWORK)),
-    };
-    match network {
-        // It would match unintended IPv6 addresses, and not the IPv4 addresses that it names.
-        IpNet::V6(wide) if wide.addr().to_ipv4_mapped().is_some() && wide.prefix_len() < MAPPED_BITS => {
-            Err(invalid(BEYOND_IPV4))
-        }
-        network => Ok(canonical(network)),
-    }
-}
-
-/// The length, in bits, of the prefix of all mapped IPv4 addresses, `::ffff:0:0/96`.
-const MAPPED_BITS: u8 = 96;
-
-/// Converts a mapped network to its IPv4 network, like `IpAddr::to_canonical` for addresses. Returns any other network
-/// unchanged.
-fn canonical(network: IpNet) -> IpNet {
-    let IpNet::V6(mapped) = network else { return network };
-    let ipv4 = mapped.addr().to_ipv4_mapped();
-    let bits = mapped.prefix_len().checked_sub(MAPPED_BITS);
-    ipv4.zip(bits).and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(network, IpNet::V4)
 }

@@ -7,7 +7,5 @@ mod standing;
 pub use problem::error_response;
 
 pub(super) use fields::{Fields, set_retry_after};
-pub(super) use problem::no_key_response;
-#[cfg(feature = "axum")]
-pub(super) use problem::plain;
+pub(super) use problem::{no_key_response, plain, unavailable};
 pub(super) use standing::{Standing, standings};

@@ -58,16 +58,19 @@ pub fn error_response(error: &Error) -> Response<String> {
         | Error::SchemaTooNew { .. }
         | Error::Conflict { .. }
         | Error::Database { .. }
-        | Error::Pooler { .. } => {
-            let detail = "Rate limits cannot be checked at the moment; try again later.";
-            let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, Some(detail.to_owned()));
-            set_retry_after(response.headers_mut(), AFTER_A_FAILURE);
-            response
-        }
+        | Error::Pooler { .. } => unavailable(),
     };
     if response.status().is_server_error() {
         log::failed(error);
     }
+    response
+}
+
+/// The response to a request without a decision.
+pub(in crate::web) fn unavailable() -> Response<String> {
+    let detail = "Rate limits cannot be checked at the moment; try again later.";
+    let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, Some(detail.to_owned()));
+    set_retry_after(response.headers_mut(), AFTER_A_FAILURE);
     response
 }
 

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::limiter::Lease;
+use crate::web::layer::settlement::Held;
 
 pin_project! {
     /// The body of the inner service's response, or of a response by the layer. It holds the slots of the request until it has
-    /// ended or is dropped.
+    /// ended or is dropped, and then settles.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -21,14 +21,14 @@ pin_project! {
     #[project = Projected]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, lease: Option<Lease> },
+        Inner { #[pin] body: B, held: Held },
         Refusal { rest: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn inner(body: B, lease: Option<Lease>) -> Self {
-        Self { kind: Kind::Inner { body, lease } }
+    pub(super) const fn inner(body: B, held: Held) -> Self {
+        Self { kind: Kind::Inner { body, held } }
     }
 
     pub(super) fn refusal(text: String) -> Self {
@@ -46,10 +46,16 @@ where
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
-            Projected::Inner { body, lease } => {
-                let frame = body.poll_frame(cx);
-                if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-                    lease.take(); // Released in the background.
+            Projected::Inner { mut body, held } => {
+                let frame = body.as_mut().poll_frame(cx);
+                match &frame {
+                    Poll::Pending => {}
+                    Poll::Ready(Some(Ok(frame))) => held.sent(frame),
+                    Poll::Ready(Some(Err(_))) => held.end(),
+                    Poll::Ready(None) => {
+                        held.complete();
+                        held.end();
+                    }
                 }
                 frame
             }
@@ -59,7 +65,13 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, .. } => body.is_end_stream(),
+            Kind::Inner { body, held } => {
+                let is_end = body.is_end_stream();
+                if is_end {
+                    held.complete();
+                }
+                is_end
+            }
             Kind::Refusal { rest } => rest.is_none(),
         }
     }

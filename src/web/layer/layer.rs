@@ -4,13 +4,15 @@ use std::sync::atomic::Ordering;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::call::LimitRef;
+use crate::call::{Item, LimitRef};
 use crate::error::{Error, InvalidCall};
 use crate::limit::Tokens;
 use crate::limiter::Limiter;
+use crate::web::address::{ClientAddress, Networks};
 use crate::web::keys::KeyExtractor;
-use crate::web::layer::RateLimitService;
-use crate::web::layer::rules::{Cost, Rule, Rules};
+use crate::web::layer::rules::{BoxError, Chosen, Cost, Keyed, Rule, Rules};
+use crate::web::layer::settlement::{Settle, Used};
+use crate::web::layer::{RateLimitService, SentResponse};
 
 /// How the layer treats a request without a decision: the database cannot be reached or has no schema, or too many
 /// calls wait for it.
@@ -71,7 +73,7 @@ impl RateLimitLayer {
     /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if the limiter defines no limit of this name and the argument
     /// contains no definition.
     pub fn limit(self, limit: impl Into<LimitRef>, key: impl KeyExtractor + 'static) -> Result<Self, Error> {
-        self.add(Rule { limit: limit.into(), key: Arc::new(key), cost: None })
+        self.add(Keyed { limit: limit.into(), key: Arc::new(key), cost: None })
     }
 
     /// Adds a limit with its own cost per request, in tokens: for example bytes, while other limits count requests. The rules
@@ -86,15 +88,295 @@ impl RateLimitLayer {
         cost: impl Fn(&Parts) -> T + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let cost: Cost = Arc::new(move |request| cost(request).into());
-        self.add(Rule { limit: limit.into(), key: Arc::new(key), cost: Some(cost) })
+        self.add(Keyed { limit: limit.into(), key: Arc::new(key), cost: Some(cost) })
     }
 
-    fn add(self, rule: Rule) -> Result<Self, Error> {
+    fn add(self, rule: Keyed) -> Result<Self, Error> {
         let name = &rule.limit.name;
         if rule.limit.inline.is_none() && self.rules.limiter.limits().get(name).is_none() {
             return Err(InvalidCall::UnknownLimit { limit: name.to_string() }.into());
         }
-        Ok(self.change(|rules| rules.rules.push(rule)))
+        Ok(self.change(|rules| rules.rules.push(Rule::Keyed(rule))))
+    }
+
+    /// Returns the name of a limit that requests of this layer may have.
+    fn known(&self, name: &str) -> Result<Arc<str>, Error> {
+        let is_known = self.rules.limiter.limits().get(name).is_some()
+            || self.rules.rules.iter().any(|rule| match rule {
+                Rule::Keyed(keyed) => *keyed.limit.name == *name,
+                Rule::Chosen(_) | Rule::ChosenAsync(_) => true, // It may pass any limit inline.
+            });
+        if is_known { Ok(name.into()) } else { Err(InvalidCall::UnknownLimit { limit: name.to_owned() }.into()) }
+    }
+
+    /// Adds limits that a closure chooses for each request: none, one ([`Option`]) or several (an array or `Vec`). They are
+    /// charged together with the layer's other limits, all or none. Each [`Item`] has its own count;
+    /// [`cost`](Self::cost) does not apply to it. The item names a defined limit, or passes one inline.
+    ///
+    /// Here each plan has a limit, and all of them have one name. So the balance of an account stays when its plan changes:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use pg_limiter::web::RateLimitLayer;
+    /// use pg_limiter::{Item, Limit};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account { id: i64, is_paying: bool } // An outer layer inserts it into the request's extensions.
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let free = Limit::token_bucket(60, Duration::from_secs(60)).build()?;
+    /// let paying = Limit::token_bucket(6_000, Duration::from_secs(60)).build()?;
+    /// let layer = RateLimitLayer::new(limiter).limit_by(move |request| {
+    ///     let account = request.extensions.get::<Account>()?; // Without an account, no limit applies.
+    ///     Some(Item::new(("api", if account.is_paying { paying } else { free }), account.id))
+    /// });
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// **A request without an item is not limited by it.** A client that can make the closure return none escapes the limit: to
+    /// reject such requests, use an authenticating layer outside this one; to limit them, return an item for the client's
+    /// address.
+    ///
+    /// Limits of one name must have one [kind](crate::Kind): a row does not store the kind of limit that wrote it. A limit that
+    /// is not defined, and a count that is not a number of tokens, is a bug in the program: the response is 500.
+    pub fn limit_by<I>(self, choose: impl Fn(&Parts) -> I + Send + Sync + 'static) -> Self
+    where
+        I: IntoIterator<Item = Item>,
+    {
+        let choose = move |request: &Parts| choose(request).into_iter().collect();
+        self.change(|rules| rules.rules.push(Rule::Chosen(Arc::new(choose))))
+    }
+
+    /// Adds limits that an async closure chooses, for example after it has looked up a plan in a table. Otherwise like
+    /// [`limit_by`](Self::limit_by). Read what you need from the request before the `async move` block: the future cannot
+    /// borrow the request.
+    ///
+    /// The layer calls it for every request, and waits for it. So keep the plans in a cache that your application owns, and
+    /// limit the time of the lookup yourself.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::sync::{Arc, RwLock};
+    /// # use std::time::Duration;
+    /// use pg_limiter::web::RateLimitLayer;
+    /// use pg_limiter::{Item, Limit};
+    ///
+    /// /// The requests per minute of each account. Your application empties it when a plan changes.
+    /// #[derive(Clone, Default)]
+    /// struct Plans { cache: Arc<RwLock<HashMap<i64, f64>>> }
+    ///
+    /// impl Plans {
+    ///     async fn rate(&self, pool: &sqlx::PgPool, account: i64) -> Result<f64, sqlx::Error> {
+    ///         if let Some(rate) = self.cache.read().unwrap().get(&account) {
+    ///             return Ok(*rate);
+    ///         }
+    ///         let select = "SELECT rate FROM accounts JOIN plans ON plans.id = plan WHERE accounts.id = $1";
+    ///         let rate = sqlx::query_scalar(select).bind(account).fetch_one(pool).await?;
+    ///         self.cache.write().unwrap().insert(account, rate);
+    ///         Ok(rate)
+    ///     }
+    /// }
+    ///
+    /// #[derive(Clone, Copy)]
+    /// struct Account(i64); // An outer layer inserts it into the request's extensions.
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter, pool: sqlx::PgPool) {
+    /// let plans = Plans::default();
+    /// let layer = RateLimitLayer::new(limiter).limit_by_async(move |request| {
+    ///     let account = request.extensions.get::<Account>().copied();
+    ///     let (plans, pool) = (plans.clone(), pool.clone());
+    ///     async move {
+    ///         let Some(Account(id)) = account else { return Ok(None) };
+    ///         let rate = plans.rate(&pool, id).await?;
+    ///         let limit = Limit::token_bucket(rate, Duration::from_secs(60)).build()?;
+    ///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Some(Item::new(("api", limit), id)))
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// If it returns an error, the layer logs it, and the response is 503 as after any failure of the database. With
+    /// [`OnFailure::Open`] or in [shadow mode](Self::shadow), the request is decided by the other limits only.
+    pub fn limit_by_async<F, I, E>(self, choose: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<I, E>> + Send + 'static,
+        I: IntoIterator<Item = Item>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let choose = move |request: &Parts| -> Chosen {
+            let chosen = choose(request);
+            Box::pin(async move { Ok(chosen.await.map_err(Into::<BoxError>::into)?.into_iter().collect()) })
+        };
+        self.change(|rules| rules.rules.push(Rule::ChosenAsync(Arc::new(choose))))
+    }
+
+    /// Rejects requests from these networks with 403, before any limit is charged. A second call adds networks. An address in
+    /// both a denied and an [allowed](Self::allow_networks) network is denied. [Skipped](Self::skip) requests are not rejected.
+    ///
+    /// The list is part of the layer. To block clients at run time, in all processes, use a [gate](crate::Limit::gate).
+    ///
+    /// ```
+    /// use pg_limiter::web::{ClientAddress, RateLimitLayer};
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = ClientAddress::behind("10.0.0.0/8".parse()?);
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .deny_networks(client.clone(), "203.0.113.0/24, 2001:db8:bad::/48".parse()?)
+    ///     .allow_networks(client, "198.51.100.7".parse()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn deny_networks(self, client: ClientAddress, networks: Networks) -> Self {
+        self.change(|rules| rules.denied_networks.push((client, networks)))
+    }
+
+    /// Exempts requests from these networks from all limits of the layer: for example your own monitoring. A second call adds
+    /// networks. They are looked up after the [denied networks](Self::deny_networks).
+    pub fn allow_networks(self, client: ClientAddress, networks: Networks) -> Self {
+        self.change(|rules| rules.allowed_networks.push((client, networks)))
+    }
+
+    /// Corrects what requests were charged, once it is known what they used. `used` gets the request, without its body, and the
+    /// response after its body has ended. It returns the tokens that the request used, or `None` to leave the estimate. The
+    /// estimate is the request's [cost](Self::cost), or the count of its item. The layer gives back or charges the difference, as
+    /// [`Limiter::settle`] does.
+    ///
+    /// It applies to every limit of the layer without [its own](Self::settle_limit), except concurrency limits and gates. A
+    /// second call replaces it.
+    ///
+    /// Only failed log-ins count here. A client that guesses still cannot guess more often than the limit allows, because each
+    /// request takes its token before it is checked:
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use pg_limiter::web::{ClientAddress, RateLimitLayer};
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), pg_limiter::Error> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("failed_log_ins", ClientAddress::direct())?
+    ///     .settle(|_, response| Some(if response.status() == StatusCode::UNAUTHORIZED { 1 } else { 0 }));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A handler that learns the usage while it streams the body shares a counter in the response's
+    /// [extensions](SentResponse::extensions):
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # mod app {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use axum::Extension;
+    /// use axum::body::Body;
+    /// use axum::response::IntoResponse;
+    /// use pg_limiter::web::{HeaderKey, RateLimitLayer};
+    ///
+    /// #[derive(Clone, Default)]
+    /// struct Usage(Arc<AtomicU64>);
+    ///
+    /// # fn stream_of_the_model(_: Usage) -> Body { Body::empty() }
+    /// async fn complete() -> impl IntoResponse {
+    ///     let usage = Usage::default();
+    ///     let body: Body = stream_of_the_model(usage.clone()); // Adds the tokens of each part to `usage`.
+    ///     (Extension(usage), body)
+    /// }
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("llm_tokens", HeaderKey::new("x-account")?)?
+    ///     .cost(|_| 4_000) // the most that a request may use
+    ///     .settle(|_, response| response.extensions().get::<Usage>().map(|usage| usage.0.load(Relaxed)));
+    /// # Ok(()) }
+    /// # }
+    /// ```
+    ///
+    /// # When it runs
+    /// In the background, when the body of the response has ended, or is dropped because the client went away (see
+    /// [`is_complete`](SentResponse::is_complete)). It delays no response, and changes none.
+    ///
+    /// **Until then, and whenever it does not run, the estimate stays charged**: if the process dies, if the inner service
+    /// returns an error or panics, if the client goes away before the handler has responded, if the runtime shuts down (see
+    /// [`settled`](Self::settled)), or if the database is down. So estimate the most that a request may use, and nothing is over-admitted. A failure is logged and
+    /// counted in [`settle_failures`](Self::settle_failures), and in the metric `pg_limiter_errors_total` with `op="settle"`. Then
+    /// the correction was made or not, never twice.
+    ///
+    /// Requests that took nothing are not settled: those denied, [skipped](Self::skip), or let through by
+    /// [`OnFailure::Open`]. With [`in_handler`](Self::in_handler), it settles what
+    /// [`enforce`](crate::web::RequestLimits::enforce) took. In the handler's transaction, which may have rolled back, settle
+    /// yourself with [`Within::settle`](crate::Within::settle).
+    ///
+    /// A number of tokens that is negative or not a number is a bug in the program: it is logged, and the estimate stays.
+    pub fn settle<T: Into<Tokens>>(
+        self,
+        used: impl Fn(&Parts, &SentResponse) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.add_settle(None, used)
+    }
+
+    /// Like [`settle`](Self::settle), for the limit with this name only.
+    ///
+    /// ```
+    /// use pg_limiter::web::{HeaderKey, RateLimitLayer};
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("requests", HeaderKey::new("x-account")?)?
+    ///     .limit("bytes_sent", HeaderKey::new("x-account")?)?
+    ///     .settle_limit("bytes_sent", |_, response| Some(response.body_bytes()))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if neither the layer nor its limiter has a limit of this name. So
+    /// call it after the limits are added.
+    pub fn settle_limit<T: Into<Tokens>>(
+        self,
+        limit: &str,
+        used: impl Fn(&Parts, &SentResponse) -> Option<T> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let limit = self.known(limit)?;
+        Ok(self.add_settle(Some(limit), used))
+    }
+
+    fn add_settle<T: Into<Tokens>>(
+        self,
+        limit: Option<Arc<str>>,
+        used: impl Fn(&Parts, &SentResponse) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        let used: Used = Arc::new(move |request, response| used(request, response).map(Into::into));
+        self.change(|rules| rules.settles.push(Settle { limit, used }))
+    }
+
+    /// Waits until all responses that have been sent are settled. Call it after a graceful shutdown of the server: otherwise the
+    /// estimates of the last requests stay charged.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "axum")]
+    /// # async fn f(
+    /// #     limiter: pg_limiter::Limiter,
+    /// #     layer: pg_limiter::web::RateLimitLayer,
+    /// #     listener: tokio::net::TcpListener,
+    /// #     app: axum::Router,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// axum::serve(listener, app).with_graceful_shutdown(async { tokio::signal::ctrl_c().await.unwrap() }).await?;
+    /// layer.settled().await; // A clone of the layer of `app`.
+    /// limiter.close().await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// None. Each settlement ends by the deadline of the [`RetryPolicy`](crate::RetryPolicy).
+    ///
+    /// # Cancel safety
+    /// Safe. The settlements go on.
+    ///
+    /// # In a transaction
+    /// The settlements run in the limiter's own transactions.
+    pub async fn settled(&self) {
+        self.rules.settling.none().await;
+    }
+
+    /// Returns how many limits of requests could not be settled, over this layer, its clones and their services.
+    pub fn settle_failures(&self) -> u64 {
+        self.rules.settle_failures.load(Ordering::Relaxed)
     }
 
     /// Sets the cost of a request in tokens (default: 1), for every limit without its own cost, except
@@ -122,14 +404,51 @@ impl RateLimitLayer {
     /// [`shadow_denials`](Self::shadow_denials).
     ///
     /// Shadow mode applies to all limits of the layer, because they are decided together. To try one limit while others are
-    /// enforced, give it a separate layer. Requests still wait for the decision.
+    /// enforced, use [`shadow_limit`](Self::shadow_limit). Requests still wait for the decision.
     pub fn shadow(self) -> Self {
         self.change(|rules| rules.shadow = true)
     }
 
-    /// Returns how many requests this layer, its clones and their services would have denied without shadow mode.
+    /// Turns on shadow mode for the limit with this name, while the layer's other limits are enforced. If the other limits
+    /// allow a request, this limit is decided alone, as if it were enforced: it takes tokens or denies. A request that it denies, or that
+    /// lacks its key, passes. A denial is logged, and counted in [`shadow_denials_of`](Self::shadow_denials_of) and in the metric
+    /// `pg_limiter_shadow_denials_total` of this limit.
+    ///
+    /// The layer decides it in the background. It delays and fails no request, and adds no fields to responses. The exception is
+    /// [`enforce_within`](crate::web::RequestLimits::enforce_within), which decides it in the handler's transaction.
+    ///
+    /// ```
+    /// use pg_limiter::web::{ClientAddress, HeaderKey, RateLimitLayer};
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("per_address", ClientAddress::direct())?
+    ///     .limit("per_org", HeaderKey::new("x-org")?)?
+    ///     .shadow_limit("per_org")?;
+    /// println!("{} requests would have been denied", layer.shadow_denials_of("per_org"));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if neither the layer nor its limiter has a limit of this name. So
+    /// call it after the limits are added.
+    pub fn shadow_limit(self, limit: &str) -> Result<Self, Error> {
+        let limit = self.known(limit)?;
+        Ok(self.change(|rules| {
+            rules.shadow_limits.entry(limit).or_default();
+        }))
+    }
+
+    /// Returns how many requests this layer, its clones and their services would have denied without shadow mode, of the layer
+    /// or of single limits.
     pub fn shadow_denials(&self) -> u64 {
         self.rules.shadow_denials.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many requests the limit with this name would have denied if it were not in
+    /// [shadow mode](Self::shadow_limit). 0 for other limits.
+    pub fn shadow_denials_of(&self, limit: &str) -> u64 {
+        self.rules.shadow_limits.get(limit).map_or(0, |denials| denials.load(Ordering::Relaxed))
     }
 
     /// Leaves the decision to the handler, so that it can take the tokens in its own transaction. The layer extracts the keys,

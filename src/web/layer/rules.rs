@@ -1,27 +1,45 @@
 //! The limits that apply to a request, and the decision on it.
 
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::request::Parts;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
 use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::{Acquired, Lease, Limiter};
-use crate::web::answer::{Fields, Standing, error_response, standings};
+use crate::web::address::{ClientAddress, Networks};
+use crate::web::answer::{Fields, Standing, error_response, no_key_response, plain, standings, unavailable};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
+use crate::web::layer::settlement::{Settle, UnderWay};
+use crate::web::layer::trial::Trial;
 use crate::web::log;
 
+pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> Tokens + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+pub(super) type Choose = Arc<dyn Fn(&Parts) -> Vec<Item> + Send + Sync>;
+pub(super) type Chosen = Pin<Box<dyn Future<Output = Result<Vec<Item>, BoxError>> + Send>>;
+pub(super) type ChooseAsync = Arc<dyn Fn(&Parts) -> Chosen + Send + Sync>;
+
+/// How the layer finds items of a request.
+#[derive(Clone)]
+pub(super) enum Rule {
+    Keyed(Keyed),
+    Chosen(Choose),
+    ChosenAsync(ChooseAsync),
+}
 
 /// A limit of the layer, with its key extractor and cost.
 #[derive(Clone)]
-pub(super) struct Rule {
+pub(super) struct Keyed {
     pub(super) limit: LimitRef,
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) cost: Option<Cost>,
@@ -33,19 +51,64 @@ pub(in crate::web) struct Rules {
     pub(super) rules: Vec<Rule>,
     pub(super) cost: Option<Cost>,
     pub(super) skip: Option<Predicate>,
+    pub(super) denied_networks: Vec<(ClientAddress, Networks)>,
+    pub(super) allowed_networks: Vec<(ClientAddress, Networks)>,
     pub(super) on_failure: OnFailure,
     pub(in crate::web) shadow: bool,
+    /// The limits that are in shadow mode while others are enforced, with their numbers of denials.
+    pub(super) shadow_limits: BTreeMap<Arc<str>, Arc<AtomicU64>>,
+    pub(super) settles: Vec<Settle>,
     pub(super) in_handler: bool,
     pub(super) fields: Fields,
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
+    pub(super) settle_failures: Arc<AtomicU64>,
+    pub(super) settling: UnderWay,
 }
 
 /// The decision on a request.
 pub(super) enum Verdict {
-    /// Call the inner service, and add these limits to the fields of its response. The lease holds the request's slots until
-    /// the response has been sent.
-    Pass(Vec<Standing>, Option<Lease>),
+    Pass(Passed),
     Refuse(Response<String>),
+}
+
+/// The tokens and slots of a request that passes.
+#[derive(Default)]
+pub(in crate::web) struct Passed {
+    /// For the fields of the response.
+    pub(in crate::web) standings: Vec<Standing>,
+    /// The items whose tokens were taken.
+    pub(in crate::web) taken: Vec<Item>,
+    /// Holds the request's slots until the response has been sent.
+    pub(in crate::web) lease: Option<Lease>,
+    /// The limits in shadow mode.
+    pub(in crate::web) trial: Option<Trial>,
+}
+
+/// Why a request has no items.
+pub(super) enum Refusal {
+    NoKey(NoKey),
+    /// Its address is in a denied network.
+    DeniedNetwork,
+    /// A closure that chooses limits failed. The error is already logged.
+    NotChosen,
+}
+
+impl Refusal {
+    pub(super) fn response(&self) -> Response<String> {
+        match self {
+            Self::NoKey(no_key) => no_key_response(no_key),
+            Self::DeniedNetwork => {
+                plain(StatusCode::FORBIDDEN, Some("Requests from this address are not accepted.".to_owned()))
+            }
+            Self::NotChosen => unavailable(),
+        }
+    }
+}
+
+impl From<NoKey> for Refusal {
+    fn from(no_key: NoKey) -> Self {
+        Self::NoKey(no_key)
+    }
 }
 
 impl Rules {
@@ -55,33 +118,78 @@ impl Rules {
             rules: Vec::new(),
             cost: None,
             skip: None,
+            denied_networks: Vec::new(),
+            allowed_networks: Vec::new(),
             on_failure: OnFailure::default(),
             shadow: false,
+            shadow_limits: BTreeMap::new(),
+            settles: Vec::new(),
             in_handler: false,
             fields: Fields { draft: true, x_ratelimit: false },
             shadow_denials: Arc::default(),
+            settle_failures: Arc::default(),
+            settling: UnderWay::default(),
         }
     }
 
-    /// The items that a request is charged: none if it is skipped or no limit applies. In shadow mode, a request without a
-    /// key is charged nothing.
-    pub(super) fn items(&self, request: &Parts) -> Result<Vec<Item>, NoKey> {
+    /// The items that a request is charged: none if it is skipped, its network is allowed, or no limit applies. In shadow mode,
+    /// a request that would be refused is charged nothing.
+    pub(super) async fn items(&self, request: &Parts) -> Result<Vec<Item>, Refusal> {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Ok(Vec::new());
         }
-        match self.rules.iter().filter_map(|rule| self.item(rule, request).transpose()).collect() {
-            Err(no_key) if self.shadow => {
-                log::let_through_without_key(&no_key);
-                Ok(Vec::new())
+        match self.find_items(request).await {
+            Err(Refusal::NoKey(no_key)) if self.shadow => log::let_through_without_key(&no_key),
+            Err(Refusal::DeniedNetwork) if self.shadow => {
+                self.count_shadow_denial();
+                log::denied_network("in shadow mode: let through");
             }
-            items => items,
+            Err(Refusal::DeniedNetwork) => {
+                log::denied_network("refused");
+                return Err(Refusal::DeniedNetwork);
+            }
+            items => return items,
         }
+        Ok(Vec::new())
     }
 
-    fn item(&self, rule: &Rule, request: &Parts) -> Result<Option<Item>, NoKey> {
+    async fn find_items(&self, request: &Parts) -> Result<Vec<Item>, Refusal> {
+        if is_in(&self.denied_networks, request)? {
+            return Err(Refusal::DeniedNetwork);
+        }
+        if is_in(&self.allowed_networks, request)? {
+            return Ok(Vec::new());
+        }
+        let mut items = Vec::new();
+        for rule in &self.rules {
+            match rule {
+                Rule::Keyed(keyed) => match self.item(keyed, request) {
+                    Ok(item) => items.extend(item),
+                    Err(no_key) if self.shadow_limits.contains_key(&keyed.limit.name) => {
+                        log::let_through_without_key(&no_key);
+                    }
+                    Err(no_key) => return Err(no_key.into()),
+                },
+                Rule::Chosen(choose) => items.extend(choose(request)),
+                Rule::ChosenAsync(choose) => match choose(request).await {
+                    Ok(chosen) => items.extend(chosen),
+                    Err(error) => match self.passes_failures() {
+                        Some(why) => log::let_through_unchosen(&*error, why),
+                        None => {
+                            log::not_chosen(&*error);
+                            return Err(Refusal::NotChosen);
+                        }
+                    },
+                },
+            }
+        }
+        Ok(items)
+    }
+
+    fn item(&self, rule: &Keyed, request: &Parts) -> Result<Option<Item>, NoKey> {
         let Some(key) = rule.key.key(request)? else { return Ok(None) };
         let item = Item::new(rule.limit.clone(), key);
-        let limit = rule.limit.inline.as_ref().or_else(|| self.limiter.limits().get(&rule.limit.name));
+        let limit = rule.limit.inline.or_else(|| self.limiter.limits().get(&rule.limit.name).copied());
         // The cost of a request in tokens is no number of slots.
         let common = self.cost.as_ref().filter(|_| limit.is_none_or(|limit| limit.kind() != Kind::Concurrency));
         Ok(Some(match rule.cost.as_ref().or(common) {
@@ -90,65 +198,101 @@ impl Rules {
         }))
     }
 
+    /// The items that are enforced, and those in shadow mode. The limits are passed inline, so that the whole request uses the
+    /// same limits, even if they are replaced meanwhile.
+    pub(in crate::web) fn divide(&self, items: &[Item]) -> (Vec<Item>, Vec<Item>) {
+        let limits = self.limiter.limits();
+        let items = items.iter().map(|item| item.clone().pinned(&limits));
+        items.partition(|item| !self.shadow_limits.contains_key(&item.limit.name))
+    }
+
     /// Decides in a transaction of the limiter's own.
-    pub(super) async fn decide(&self, items: Vec<Item>) -> Verdict {
-        if items.is_empty() {
-            return Verdict::Pass(Vec::new(), None);
+    pub(super) async fn decide(self: &Arc<Self>, items: &[Item]) -> Verdict {
+        let (enforced, tried) = self.divide(items);
+        if enforced.is_empty() {
+            return Verdict::Pass(Passed { trial: Trial::start(self, tried), ..Passed::default() });
         }
-        let limits = self.limits(&items);
-        let decided = if limits.iter().any(|limit| limit.kind() == Kind::Concurrency) {
-            self.limiter.acquire(items).await.map(Acquired::into_parts)
-        } else {
-            self.limiter.limit(items).await.map(|decision| (decision, None))
-        };
-        match decided {
-            Ok((decision, lease)) => self.verdict(&limits, decision, lease.map(Lease::keep_renewed)),
-            Err(error) if self.lets_through(&error) => Verdict::Pass(Vec::new(), None),
+        match self.ask(enforced.clone()).await {
+            Ok((decision, lease)) => self.verdict(enforced, tried, decision, lease),
+            Err(error) if self.lets_through(&error) => Verdict::Pass(Passed::default()),
             Err(error) => Verdict::Refuse(error_response(&error)),
         }
     }
 
-    fn verdict(&self, limits: &[Limit], decision: Decision, lease: Option<Lease>) -> Verdict {
-        let standings = self.note(limits, &decision);
-        if self.shadow {
-            return Verdict::Pass(standings, lease);
+    /// Takes the tokens, and slots if there are any.
+    pub(super) async fn ask(&self, items: Vec<Item>) -> Result<(Decision, Option<Lease>), Error> {
+        if limits(&items).iter().any(|limit| limit.kind() == Kind::Concurrency) {
+            let (decision, lease) = self.limiter.acquire(items).await.map(Acquired::into_parts)?;
+            Ok((decision, lease.map(Lease::keep_renewed)))
+        } else {
+            Ok((self.limiter.limit(items).await?, None))
         }
-        match decision.enforce() {
-            Ok(_) => Verdict::Pass(standings, lease),
-            Err(denied) => {
-                let mut response = error_response(&denied);
-                self.add_fields(response.headers_mut(), &standings);
-                Verdict::Refuse(response)
-            }
+    }
+
+    fn verdict(
+        self: &Arc<Self>,
+        enforced: Vec<Item>,
+        tried: Vec<Item>,
+        decision: Decision,
+        lease: Option<Lease>,
+    ) -> Verdict {
+        let standings = self.note(&limits(&enforced), &decision);
+        let taken = if decision.is_denied() { Vec::new() } else { enforced };
+        if !self.shadow
+            && let Err(denied) = decision.enforce()
+        {
+            let mut response = error_response(&denied);
+            self.add_fields(response.headers_mut(), &standings);
+            return Verdict::Refuse(response);
+        }
+        Verdict::Pass(Passed { standings, taken, lease, trial: Trial::start(self, tried) })
+    }
+
+    /// Why requests without a decision pass, if they do.
+    fn passes_failures(&self) -> Option<&'static str> {
+        match (self.shadow, self.on_failure) {
+            (true, _) => Some("shadow mode"),
+            (false, OnFailure::Open) => Some("on_failure is Open"),
+            (false, OnFailure::Closed) => None,
         }
     }
 
     /// Whether a request without a decision passes. If it does, this logs the error.
     pub(in crate::web) fn lets_through(&self, error: &Error) -> bool {
-        let why = match (self.shadow, self.on_failure) {
-            (true, _) => "shadow mode",
-            // An invalid call is not a failure of the database: the request or the program is wrong.
-            (false, OnFailure::Open) if !matches!(error, Error::Invalid(_)) => "on_failure is Open",
-            (false, _) => return false,
-        };
-        log::let_through(error, why);
-        true
-    }
-
-    /// The limits of these items, in their order. All are defined: the layer has looked them up, or the call was decided.
-    pub(in crate::web) fn limits(&self, items: &[Item]) -> Vec<Limit> {
-        let by_name = self.limiter.limits();
-        items.iter().filter_map(|item| item.limit.inline.or_else(|| by_name.get(&item.limit.name).copied())).collect()
+        // An invalid call is not a failure of the database: the request or the program is wrong.
+        let why = self.passes_failures().filter(|_| self.shadow || !matches!(error, Error::Invalid(_)));
+        if let Some(why) = why {
+            log::let_through(error, why);
+        }
+        why.is_some()
     }
 
     /// Counts and logs a denial. Returns the limits for the fields of the response: none in shadow mode.
     pub(in crate::web) fn note(&self, limits: &[Limit], decision: &Decision) -> Vec<Standing> {
         match (self.shadow, decision.is_denied()) {
-            (true, true) => log::shadow_denied(&self.shadow_denials, decision),
+            (true, true) => {
+                self.count_shadow_denial();
+                log::shadow_denied(decision);
+            }
             (false, true) => log::denied(decision),
             (_, false) => {}
         }
         if self.shadow { Vec::new() } else { standings(limits, decision) }
+    }
+
+    /// Counts a request that would have been denied without shadow mode.
+    pub(in crate::web) fn count_shadow_denial(&self) {
+        self.shadow_denials.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts and logs a decision on a limit in shadow mode.
+    pub(in crate::web) fn note_tried(&self, limit: &str, decision: &Decision) {
+        if decision.is_denied() {
+            if let Some(denials) = self.shadow_limits.get(limit) {
+                denials.fetch_add(1, Ordering::Relaxed);
+            }
+            log::shadow_denied(decision);
+        }
     }
 
     pub(in crate::web) fn add_fields(&self, headers: &mut HeaderMap, standings: &[Standing]) {
@@ -156,13 +300,31 @@ impl Rules {
     }
 }
 
+/// The limits of these items, which are passed inline, in their order.
+pub(in crate::web) fn limits(items: &[Item]) -> Vec<Limit> {
+    items.iter().filter_map(|item| item.limit.inline).collect()
+}
+
+fn is_in(networks: &[(ClientAddress, Networks)], request: &Parts) -> Result<bool, NoKey> {
+    for (client, networks) in networks {
+        if networks.contains(client.require(request)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limits: Vec<&str> = self.rules.iter().map(|rule| &*rule.limit.name).collect();
+        let name = |rule: &Rule| match rule {
+            Rule::Keyed(keyed) => keyed.limit.name.to_string(),
+            Rule::Chosen(_) | Rule::ChosenAsync(_) => "(chosen per request)".to_owned(),
+        };
         f.debug_struct("Rules")
-            .field("limits", &limits)
+            .field("limits", &self.rules.iter().map(name).collect::<Vec<_>>())
             .field("on_failure", &self.on_failure)
             .field("shadow", &self.shadow)
+            .field("shadow_limits", &self.shadow_limits.keys().collect::<Vec<_>>())
             .field("in_handler", &self.in_handler)
             .field("fields", &self.fields)
             .finish_non_exhaustive()

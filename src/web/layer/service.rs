@@ -2,6 +2,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::request::Parts;
 use http::{Request, Response};
 use tower_service::Service;
 
@@ -9,7 +10,8 @@ use crate::web::RequestLimits;
 use crate::web::answer::no_key_response;
 use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
-use crate::web::layer::rules::{Rules, Verdict};
+use crate::web::layer::rules::{Passed, Rules, Verdict};
+use crate::web::layer::settlement::Held;
 
 /// A service that limits its requests. Created by [`RateLimitLayer`](crate::web::RateLimitLayer).
 ///
@@ -61,10 +63,11 @@ where
     RequestBody: Send,
 {
     let (mut parts, body) = request.into_parts();
-    let items = match rules.items(&parts) {
+    let items = match rules.items(&parts).await {
         Ok(items) => items,
-        Err(no_key) => return Ok(no_key_response(&no_key).map(ResponseBody::refusal)),
+        Err(refusal) => return Ok(refusal.response().map(ResponseBody::refusal)),
     };
+    let kept = (!rules.settles.is_empty() && !items.is_empty()).then(|| parts.clone());
     if rules.in_handler {
         let limits = RequestLimits::new(Arc::clone(&rules), items);
         if parts.extensions.insert(limits.clone()).is_some() {
@@ -73,16 +76,32 @@ where
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         limits.add_fields(&mut response);
-        return Ok(response.map(|body| ResponseBody::inner(body, None)));
+        return Ok(hold(&rules, limits.passed(), kept, response));
     }
-    match rules.decide(items).await {
-        Verdict::Pass(standings, lease) => {
+    match rules.decide(&items).await {
+        Verdict::Pass(passed) => {
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            rules.add_fields(response.headers_mut(), &standings);
-            Ok(response.map(|body| ResponseBody::inner(body, lease)))
+            rules.add_fields(response.headers_mut(), &passed.standings);
+            Ok(hold(&rules, passed, kept, response))
         }
         Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),
     }
+}
+
+/// Keeps the request's slots until the response has been sent, and settles its tokens then.
+fn hold<Body>(
+    rules: &Arc<Rules>,
+    passed: Passed,
+    request: Option<Parts>,
+    response: Response<Body>,
+) -> Response<ResponseBody<Body>> {
+    let Passed { taken, lease, trial, .. } = passed;
+    let mut held = Held::new(lease, trial);
+    let (parts, body) = response.into_parts();
+    if let Some(request) = request {
+        held = held.settling(rules, taken, request, parts.clone());
+    }
+    Response::from_parts(parts, ResponseBody::inner(body, held))
 }
 
 fn two_in_handler() -> NoKey {

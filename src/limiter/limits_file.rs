@@ -1,0 +1,311 @@
+//! Limits that follow a file.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::error::{LimitsFileError, NoRuntime};
+use crate::limit::Limits;
+use crate::limiter::Limiter;
+use crate::observability::limits_reloaded;
+
+/// A changed file is read until two reads in a row are equal, with this pause in between: a program may be writing it.
+const PAUSE: Duration = Duration::from_millis(100);
+const MOST_READS: usize = 50;
+
+/// A file with limits: JSON if its name ends in `.json`, otherwise TOML (see [`Limits::from_toml`]).
+///
+/// ```no_run
+/// use pg_limiter::{Limiter, LimitsFile};
+///
+/// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let file = LimitsFile::new("limits.toml");
+/// let limiter = Limiter::new(pool, file.read()?); // A wrong file at the start is an error.
+/// let watch = limiter.watch_limits_file(file)?; // From now on, a wrong file changes nothing.
+/// // .. serve ..
+/// if let Some(error) = watch.last_error() {
+///     eprintln!("the limits are not those of the file: {error}");
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Default
+/// - Read every 5 seconds.
+/// - Not read on SIGHUP.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct LimitsFile {
+    path: PathBuf,
+    poll: Duration,
+    #[cfg(unix)]
+    on_sighup: bool,
+}
+
+impl LimitsFile {
+    /// Names the file. It is not read yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            poll: Duration::from_secs(5),
+            #[cfg(unix)]
+            on_sighup: false,
+        }
+    }
+
+    /// Sets how often a watched file is read (default: 5 seconds; at least 10 milliseconds). Its content is compared, not its
+    /// time, so a file that is replaced or mounted anew is noticed.
+    pub fn poll_every(mut self, time: Duration) -> Self {
+        self.poll = time.clamp(Duration::from_millis(10), Duration::from_secs(86_400));
+        self
+    }
+
+    /// Also reads a watched file whenever the process gets the signal SIGHUP. From then on, this signal no longer ends the
+    /// process.
+    #[cfg(unix)]
+    #[cfg_attr(docsrs, doc(cfg(unix)))]
+    pub const fn on_sighup(mut self) -> Self {
+        self.on_sighup = true;
+        self
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file now, and blocks while it does.
+    ///
+    /// # Errors
+    /// [`LimitsFileError`], which names the file, and the limit and the field.
+    pub fn read(&self) -> Result<Limits, LimitsFileError> {
+        read(&self.path).and_then(|text| self.parse(&text))
+    }
+
+    fn parse(&self, text: &str) -> Result<Limits, LimitsFileError> {
+        let is_json = self.path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+        let limits = if is_json { Limits::from_json(text) } else { parse_toml(text) };
+        limits.map_err(|error| error.at(&self.path))
+    }
+}
+
+#[cfg(feature = "toml")]
+fn parse_toml(text: &str) -> Result<Limits, LimitsFileError> {
+    Limits::from_toml(text)
+}
+
+#[cfg(not(feature = "toml"))]
+fn parse_toml(_: &str) -> Result<Limits, LimitsFileError> {
+    Err(LimitsFileError::new("cannot read TOML; use the feature \"toml\", or a file whose name ends in .json"))
+}
+
+fn read(path: &Path) -> Result<String, LimitsFileError> {
+    std::fs::read_to_string(path).map_err(|error| LimitsFileError::new(format!("cannot read it: {error}")).at(path))
+}
+
+/// A limits file that a limiter follows, from [`Limiter::watch_limits_file`]. It stops when this is dropped; the limits stay.
+#[derive(Debug)]
+#[must_use = "the limiter stops following the file when this is dropped"]
+pub struct LimitsWatch {
+    follower: Arc<Follower>,
+    task: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Follower {
+    limiter: Limiter,
+    file: LimitsFile,
+    /// Held while the file is read and its limits replace the former ones.
+    seen: tokio::sync::Mutex<Seen>,
+    status: Mutex<Status>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The last content of the file, or why it was not read.
+    read: Option<Result<String, LimitsFileError>>,
+    /// The names that the file has defined.
+    names: BTreeSet<String>,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    error: Option<LimitsFileError>,
+    changes: u64,
+}
+
+impl Limiter {
+    /// Replaces the limits whenever this file changes, as [`replace_limits`](Self::replace_limits) does. The limits of the file
+    /// replace those of the same names; limits that are defined elsewhere stay.
+    ///
+    /// The file is read at once, and then every [`poll_every`](LimitsFile::poll_every). **A wrong file changes nothing**: all
+    /// former limits stay. It is logged as an event of level WARN, once for each content, and
+    /// [`last_error`](LimitsWatch::last_error) returns the reason. A file is wrong if
+    ///
+    /// - it cannot be read or is not valid,
+    /// - a limit has another kind than the limit of this name: give it a new name, because a row does not store the kind of
+    ///   limit that wrote it,
+    /// - it lacks a limit that it defined before: calls on it would fail. To remove a limit, restart the process.
+    ///
+    /// To replace a file, write another one and rename it, so that no half of it is read. (A file that is written in place is
+    /// read until it no longer changes.) Processes read the file at different times, and each decides by its own limits.
+    ///
+    /// # Errors
+    /// [`LimitsFileError`] if there is no Tokio runtime, or the signal handler cannot be installed. A wrong file is no error
+    /// here: read it with [`LimitsFile::read`] first.
+    pub fn watch_limits_file(&self, file: LimitsFile) -> Result<LimitsWatch, LimitsFileError> {
+        let runtime = Handle::try_current().map_err(|_| LimitsFileError::new(NoRuntime.to_string()))?;
+        let mut hangups = Hangups::new(&file)?;
+        let follower = Arc::new(Follower {
+            limiter: self.clone(),
+            file,
+            seen: tokio::sync::Mutex::default(),
+            status: Mutex::default(),
+        });
+        let following = Arc::clone(&follower);
+        let task = runtime.spawn(async move {
+            let mut is_forced = false;
+            loop {
+                let _ = following.look(is_forced).await; // The status has the error.
+                is_forced = hangups.within(following.file.poll).await;
+            }
+        });
+        Ok(LimitsWatch { follower, task: task.abort_handle() })
+    }
+}
+
+impl LimitsWatch {
+    /// Returns why the file is wrong, so that the limiter still has the former limits. `None` if it has those of the file.
+    pub fn last_error(&self) -> Option<LimitsFileError> {
+        self.follower.status().error.clone()
+    }
+
+    /// Returns how many times the limits were replaced.
+    pub fn changes(&self) -> u64 {
+        self.follower.status().changes
+    }
+
+    /// Reads the file now. Returns once the limiter has its limits.
+    ///
+    /// # Errors
+    /// [`LimitsFileError`] if the file is wrong. The former limits stay.
+    ///
+    /// # Cancel safety
+    /// Safe. The limits are replaced or not.
+    ///
+    /// # In a transaction
+    /// Makes no call.
+    pub async fn reload(&self) -> Result<(), LimitsFileError> {
+        self.follower.look(true).await
+    }
+}
+
+impl Drop for LimitsWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Follower {
+    fn status(&self) -> std::sync::MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the file, and replaces the limits if its content has changed.
+    async fn look(&self, is_forced: bool) -> Result<(), LimitsFileError> {
+        let mut seen = self.seen.lock().await;
+        let mut now = self.read().await;
+        let is_new = seen.read.as_ref() != Some(&now);
+        if !is_new && !is_forced {
+            return Ok(());
+        }
+        for _ in 0..MOST_READS {
+            tokio::time::sleep(PAUSE).await;
+            let again = self.read().await;
+            if again == now {
+                break;
+            }
+            now = again;
+        }
+        let result = now.clone().and_then(|text| self.apply(&text, &mut seen.names));
+        if is_new {
+            limits_reloaded(if result.is_ok() { "done" } else { "error" });
+            if let Err(error) = &result {
+                tracing::warn!(%error, "the limits file is wrong; keeping the former limits");
+            }
+        }
+        seen.read = Some(now);
+        self.status().error = result.clone().err();
+        result
+    }
+
+    async fn read(&self) -> Result<String, LimitsFileError> {
+        let path = self.file.path.clone();
+        let stopped = |_| LimitsFileError::new("the Tokio runtime is shutting down");
+        tokio::task::spawn_blocking(move || read(&path)).await.map_err(stopped)?
+    }
+
+    /// Replaces the limits. `names` are those that the file has defined.
+    fn apply(&self, text: &str, names: &mut BTreeSet<String>) -> Result<(), LimitsFileError> {
+        let read = self.file.parse(text)?;
+        let wrong = |reason: String| LimitsFileError::new(reason).at(&self.file.path);
+        if let Some(name) = names.iter().find(|name| read.get(name).is_none()) {
+            return Err(wrong(format!(
+                "limit \"{name}\" is missing, and calls on it would fail; keep it, or restart the process without it"
+            )));
+        }
+        let former = self.limiter.limits();
+        let mut limits = former.clone();
+        for (name, limit) in read.iter() {
+            if let Some(old) = former.get(name).filter(|old| old.kind() != limit.kind()) {
+                return Err(wrong(format!(
+                    "limit \"{name}\": a {} cannot become a {}, because its balances would be misread; give it a new name",
+                    old.kind(),
+                    limit.kind()
+                )));
+            }
+            limits = limits.define(name, *limit).map_err(|error| wrong(error.to_string()))?;
+        }
+        names.extend(read.iter().map(|(name, _)| name.to_owned()));
+        if limits != former {
+            self.limiter.replace_limits(limits);
+            self.status().changes += 1;
+            tracing::info!(file = %self.file.path.display(), "limits replaced");
+        }
+        Ok(())
+    }
+}
+
+/// The signals SIGHUP of the process.
+struct Hangups {
+    #[cfg(unix)]
+    signals: Option<tokio::signal::unix::Signal>,
+}
+
+impl Hangups {
+    #[cfg(unix)]
+    fn new(file: &LimitsFile) -> Result<Self, LimitsFileError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let signals = file.on_sighup.then(|| signal(SignalKind::hangup())).transpose();
+        let signals = signals.map_err(|error| LimitsFileError::new(format!("cannot wait for SIGHUP: {error}")))?;
+        Ok(Self { signals })
+    }
+
+    #[cfg(not(unix))]
+    fn new(_: &LimitsFile) -> Result<Self, LimitsFileError> {
+        Ok(Self {})
+    }
+
+    /// Waits for this long, or for a signal. Returns whether there was one.
+    async fn within(&mut self, time: Duration) -> bool {
+        #[cfg(unix)]
+        if let Some(signals) = &mut self.signals {
+            return tokio::time::timeout(time, signals.recv()).await.is_ok();
+        }
+        tokio::time::sleep(time).await;
+        false
+    }
+}
