@@ -46,6 +46,7 @@
 //! - Spans, and metrics with the feature `metrics`: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
 //! - A private PostgreSQL for tests: `embedded` (feature `embedded`).
+//! - A clock that tests advance: `testing` (feature `testing`).
 //!
 //! # Units and defaults
 //! Tokens are `f64`. Fractions are allowed, and comparisons tolerate an error of 1e-9. Times are [`std::time::Duration`] in
@@ -57,6 +58,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
+mod clock;
 mod combine;
 mod error;
 mod limit;
@@ -72,6 +74,9 @@ pub mod guide;
 pub mod migrate;
 pub mod observability;
 pub mod queue;
+#[cfg(feature = "testing")]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
 pub mod web;

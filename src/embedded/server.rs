@@ -48,7 +48,8 @@ impl Default for ServerConfig {
 impl ServerConfig {
     /// All settings as `name=value`, the caller's last. If a name occurs twice, the later value applies.
     pub(super) fn all_settings(&self) -> impl Iterator<Item = String> {
-        let own: &[&str] = &["max_connections=200", "shared_buffers=128MB"];
+        // A `TestClock` can be installed on a server of this name.
+        let own: &[&str] = &["max_connections=200", "shared_buffers=128MB", "cluster_name=pg_limiter_embedded"];
         let careless: &[&str] = &["fsync=off", "synchronous_commit=off", "full_page_writes=off"];
         let careless = if self.durable { &[] } else { careless };
         own.iter()

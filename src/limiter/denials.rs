@@ -101,21 +101,21 @@ impl Denials {
     }
 
     /// Forgets the denials of a call's buckets, and any denial of them that is about to arrive.
-    pub(super) fn forget(&self, call: &Resolved) {
+    pub(super) fn forget(&self, call: &Resolved, now: Instant) {
         for item in &call.items {
             let hash = self.hash(item);
             let mut shard = self.shard(hash);
             shard.by_hash.remove(&hash);
-            shard.forgotten_at = Some(Instant::now());
+            shard.forgotten_at = Some(now);
         }
     }
 
     /// Forgets all denials, and any denial that is about to arrive.
-    pub(super) fn clear(&self) {
+    pub(super) fn clear(&self, now: Instant) {
         for shard in &self.shards {
             let mut shard = lock(shard);
             shard.by_hash.clear();
-            shard.forgotten_at = Some(Instant::now());
+            shard.forgotten_at = Some(now);
         }
     }
 
@@ -267,7 +267,8 @@ mod tests {
     fn a_forgotten_denial_is_not_remembered_again() {
         let (denials, asked) = (memory(100), Instant::now());
         let reset = resolve(Op::Reset, [item("a", 10.0, "k"), item("a", 10.0, "l")]);
-        let (forget, clear) = (|denials: &Denials| denials.forget(&reset), Denials::clear);
+        let forget = |denials: &Denials| denials.forget(&reset, Instant::now());
+        let clear = |denials: &Denials| denials.clear(Instant::now());
         for forget in [&forget as &dyn Fn(&Denials), &clear] {
             let now = Instant::now() + SECOND / 4;
             ["k", "l"].iter().for_each(|key| remember(&denials, &call(key), SECOND, now));

@@ -123,7 +123,7 @@ impl Limiter {
             call,
             id,
             length,
-            state: watch::Sender::new(State { ends_at: Instant::now() + length, is_over: false }),
+            state: watch::Sender::new(State { ends_at: self.clock().now() + length, is_over: false }),
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
@@ -192,7 +192,7 @@ impl Lease {
     /// Returns the time until the lease ends, at least; zero if it has ended or was lost.
     pub fn ends_in(&self) -> Duration {
         let State { ends_at, is_over } = *self.state.borrow();
-        if is_over { Duration::ZERO } else { ends_at.saturating_duration_since(Instant::now()) }
+        if is_over { Duration::ZERO } else { ends_at.saturating_duration_since(self.limiter.clock().now()) }
     }
 
     /// Gives the slots back, and returns whether all of them were still held until now.
@@ -233,7 +233,8 @@ impl Lease {
         let (limiter, call, length, state) = (self.limiter.clone(), self.call.clone(), self.length, self.state.clone());
         let renewing = async move {
             while !state.borrow().is_over {
-                tokio::time::sleep(length / 3).await;
+                let clock = limiter.clock();
+                clock.sleep_until(clock.now() + length / 3).await;
                 if let Err(error) = renew(&limiter, &call, length, &state).await {
                     tracing::warn!(%error, "a lease was not renewed");
                 }
@@ -258,11 +259,11 @@ impl Lease {
         let mut states = self.state.subscribe();
         loop {
             let State { ends_at, is_over } = *states.borrow_and_update();
-            if is_over || ends_at <= Instant::now() {
+            if is_over || ends_at <= self.limiter.clock().now() {
                 return;
             }
             // Either the lease ends, or its state has changed.
-            let _ = tokio::time::timeout_at(ends_at.into(), states.changed()).await;
+            let _ = self.limiter.clock().timeout_at(ends_at, states.changed()).await;
         }
     }
 
@@ -280,7 +281,7 @@ impl Lease {
 }
 
 async fn renew(limiter: &Limiter, call: &Call, length: Duration, state: &watch::Sender<State>) -> Result<bool, Error> {
-    let asked = Instant::now();
+    let asked = limiter.clock().now();
     let is_held = limiter.renew(call.clone()).await?;
     state.send_modify(|state| {
         if is_held {

@@ -1,10 +1,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use sqlx::{PgConnection, PgPool};
 
 use crate::call::{Balances, Call, Decision, Item, Key, Op, Resolved};
+use crate::clock::LocalClock;
 use crate::combine::Combiner;
 use crate::error::Error;
 use crate::limit::{Limits, Tokens};
@@ -63,6 +63,7 @@ pub struct Limiter {
     denials: Option<Arc<Denials>>,
     /// The callers of `until_ready` that wait and cannot reserve.
     pub(super) waiters: Arc<Waiters>,
+    clock: LocalClock,
 }
 
 impl Limiter {
@@ -81,6 +82,7 @@ impl Limiter {
         }
         let transaction_limiter =
             if config.named_statements { transaction_limiter } else { transaction_limiter.with_unnamed_statements() };
+        let clock = LocalClock::of(&pool, &config.schema);
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         let transactor = Transactor {
             pool,
@@ -96,7 +98,7 @@ impl Limiter {
         let combiner = Arc::new_cyclic(|this| {
             Combiner::new(this.clone(), transactor, goes_over_pool, lanes, max_batch, max_waiting)
         });
-        Self { combiner, denials, waiters: Arc::default() }
+        Self { combiner, denials, waiters: Arc::default(), clock }
     }
 
     /// Returns the limits that are defined by name, as they are now.
@@ -132,6 +134,11 @@ impl Limiter {
     /// Returns the pool.
     pub fn pool(&self) -> &PgPool {
         &self.combiner.transactor.pool
+    }
+
+    /// The database's clock, for times that it returned.
+    pub(crate) const fn clock(&self) -> &LocalClock {
+        &self.clock
     }
 
     /// Whether statements are prepared under names on the server.
@@ -290,7 +297,7 @@ impl Limiter {
             crate::limit::check_name(name)?;
             let result = self.own_transaction(ResetAllKeys(name)).await;
             if let Some(denials) = &self.denials {
-                denials.clear();
+                denials.clear(self.clock.now());
             }
             result
         };
@@ -337,7 +344,7 @@ impl Limiter {
             check_key(&key)?;
             let result = self.own_transaction(Forgetting { limiter: self.transaction_limiter(), key: &key }).await;
             if let Some(denials) = &self.denials {
-                denials.clear();
+                denials.clear(self.clock.now());
             }
             result
         };
@@ -357,12 +364,13 @@ impl Limiter {
             let (call, answer) = self.ask(call).await?;
             return Ok(answer.decision(&call));
         };
-        let asked = Instant::now();
+        let clock = self.clock.pinned();
+        let asked = clock.now();
         if let Some(answer) = denials.recall(&call, asked) {
             return Ok(answer.decision(&call));
         }
         let (call, answer) = self.combiner.ask(call).await?;
-        denials.remember(&call, &answer, asked, Instant::now());
+        denials.remember(&call, &answer, asked, clock.now());
         Ok(answer.decision(&call))
     }
 
@@ -380,7 +388,7 @@ impl Limiter {
         let Some(denials) = &self.denials else { return self.ask(call).await };
         let kept = call.clone();
         let result = self.ask(call).await;
-        denials.forget(&kept);
+        denials.forget(&kept, self.clock.now());
         result
     }
 

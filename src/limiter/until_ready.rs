@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::call::{Call, Decision, Op, Outcome, Resolved, ResolvedItem};
+use crate::clock::LocalClock;
 use crate::error::{Error, InvalidCall};
 use crate::limit::Kind;
 use crate::limiter::{Limiter, WaitConfig};
@@ -78,7 +79,9 @@ impl Limiter {
 
     async fn wait_for(&self, call: Call, config: WaitConfig, span: &CallSpan) -> Result<Decision, Error> {
         let max_wait = longest(config.max_wait);
-        let deadline = Instant::now() + max_wait;
+        let clock = self.clock();
+        let deadline = clock.now() + max_wait;
+        let until = |deadline: Instant| deadline.saturating_duration_since(clock.now());
         let waiter = Waiter::new(self, call, config)?;
         waiter.check_possible(max_wait)?;
         let mut place = if waiter.may_meet_a_line() { self.waiters.join_if_any(&waiter.call) } else { None };
@@ -86,7 +89,7 @@ impl Limiter {
         // Starts at the same value for every new waiter, so that the database sees one limit and not many.
         let mut left = max_wait;
         if let Some(place) = &mut place {
-            is_last = !place.until_first(deadline).await;
+            is_last = !place.until_first(clock, deadline).await;
             left = until(deadline);
         }
         let mut attempts = 0;
@@ -97,27 +100,28 @@ impl Limiter {
                 return waiter.ask_when(left).await; // Fewer tokens arrive in the time left than when it began to wait.
             }
             let again = match waiter.ask(left).await? {
-                Attempted::Ready { decision, wait } => {
+                Attempted::Ready { decision, wait, ready_at } => {
                     drop(place); // A call that has reserved must not hold up the line.
-                    sleep(wait + waiter.jitter_of_reserved(wait, until(deadline))).await;
+                    let jitter = waiter.jitter_of_reserved(wait, until(deadline));
+                    clock.sleep_until(ready_at + jitter).await;
                     return Ok(decision);
                 }
                 Attempted::Denied(decision) => return Ok(decision),
                 Attempted::Again(again) => again,
             };
             let Some(room) = until(deadline).checked_sub(again.after.saturating_add(again.reserved)) else {
-                return Ok(again.denied());
+                return Ok(again.denied(clock));
             };
             if is_last {
-                return Ok(again.denied());
+                return Ok(again.denied(clock));
             }
             let place = place.get_or_insert_with(|| self.waiters.join(&waiter.call));
             if place.is_first() {
-                let pause = again.after + waiter.jitter(again.after, room);
-                place.sleeps_until(Instant::now() + pause);
-                sleep(pause).await;
+                let moment = again.denied_at + again.after + waiter.jitter(again.after, room);
+                place.sleeps_until(moment);
+                clock.sleep_until(moment).await;
             } else {
-                is_last = !place.until_first(deadline).await;
+                is_last = !place.until_first(clock, deadline).await;
             }
             left = until(deadline);
         }
@@ -133,8 +137,8 @@ struct Waiter<'l> {
 
 /// The result of one attempt.
 enum Attempted {
-    /// The tokens are taken, and available after this time.
-    Ready { decision: Decision, wait: Duration },
+    /// The tokens are taken, and available after this time, at this moment.
+    Ready { decision: Decision, wait: Duration, ready_at: Instant },
     /// The tokens are not available in time.
     Denied(Decision),
     /// The tokens may be available in time: to be retried.
@@ -155,8 +159,9 @@ struct Again {
 }
 
 impl Again {
-    fn denied(self) -> Decision {
-        denied(self.decision, self.ready.saturating_sub(self.denied_at.elapsed()))
+    fn denied(self, clock: &LocalClock) -> Decision {
+        let gone = clock.now().saturating_duration_since(self.denied_at);
+        denied(self.decision, self.ready.saturating_sub(gone))
     }
 }
 
@@ -223,12 +228,17 @@ impl<'l> Waiter<'l> {
     }
 
     async fn ask(&self, left: Duration) -> Result<Attempted, Error> {
+        let clock = self.limiter.clock().pinned();
         let (call, answer) = self.limiter.combiner.ask(self.within(left)).await?;
+        let answered = clock.now();
         let decision = answer.decision(&call);
         let after = match decision.outcome {
-            Outcome::Allowed => return Ok(Attempted::Ready { decision, wait: Duration::ZERO }),
+            Outcome::Allowed => {
+                return Ok(Attempted::Ready { decision, wait: Duration::ZERO, ready_at: answered });
+            }
             Outcome::Reserved { wait } => {
-                return Ok(Attempted::Ready { decision: Decision { outcome: Outcome::Allowed, ..decision }, wait });
+                let decision = Decision { outcome: Outcome::Allowed, ..decision };
+                return Ok(Attempted::Ready { decision, wait, ready_at: answered + wait });
             }
             Outcome::Denied { retry_after } => retry_after,
         };
@@ -251,7 +261,7 @@ impl<'l> Waiter<'l> {
         }
         Ok(Attempted::Again(Again {
             decision,
-            denied_at: Instant::now(),
+            denied_at: answered,
             after,
             reserved: reserved.unwrap_or_default(),
             ready,
@@ -274,16 +284,5 @@ impl<'l> Waiter<'l> {
         let arrivals = items.map(|item| item.limit.time_to_arrive(item.count).1);
         let span = arrivals.max().unwrap_or_default().min(wait).mul_f64(clamped_fraction(self.config.jitter));
         part_of(span.min(room))
-    }
-}
-
-fn until(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now())
-}
-
-/// Never sleeps for less than `time`: the timer's steps are rounded up.
-async fn sleep(time: Duration) {
-    if !time.is_zero() {
-        tokio::time::sleep(time).await;
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::call::Resolved;
+use crate::clock::LocalClock;
 
 /// The limit names, keys and headrooms, in the order of the call. Calls with different headrooms wait in different lines, so
 /// that a call of a low priority does not hold up those of a higher one.
@@ -84,7 +85,7 @@ impl Place {
 
     /// Waits until this place is first, and returns whether that was before the deadline. Returns `false` at once if
     /// the first waiter asks only after the deadline.
-    pub(super) async fn until_first(&mut self, deadline: Instant) -> bool {
+    pub(super) async fn until_first(&mut self, clock: &LocalClock, deadline: Instant) -> bool {
         if self.turn.is_some() {
             return true;
         }
@@ -92,7 +93,7 @@ impl Place {
             return false;
         }
         let turn = Arc::clone(&self.line.turn).lock_owned();
-        self.turn = tokio::time::timeout_at(deadline.into(), turn).await.ok();
+        self.turn = clock.timeout_at(deadline, turn).await;
         self.turn.is_some()
     }
 
@@ -145,7 +146,7 @@ mod tests {
         let others = order.map(|nth| {
             let (mut place, arrived) = (waiters.join_if_any(&call("k")).expect("a line"), Arc::clone(&arrived));
             async move {
-                assert!(!place.is_first() && place.until_first(soon()).await);
+                assert!(!place.is_first() && place.until_first(&LocalClock::default(), soon()).await);
                 arrived.lock().expect("a list").push(nth);
             }
         });
@@ -165,16 +166,19 @@ mod tests {
         assert!(first.is_first());
         first.sleeps_until(soon() + Duration::from_secs(60));
         let mut second = waiters.join(&call("k"));
-        assert!(!second.until_first(soon()).await, "at once");
+        assert!(!second.until_first(&LocalClock::default(), soon()).await, "at once");
         first.sleeps_until(Instant::now());
-        assert!(!second.until_first(Instant::now() + Duration::from_millis(5)).await, "at the deadline");
+        assert!(
+            !second.until_first(&LocalClock::default(), Instant::now() + Duration::from_millis(5)).await,
+            "at the deadline"
+        );
         drop(first);
-        assert!(second.until_first(soon()).await);
+        assert!(second.until_first(&LocalClock::default(), soon()).await);
         // A waiter that leaves, first or not, does not hold up the others.
         let (mut third, fourth) = (waiters.join(&call("k")), waiters.join(&call("k")));
         drop(fourth);
         drop(second);
-        assert!(third.until_first(soon()).await);
+        assert!(third.until_first(&LocalClock::default(), soon()).await);
         drop(third);
         assert!(waiters.by_buckets().is_empty());
     }

@@ -14,6 +14,10 @@ const TABLES: &str = include_str!("../../migrations/tables.txt");
 /// This function has a different body on YugabyteDB, which lacks the system columns that it reads.
 const ROWS: &str = "rate_limit_rows(text, text)";
 
+/// The clock, and the hash of the one in `sql/testing/test_clock.sql`. A test compares the hash.
+const CLOCK: &str = "rate_limit_clock()";
+const TEST_CLOCK: &str = "HASH";
+
 /// A difference between a database and this release, from [`Migrator::check`](super::Migrator::check).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,6 +49,8 @@ pub enum Drift {
         /// The name and the argument types.
         signature: &'static str,
     },
+    /// A test clock is installed: a `TestClock` of the feature `testing`. `migrate` removes it.
+    TestClock,
     /// A table, a column or an index is missing.
     ObjectMissing {
         /// The type and the name: `column rate_limits.value`.
@@ -81,6 +87,7 @@ impl Drift {
                 | Self::FunctionMissing { .. }
                 | Self::FunctionOutdated { .. }
                 | Self::FunctionChanged { .. }
+                | Self::TestClock
         )
     }
 }
@@ -93,6 +100,9 @@ impl fmt::Display for Drift {
             Self::FunctionMissing { signature } => write!(f, "the function {signature} is missing"),
             Self::FunctionOutdated { signature } => write!(f, "the function {signature} is from another release"),
             Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
+            Self::TestClock => {
+                f.write_str("a test clock is installed: rate_limit_clock() does not return the server's time")
+            }
             Self::ObjectMissing { object } => write!(f, "the {object} is missing"),
             Self::ObjectChanged { object, expected, found } => {
                 write!(f, "the {object} is {found}; expected: {expected}")
@@ -114,13 +124,20 @@ pub(super) struct Plan {
     pub(super) changed: Vec<&'static str>,
     /// The functions to record: those to create or replace, and those that are up to date.
     pub(super) recorded: Vec<Function>,
+    /// Whether a test clock is replaced.
+    pub(super) test_clock: bool,
 }
 
 impl Plan {
     pub(super) fn of(installed: &Installed, schema: &Schema, engine: Engine) -> Self {
         let missing = |migration: &Migration| !installed.has_applied(migration.version);
-        let mut plan =
-            Self { migrations: Vec::new(), functions: Vec::new(), changed: Vec::new(), recorded: Vec::new() };
+        let mut plan = Self {
+            migrations: Vec::new(),
+            functions: Vec::new(),
+            changed: Vec::new(),
+            recorded: Vec::new(),
+            test_clock: false,
+        };
         if installed.version() <= SCHEMA_VERSION {
             plan.migrations = migrations(schema).into_iter().filter(missing).collect();
         }
@@ -131,6 +148,10 @@ impl Plan {
                 State::Current if installed.records.get(function.signature).is_some_and(Record::is_newer) => continue,
                 // A newer release may have dropped it.
                 State::Missing if a_newer_release => continue,
+                State::TestClock => {
+                    plan.test_clock = true;
+                    plan.functions.push(function.clone());
+                }
                 State::Missing | State::Outdated => plan.functions.push(function.clone()),
                 State::Changed => {
                     plan.changed.push(function.signature);
@@ -153,6 +174,7 @@ enum State {
     Missing,
     Outdated,
     Changed,
+    TestClock,
     Newer,
     NewerChanged,
 }
@@ -166,6 +188,7 @@ impl State {
         let record = installed.records.get(function.signature);
         let is_as_recorded = record.is_none_or(|record| record.sha256.as_deref().is_none_or(|hash| hash == found));
         match (record.is_some_and(Record::is_newer), is_as_recorded) {
+            (false, _) if function.signature == CLOCK && found == TEST_CLOCK => Self::TestClock,
             (true, true) => Self::Newer,
             (true, false) => Self::NewerChanged,
             (false, true) => Self::Outdated,
@@ -201,6 +224,7 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
             State::Missing if a_newer_release || installed.applied.is_empty() => {}
             State::Missing => found.push(Drift::FunctionMissing { signature }),
             State::Outdated => found.push(Drift::FunctionOutdated { signature }),
+            State::TestClock => found.push(Drift::TestClock),
             State::Changed | State::NewerChanged => found.push(Drift::FunctionChanged { signature }),
         }
     }

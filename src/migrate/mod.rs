@@ -33,5 +33,7 @@ pub use drift::Drift;
 pub use error::MigrateError;
 pub use functions::{Function, functions};
 pub use migrations::{Migration, migrations, uninstall};
+#[cfg(feature = "testing")]
+pub(crate) use runner::LOCK_KEY;
 pub use runner::{MigrateReport, Migrator, migrate, migrate_on};
 pub use script::{Part, script};

@@ -13,7 +13,7 @@ use crate::retry::{Attempts, RetryPolicy};
 use crate::sql::{Names, SCHEMA_VERSION, Schema, Sql, detect};
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
-const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
+pub(crate) const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 
 /// Sets READ COMMITTED, whatever the default: each statement must see what earlier migrators have committed. Turns off the
 /// timeouts, which are meant for the application's statements. Not every PostgreSQL version has all of them.
@@ -272,6 +272,9 @@ impl Migrator {
         for function in &plan.functions {
             self.put(conn, function, &installed).await?;
         }
+        if let Some(sql) = self.removal(&plan) {
+            execute(conn, sql).await?;
+        }
         for sql in self.claims(&plan) {
             execute(conn, sql).await?;
         }
@@ -294,6 +297,9 @@ impl Migrator {
         self.trust(untrusted(conn, &self.schema).await?)?;
         if let Some(table) = occupied(&installed) {
             return Err(Failure::Occupied(table));
+        }
+        if plan.test_clock {
+            tracing::warn!(target: "pg_limiter", schema = %self.schema, "removing the test clock");
         }
         for signature in &plan.changed {
             tracing::warn!(target: "pg_limiter", schema = %self.schema, signature, "replacing a function that was changed by hand");
@@ -349,6 +355,11 @@ impl Migrator {
         } else {
             vec![format!("CREATE SCHEMA {}", self.schema.quoted()), history]
         }
+    }
+
+    /// The SQL that removes what is left of a test clock, once its function is replaced.
+    pub(super) fn removal(&self, plan: &Plan) -> Option<String> {
+        plan.test_clock.then(|| format!("DROP SEQUENCE IF EXISTS {}.rate_limits_test_clock", self.schema.quoted()))
     }
 
     /// The SQL that revokes all privileges on new objects from other roles, and records the functions.

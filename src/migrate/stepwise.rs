@@ -57,6 +57,9 @@ impl Migrator {
                 persistently(conn, statement).await?;
             }
         }
+        if let Some(sql) = self.removal(&plan) {
+            persistently(conn, &sql).await?;
+        }
         for sql in self.claims(&plan) {
             persistently(conn, &sql).await?;
         }

@@ -136,6 +136,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_full_at;
 DROP FUNCTION IF EXISTS public.rate_limit_flow;
 DROP FUNCTION IF EXISTS public.rate_limit_phase;
 DROP FUNCTION IF EXISTS public.rate_limit_clock;
+DROP SEQUENCE IF EXISTS public.rate_limits_test_clock;
 DROP FUNCTION IF EXISTS public.rate_limit_rows;
 DROP VIEW IF EXISTS public.rate_limits_seen;
 DROP TABLE IF EXISTS public.rate_limits;

@@ -85,9 +85,10 @@ impl Leases {
 
     /// Extends all leases, three times in the duration of a lease.
     pub(super) async fn keep(&self, context: &QueueContext, lease: Duration) {
+        let clock = context.limiter.clock();
         loop {
-            tokio::time::sleep(lease / 3).await;
-            let asked = Instant::now();
+            clock.sleep_until(clock.now() + lease / 3).await;
+            let asked = clock.now();
             let (ids, starts): (Vec<i64>, Vec<i32>) = self.held().iter().map(|(id, lease)| (*id, lease.starts)).unzip();
             if ids.is_empty() {
                 continue;
@@ -102,7 +103,7 @@ impl Leases {
                 Ok(Err(error)) => warn!(%error, "cannot extend the leases of jobs; trying again"),
                 Err(_) => warn!("cannot extend the leases of jobs in time; trying again"),
             }
-            self.give_up_lapsed();
+            self.give_up_lapsed(clock.now());
         }
     }
 
@@ -122,8 +123,7 @@ impl Leases {
     }
 
     /// Aborts the jobs with expired leases: other workers may have them by now.
-    fn give_up_lapsed(&self) {
-        let now = Instant::now();
+    fn give_up_lapsed(&self, now: Instant) {
         self.held().retain(|id, lease| {
             let holds = lease.until > now;
             if !holds {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tracing::warn;
 
+use crate::clock::LocalClock;
 use crate::error::Error;
 use crate::queue::job_run::{Ended, run};
 use crate::queue::leases::Leases;
@@ -168,7 +169,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     }
 
     async fn look(&mut self, room: usize) -> Result<(), Error> {
-        let asked = Instant::now();
+        let (asked, expires) = (Instant::now(), self.clock().now() + self.worker.config.lease);
         match self.claim(room).await {
             Ok(claimed) => {
                 let now = Instant::now();
@@ -179,7 +180,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
                 // The times in the answer count from before `now`, so no job starts early.
                 for job in claimed.jobs {
-                    self.leases.add(job.id, job.starts, asked + self.worker.config.lease);
+                    self.leases.add(job.id, job.starts, expires);
                     self.at_hand.push_back((now + time::wait(Some(job.start_in)), job));
                 }
                 self.at_hand.make_contiguous().sort_by_key(|(at, _)| *at); // The sort is stable.
@@ -197,6 +198,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn clock(&self) -> &LocalClock {
+        self.worker.queue.limiter().clock()
     }
 
     /// The limiter's limits, as they are now.
@@ -248,7 +253,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let now = Instant::now();
         while self.running.len() < self.worker.config.concurrency {
             match self.at_hand.pop_front() {
-                Some((at, job)) if at <= now => self.start(job, now),
+                Some((at, job)) if at <= now => self.start(job),
                 Some(early) => {
                     self.at_hand.push_front(early);
                     break;
@@ -258,10 +263,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
     }
 
-    fn start(&mut self, job: ClaimedJob, now: Instant) {
+    fn start(&mut self, job: ClaimedJob) {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
-        if !self.leases.holds(id, starts, now) {
+        if !self.leases.holds(id, starts, self.clock().now()) {
             return; // Another worker may have it by now.
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());

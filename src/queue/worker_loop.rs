@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use crate::clock::Advances;
 use crate::error::Error;
 use crate::queue::notifications::Notifications;
 use crate::queue::running_jobs::RunningJobs;
@@ -40,12 +41,13 @@ impl<H: Handler> Worker<H> {
         // Behind a pooler, other clients would share the session that listens.
         let notifications =
             Notifications::new(limiter.pool(), self.queue.name(), self.config.listen && limiter.names().are_given());
+        let mut advances = limiter.clock().advances();
         let mut stop = pin!(stop);
         let failure = loop {
             if let Err(error) = jobs.move_on().await {
                 break Some(error);
             }
-            if wait(&mut jobs, &notifications, stop.as_mut()).await {
+            if wait(&mut jobs, &notifications, &mut advances, stop.as_mut()).await {
                 break None;
             }
         };
@@ -59,10 +61,12 @@ impl<H: Handler> Worker<H> {
 async fn wait<H: Handler>(
     jobs: &mut RunningJobs<'_, H>,
     notifications: &Notifications,
+    advances: &mut Advances,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> bool {
     let look_at = jobs.next_move();
     let mut received = pin!(notifications.received());
+    let mut advanced = pin!(advances.next());
     let mut time = pin!(tokio::time::sleep_until(look_at.into()));
     poll_fn(|cx| {
         if stop.as_mut().poll(cx).is_ready() {
@@ -71,7 +75,7 @@ async fn wait<H: Handler>(
         if jobs.poll_ended(cx).is_ready() {
             return Poll::Ready(false);
         }
-        if received.as_mut().poll(cx).is_ready() {
+        if received.as_mut().poll(cx).is_ready() || advanced.as_mut().poll(cx).is_ready() {
             jobs.look_now();
             return Poll::Ready(false);
         }

@@ -71,6 +71,8 @@ mod support;
 mod surface;
 mod take_ample;
 mod take_slots;
+#[cfg(feature = "testing")]
+mod test_clock;
 mod thresholds;
 mod transactions;
 mod trust;

@@ -1,7 +1,18 @@
 use crate::sql::{Names, Schema, Sql};
 
-/// The current time, in microseconds since the Unix epoch.
+/// The current time, in microseconds since the Unix epoch. An expression, because roles that run jobs may not call
+/// `rate_limit_clock`.
 const CLOCK: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint";
+
+/// The time, which a test clock may have advanced.
+fn clock(schema: &Schema) -> String {
+    if cfg!(feature = "testing") {
+        let sequence = format!("pg_catalog.to_regclass($name${}.rate_limits_test_clock$name$)", schema.quoted());
+        format!("({CLOCK} + coalesce(pg_catalog.pg_sequence_last_value({sequence}), 0))")
+    } else {
+        CLOCK.to_owned()
+    }
+}
 
 /// The columns that a worker needs to run a job.
 const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, failures, max_attempts, \
@@ -32,7 +43,7 @@ pub(crate) struct QueueStatements {
 
 impl QueueStatements {
     pub(crate) fn new(schema: Schema, names: &Names) -> Self {
-        let quoted = schema.quoted();
+        let (quoted, clock) = (schema.quoted(), clock(&schema));
         let text = |sql: String| Sql::new(sql, names);
         let call = |columns: &str, function: &str, arguments: usize| {
             let arguments: Vec<String> = (1..=arguments).map(|nth| format!("${nth}")).collect();
@@ -46,17 +57,17 @@ impl QueueStatements {
                pg_catalog.count(*) FILTER (WHERE state = 'done') AS done, \
                pg_catalog.count(*) FILTER (WHERE state = 'dead') AS dead, \
                pg_catalog.count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
-               {CLOCK} AS clock, \
+               {clock} AS clock, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
-               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {CLOCK}) AS waits_until \
+               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until \
              FROM {quoted}.rate_limit_jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
         );
         // A group is on hold until the latest time among its jobs.
         let jobs = format!(
             "WITH held AS ( \
                SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.rate_limit_jobs \
-               WHERE waits_until > {CLOCK} GROUP BY queue, key) \
+               WHERE waits_until > {clock} GROUP BY queue, key) \
              SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
                j.limit_names, j.limit_keys, j.counts, j.used_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
                j.enqueued_at, j.started_at, j.finished_at, j.waits, \
@@ -72,7 +83,7 @@ impl QueueStatements {
                 "rate_limit_enqueue",
                 23,
             ),
-            claim: call(&format!("*, {CLOCK} AS clock"), "rate_limit_claim", 12),
+            claim: call(&format!("*, {clock} AS clock"), "rate_limit_claim", 12),
             claimed: call(CLAIMED, "rate_limit_claimed_jobs", 2),
             again: call("job_states", "rate_limit_job_again", 12),
             done: call("*", "rate_limit_job_done", 8),
