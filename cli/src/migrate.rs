@@ -72,9 +72,9 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
         output::lines(drift.iter().map(ToString::to_string))?;
         return Ok(ExitCode::FAILURE);
     }
-    // Report functions that were changed by hand before they are replaced.
-    let by_hand = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. }));
-    output::lines(by_hand.map(ToString::to_string))?;
+    // Report a test clock, and functions that were changed by hand, before they are replaced.
+    let reported = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. } | Drift::TestClock));
+    output::lines(reported.map(ToString::to_string))?;
     let report = migrator.run(&pool).await?;
     pool.close().await;
     output::line(format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)))?;

@@ -231,10 +231,12 @@ impl Lease {
     pub fn keep_renewed(mut self) -> Self {
         self.stop_renewing();
         let (limiter, call, length, state) = (self.limiter.clone(), self.call.clone(), self.length, self.state.clone());
+        let mut asked = limiter.clock().now();
         let renewing = async move {
             while !state.borrow().is_over {
                 let clock = limiter.clock();
-                clock.sleep_until(clock.now() + length / 3).await;
+                clock.sleep_until(asked + length / 3).await;
+                asked = clock.now();
                 if let Err(error) = renew(&limiter, &call, length, &state).await {
                     tracing::warn!(%error, "a lease was not renewed");
                 }

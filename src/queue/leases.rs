@@ -86,9 +86,10 @@ impl Leases {
     /// Extends all leases, three times in the duration of a lease.
     pub(super) async fn keep(&self, context: &QueueContext, lease: Duration) {
         let clock = context.limiter.clock();
+        let mut asked = clock.now();
         loop {
-            clock.sleep_until(clock.now() + lease / 3).await;
-            let asked = clock.now();
+            clock.sleep_until(asked + lease / 3).await;
+            asked = clock.now();
             let (ids, starts): (Vec<i64>, Vec<i32>) = self.held().iter().map(|(id, lease)| (*id, lease.starts)).unzip();
             if ids.is_empty() {
                 continue;

@@ -15,8 +15,8 @@ use crate::doctor::settings::Settings;
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, transactions,
-    tserver_flags,
+    connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, test_clock,
+    transactions, tserver_flags,
 };
 use crate::error::CliError;
 use crate::output;
@@ -119,6 +119,10 @@ async fn limiter(
     let drift = schema::drift(session).await;
     if let Some(findings) = report.made("functions", drift)? {
         report.extend(findings);
+    }
+    let clock = test_clock::check(session).await;
+    if let Some(Some(finding)) = report.made("test clock", clock)? {
+        report.add("test clock", finding);
     }
     let role = Role::read(session).await;
     if let Some(role) = report.made("grants", role)? {

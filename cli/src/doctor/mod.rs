@@ -19,6 +19,7 @@ mod server_clock;
 mod session;
 mod settings;
 mod table;
+mod test_clock;
 mod transactions;
 mod tserver;
 mod tserver_flags;
