@@ -47,7 +47,7 @@ const FARTHEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 ///
 /// The advance of a call that is being decided may end its wait early. So advance once a waiter sleeps.
 ///
-/// To the holders of leases, an advance is a pause in which nobody renewed: leases that end within it are
+/// For leases, an advance is a pause without renewals: leases that end within it are
 /// [lost](crate::Lease::lost), even those that are [kept renewed](crate::Lease::keep_renewed), and a job that runs meanwhile may
 /// be run again. Deadlines, time-outs and pauses before retries are of the process, and do not change.
 ///
