@@ -177,7 +177,10 @@ impl RequestLimits {
         }
         self.lock().charged = true;
         match self.rules.limiter.limit(self.items.clone()).await {
-            Ok(decision) => self.permit(decision),
+            Ok(decision) => {
+                self.rules.learn_windows(&self.rules.limits(&self.items)).await;
+                self.permit(decision)
+            }
             Err(error) if self.rules.lets_through(&error) => Ok(UNLIMITED),
             Err(error) => Err(error),
         }

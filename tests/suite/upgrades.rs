@@ -200,8 +200,9 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    let grants =
-        guide::grants()[0].replace("public.rate_limit_take_ample,", "").replace("public.rate_limit_decide_leases,", "");
+    let grants = ["take_ample", "decide_leases", "window"]
+        .iter()
+        .fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(&format!("public.rate_limit_{new},"), ""));
     database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
     let limiter = database.limiter(limits(500.0));
     let queue = Queue::new(&limiter, "mails").expect("a queue");

@@ -11,7 +11,7 @@ use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
 use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::{Acquired, Lease, Limiter};
-use crate::web::answer::{Fields, Standing, error_response, standings};
+use crate::web::answer::{Calendars, Fields, Standing, error_response, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
 use crate::web::log;
@@ -38,6 +38,7 @@ pub(in crate::web) struct Rules {
     pub(super) in_handler: bool,
     pub(super) fields: Fields,
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
+    calendars: Arc<Calendars>,
 }
 
 /// The decision on a request.
@@ -60,6 +61,7 @@ impl Rules {
             in_handler: false,
             fields: Fields { draft: true, x_ratelimit: false },
             shadow_denials: Arc::default(),
+            calendars: Arc::default(),
         }
     }
 
@@ -102,7 +104,11 @@ impl Rules {
             self.limiter.limit(items).await.map(|decision| (decision, None))
         };
         match decided {
-            Ok((decision, lease)) => self.verdict(&limits, decision, lease.map(Lease::keep_renewed)),
+            Ok((decision, lease)) => {
+                let lease = lease.map(Lease::keep_renewed);
+                self.learn_windows(&limits).await;
+                self.verdict(&limits, decision, lease)
+            }
             Err(error) if self.lets_through(&error) => Verdict::Pass(Vec::new(), None),
             Err(error) => Verdict::Refuse(error_response(&error)),
         }
@@ -148,7 +154,14 @@ impl Rules {
             (false, true) => log::denied(decision),
             (_, false) => {}
         }
-        if self.shadow { Vec::new() } else { standings(limits, decision) }
+        if self.shadow { Vec::new() } else { standings(limits, decision, &self.calendars) }
+    }
+
+    /// Asks for the present windows of calendar windows, unless they are known or not shown.
+    pub(in crate::web) async fn learn_windows(&self, limits: &[Limit]) {
+        if !self.shadow && (self.fields.draft || self.fields.x_ratelimit) {
+            self.calendars.learn(&self.limiter, limits).await;
+        }
     }
 
     pub(in crate::web) fn add_fields(&self, headers: &mut HeaderMap, standings: &[Standing]) {
