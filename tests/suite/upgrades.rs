@@ -344,7 +344,8 @@ async fn roles_keep_the_right_to_make_decisions() {
             migrate(&database.pool).await.expect("migrated");
         }
         for (role, expected) in [(&app, "true"), (&other, "false")] {
-            for function in ["rate_limit_decide_one", "rate_limit_take_ample", "rate_limit_decide_leases"] {
+            for new in ["decide_one", "take_ample", "decide_leases", "window"] {
+                let function = format!("rate_limit_{new}");
                 let sql = format!(
                     "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \
                      WHERE proname = '{function}'"
