@@ -15,7 +15,7 @@ pub(super) const BEHIND_GATE: &str = "behind gate";
 const OPERATIONS: u32 = 40;
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What the key's state should be.
+/// The state that the key should have.
 struct Model {
     is_blocked: bool,
     balance: f64,

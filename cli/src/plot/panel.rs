@@ -45,7 +45,7 @@ impl Panel {
         self.limit.kind() == Kind::Concurrency
     }
 
-    /// What the bars count.
+    /// The unit of the bars.
     pub(super) fn counted(&self) -> &'static str {
         match (self.series.of_ones, self.has_slots()) {
             (true, _) => "calls",
@@ -54,7 +54,7 @@ impl Panel {
         }
     }
 
-    /// What the line below the bars shows.
+    /// The name of the line below the bars.
     pub(super) fn balance_name(&self) -> &'static str {
         if self.has_slots() { "free slots" } else { "balance" }
     }

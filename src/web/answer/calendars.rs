@@ -1,4 +1,4 @@
-//! The present windows of calendar windows. Only the database knows them; they are asked for once in each window.
+//! The present windows of calendar windows. Only the database knows them. The layer reads each of them once.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Known {
 
 /// The time after which the database is asked again if it did not answer.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// The most limits whose windows are known.
+/// The largest number of known windows.
 const MOST: usize = 1000;
 
 impl Calendars {

@@ -66,7 +66,7 @@ where
         Err(no_key) => return Ok(no_key_response(&no_key).map(ResponseBody::refusal)),
     };
     if rules.in_handler {
-        // Not in the handler, whose transaction may hold the last connection of the pool.
+        // Not later: the handler's transaction may hold the last connection of the pool.
         rules.learn_windows(&rules.limits(&items)).await;
         let limits = RequestLimits::new(Arc::clone(&rules), items);
         if parts.extensions.insert(limits.clone()).is_some() {
