@@ -115,7 +115,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 4, the newest"])
-        .has("functions", "ok", &["all 128"])
+        .has("functions", "ok", &["all 129"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue, block keys, forget keys"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
@@ -136,7 +136,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 128 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 129 functions are those of this release\n"),
         "{}",
         text.stdout
     );
