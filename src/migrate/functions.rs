@@ -148,6 +148,7 @@ const ALL: &[&str] = sources![
     "rate_limit_validate_item"
     "rate_limit_value_after"
     "rate_limit_wait"
+    "rate_limit_window"
     "rate_limit_window_start"
     "rate_limit_write"
     "rate_limit_write_jobs"

@@ -9,6 +9,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_leases_with;
 DROP FUNCTION IF EXISTS public.rate_limit_block;
 DROP FUNCTION IF EXISTS public.rate_limit_unblock;
 DROP FUNCTION IF EXISTS public.rate_limit_blocked;
+DROP FUNCTION IF EXISTS public.rate_limit_window;
 DROP FUNCTION IF EXISTS public.rate_limit_forget;
 DROP FUNCTION IF EXISTS public.rate_limit_forget_jobs;
 DROP FUNCTION IF EXISTS public.rate_limit_names;

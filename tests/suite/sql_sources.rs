@@ -65,6 +65,7 @@ const SOURCES: &[&str] = &[
     "rate_limit_block",
     "rate_limit_unblock",
     "rate_limit_blocked",
+    "rate_limit_window",
     "queue/again",
     "queue/ask_to_start",
     "queue/claim",

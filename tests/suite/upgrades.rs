@@ -200,8 +200,9 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    let new = ["public.rate_limit_take_ample,", "public.rate_limit_decide_leases,", "public.rate_limit_take_slots,"];
-    let grants = new.iter().fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(new, ""));
+    let grants = ["take_ample", "decide_leases", "take_slots", "window"]
+        .iter()
+        .fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(&format!("public.rate_limit_{new},"), ""));
     database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
     let limiter = database.limiter(limits(500.0));
     let queue = Queue::new(&limiter, "mails").expect("a queue");
@@ -343,9 +344,8 @@ async fn roles_keep_the_right_to_make_decisions() {
             migrate(&database.pool).await.expect("migrated");
         }
         for (role, expected) in [(&app, "true"), (&other, "false")] {
-            for function in
-                ["rate_limit_decide_one", "rate_limit_take_ample", "rate_limit_decide_leases", "rate_limit_take_slots"]
-            {
+            for new in ["decide_one", "take_ample", "decide_leases", "take_slots", "window"] {
+                let function = format!("rate_limit_{new}");
                 let sql = format!(
                     "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \
                      WHERE proname = '{function}'"

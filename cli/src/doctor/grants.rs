@@ -22,6 +22,7 @@ const LIMITING: Group = Group {
         ("rate_limit_decide_one", None),
         ("rate_limit_decide_leases", None),
         ("rate_limit_take_slots", None),
+        ("rate_limit_window", None),
         ("rate_limit_held", None),
         ("rate_limit_reset", Some(1)),
         ("rate_limit_prune", None),
