@@ -184,6 +184,21 @@ impl Limiter {
 }
 
 impl Lease {
+    /// Returns the lease of a call that took its slots elsewhere, at `asked` or later.
+    pub(crate) fn held(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant) -> Result<Self, Error> {
+        let call = call.lease(id);
+        let length = limiter.resolve(Op::Renew, call.clone())?.lease_length();
+        Ok(Self {
+            limiter: limiter.clone(),
+            call,
+            id,
+            length,
+            state: watch::Sender::new(State { ends_at: asked + length, is_over: false }),
+            renewing: None,
+            runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
+        })
+    }
+
     /// Returns the id, under which [`Limiter::release`] and [`Limiter::renew`] work in any process.
     pub const fn id(&self) -> LeaseId {
         self.id

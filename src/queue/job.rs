@@ -3,9 +3,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::call::{Call, Hidden, Key, LONGEST_KEY, Op, Resolved};
+use crate::call::{Call, Hidden, Item, Key, LONGEST_KEY, LeaseId, Op, Resolved, ResolvedItem};
 use crate::error::{Error, InvalidCall, InvalidJob};
-use crate::limit::{LONGEST_NAME, is_storable};
+use crate::limit::{Kind, LONGEST_NAME, is_storable};
 use crate::queue::{QueueConfig, time};
 use crate::sql::TransactionLimiter;
 
@@ -45,7 +45,10 @@ pub struct Job {
 /// A checked job.
 #[derive(Clone, Debug)]
 pub(super) struct ReadyJob {
+    /// The reservation.
     pub(super) call: Resolved,
+    /// The slots that the job takes when it starts.
+    pub(super) slots: Vec<ResolvedItem>,
     pub(super) key: String,
     pub(super) payload: String,
     pub(super) priority: i32,
@@ -153,7 +156,24 @@ impl Job {
         // The first key as it was given, not hashed yet: groups are hashed in their own way below.
         let group =
             self.group.or_else(|| self.call.items.first().map(|item| item.key.clone())).unwrap_or_else(|| "".into());
-        let call = limits.resolve(Op::Limit, self.call.reserve())?;
+        if self.call.lease.is_some() {
+            return Err(InvalidJob::Lease.into());
+        }
+        let (slots, rates): (Vec<Item>, Vec<Item>) = self.call.items.into_iter().partition(|item| {
+            limits.limits().get(&item.limit.name).is_some_and(|limit| limit.kind() == Kind::Concurrency)
+        });
+        let (has_slots, has_rates) = (!slots.is_empty(), !rates.is_empty());
+        let slots = if has_slots {
+            let call = Call { reserve: self.call.reserve, ..Call::from(slots).lease(LeaseId::random()) };
+            limits.resolve(Op::Limit, call)?.items
+        } else {
+            Vec::new()
+        };
+        let call = if has_rates || !has_slots {
+            limits.resolve(Op::Limit, Call::from(rates).reserve())?
+        } else {
+            Resolved::nothing()
+        };
         if let Some(item) = call.items.iter().find(|item| item.limit.is_gate()) {
             return Err(InvalidJob::Gate { limit: item.name.to_string() }.into());
         }
@@ -167,6 +187,7 @@ impl Job {
         let max_attempts = self.max_attempts.unwrap_or(config.max_attempts).max(1);
         Ok(ReadyJob {
             call,
+            slots,
             key: group.0.to_string(),
             payload: self.payload,
             priority: self.priority,

@@ -62,6 +62,7 @@ mod handler;
 mod info;
 mod job;
 mod job_run;
+mod job_slots;
 mod leases;
 mod moving_average;
 mod notifications;
