@@ -1,5 +1,5 @@
 -- rate_limit_claim(text, text, integer, bigint, bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: e46833e229a16e5c6e0dc590329199275c2d70f605e53db69979316b4f8ffad6
+-- SHA-256: 1b84ffe1bae220ecc136ee7e7e4bc60fb1e220097f0c97b261bdfd8555bed9f1
 
 -- Starts due jobs of a queue. No job starts before its run_at, and no group starts more jobs than its limits allow by the time
 -- at which they start. Runs in its own READ COMMITTED transaction.
@@ -144,8 +144,8 @@ BEGIN
       started_at = greatest(s.at, clock),
       lease_until = clock + lease,
       worker = worker_name,
-      slot_lease = s.lease
-    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, lease, nth)
+      slot_lease = s.slots_under
+    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, slots_under, nth)
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )

@@ -141,8 +141,8 @@ BEGIN
       started_at = greatest(s.at, clock),
       lease_until = clock + lease,
       worker = worker_name,
-      slot_lease = s.lease
-    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, lease, nth)
+      slot_lease = s.slots_under
+    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, slots_under, nth)
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )

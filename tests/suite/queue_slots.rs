@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use pg_limiter::queue::{Finish, Handler, Job, JobState, Queue, RunningJob, Worker, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::{PgConnection, PgPool};
-use pg_limiter::{Error, InvalidCall, InvalidJob, Item, Kind, KeySecret, Limit, Limits};
+use pg_limiter::{Error, InvalidCall, InvalidJob, Item, KeySecret, Kind, Limit, Limits};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::queue::{in_state, queue_with, quick, until_in_state, work_until_done};
+use crate::queue::{in_state, queue_with, quick, until_in_state as until, work_until_done};
 use crate::support::gate::{CENTURY, limiter};
 use crate::support::{Database, scheduled, sqlx};
 
@@ -40,6 +40,11 @@ async fn enqueue(queue: &Queue, job: Job) -> i64 {
 
 async fn slots(queue: &Queue, group: &str, limit: &str, key: &str) -> i64 {
     enqueue(queue, Job::new((limit, key), &1).expect("a job").group(group)).await
+}
+
+async fn until_in_state(queue: &Queue, state: JobState, jobs: i64) {
+    let reached = tokio::time::timeout(Duration::from_secs(120), until(queue, state, jobs)).await;
+    assert!(reached.is_ok(), "{jobs} jobs are never {state}: {:?}", queue.jobs(None, 100).await);
 }
 
 async fn number(pool: &PgPool, sql: &'static str) -> i64 {
@@ -145,7 +150,8 @@ async fn several_workers_run_no_more_jobs_than_slots_and_in_order() {
     }
     let mut workers = Vec::new();
     for _ in 0..3 {
-        let other = Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
+        let other =
+            Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
         let handler = handler_fn(|job: &RunningJob, _: &mut PgConnection| {
             let pause = Duration::from_millis(job.id.unsigned_abs() % 7);
             Box::pin(async move {
@@ -171,8 +177,8 @@ async fn several_workers_run_no_more_jobs_than_slots_and_in_order() {
         assert!(before.is_none_or(|before| before < *job), "{job} started after {before:?}");
     }
     assert_eq!(rows.len(), 80);
-    assert_eq!(number(pool, "SELECT max(failures) FROM rate_limit_jobs").await, 0);
-    assert_eq!(number(pool, "SELECT max(starts) FROM rate_limit_jobs").await, 1);
+    assert_eq!(number(pool, "SELECT max(failures)::bigint FROM rate_limit_jobs").await, 0);
+    assert_eq!(number(pool, "SELECT max(starts)::bigint FROM rate_limit_jobs").await, 1);
     assert_eq!((free(&queue, "two", "k").await, free(&queue, "one", "k").await), (2.0, 1.0));
 }
 
@@ -190,7 +196,8 @@ async fn groups_that_share_slots_all_run() {
     }
     let mut workers = Vec::new();
     for _ in 0..2 {
-        let other = Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
+        let other =
+            Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
         workers.push(background(other.worker(sleepy(), done()).expect("a worker")));
     }
     until_in_state(&queue, JobState::Done, 75).await;
@@ -214,7 +221,7 @@ async fn a_job_waits_for_an_outside_holder_and_starts_after_its_release() {
     until_in_state(&queue, JobState::Done, 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((state(&queue, first).await, state(&queue, second).await), (JobState::Available, JobState::Available));
-    assert_eq!(number(&database.pool, "SELECT max(starts) FROM rate_limit_jobs WHERE key = 'k'").await, 0);
+    assert_eq!(number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit_jobs WHERE key = 'k'").await, 0);
 
     // The lease ends in an hour: only the release wakes the worker.
     assert!(lease.release().await.expect("an answer"));
@@ -342,8 +349,11 @@ async fn a_job_takes_all_its_slots_or_none() {
 async fn a_waiting_job_can_be_cancelled_and_a_running_one_cannot() {
     let database = Database::migrated().await;
     let queue = queue_with(&database, limits()).await;
-    let (first, second, third) =
-        (slots(&queue, "k", "one", "k").await, slots(&queue, "k", "one", "k").await, slots(&queue, "k", "one", "k").await);
+    let (first, second, third) = (
+        slots(&queue, "k", "one", "k").await,
+        slots(&queue, "k", "one", "k").await,
+        slots(&queue, "k", "one", "k").await,
+    );
     let gate = Arc::new(Semaphore::new(0));
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
     until_in_state(&queue, JobState::Running, 1).await;
@@ -406,7 +416,7 @@ async fn a_job_whose_slot_is_lost_is_stopped_and_runs_again() {
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
     until_in_state(&queue, JobState::Running, 1).await;
     queue.limiter().reset(("lost", "k")).await.expect("a reset");
-    while number(&database.pool, "SELECT max(starts) FROM rate_limit_jobs").await < 2 {
+    while number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit_jobs").await < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     gate.add_permits(1);
@@ -449,12 +459,14 @@ async fn workers_that_wait_for_slots_do_not_poll() {
     }
     let mut workers = Vec::new();
     for _ in 0..4 {
-        let other = Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
+        let other =
+            Queue::new(&limiter(&Database::pool(&database.url, 8).await, limits(), |_| {}), "q").expect("a queue");
         workers.push(background(other.worker(sleepy(), done()).expect("a worker")));
     }
     until_in_state(&queue, JobState::Available, 40).await;
     // Until the statistics are written, and after that.
-    let claims = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = 'rate_limit_claim'";
+    let claims =
+        "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = 'rate_limit_claim'";
     let mut before = -1;
     for _ in 0..60 {
         let now = number(&database.pool, claims).await;
@@ -466,7 +478,10 @@ async fn workers_that_wait_for_slots_do_not_poll() {
     }
     tokio::time::sleep(Duration::from_secs(4)).await;
     let waited = number(&database.pool, claims).await - before;
-    assert!(waited <= 4, "4 workers that waited for slots claimed {waited} times in some seconds, after {before} times");
+    assert!(
+        waited <= 4,
+        "4 workers that waited for slots claimed {waited} times in some seconds, after {before} times"
+    );
     lease.release().await.expect("an answer");
     until_in_state(&queue, JobState::Done, 40).await;
     for worker in workers {
