@@ -11,8 +11,8 @@ use crate::sql::queue::{JobRow, SlotItem};
 pub enum JobState {
     /// The job waits until its time.
     Scheduled,
-    /// The job is due and waits its turn in its group: the limits allow no further start yet, or a handler has returned
-    /// [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// The job is due and waits its turn in its group: the limits allow no further start yet, the slots of a concurrency limit
+    /// are taken, or a handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
     Available,
     /// A worker has the job.
     Running,

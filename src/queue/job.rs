@@ -16,7 +16,15 @@ const LONGEST_UNIQUE_ID: usize = 255;
 /// A job to enqueue: a payload, and the limits and keys to reserve tokens from.
 ///
 /// The first key is the job's group, unless [`group`](Self::group) sets another one. Jobs of a group start in the order of
-/// their reservations. The limits must be defined by name, and must be token buckets or fixed windows.
+/// their reservations. The limits must be defined by name. They can be token buckets, fixed windows, calendar windows and
+/// [concurrency limits](crate::Limit::concurrency).
+///
+/// # Slots
+/// The count of an item on a concurrency limit is a number of slots. The job takes its slots when it starts: all of them
+/// together with the tokens of its start, or none. Until they are free, the job waits as the first of its group. This is not a
+/// failure. The slots are the same as those of [`Limiter::acquire`](crate::Limiter::acquire). A job holds them until it has
+/// ended, however it ended. The worker renews their lease meanwhile. If the worker is killed, the slots are free when the lease
+/// of the limit ends.
 ///
 /// ```
 /// use pg_limiter::Item;
@@ -27,6 +35,9 @@ const LONGEST_UNIQUE_ID: usize = 255;
 /// let job = Job::new([Item::new("llm_tokens", "org-7").count(1200), Item::global("llm_requests")], &42)?
 ///     .unique_id("answer-42")
 ///     .priority(10);
+/// // At most as many reports of a customer run at the same time as the limit "running_reports" has slots. Each one also takes a
+/// // token of "reports".
+/// let job = Job::new([Item::new("running_reports", "customer-1"), Item::new("reports", "customer-1")], &"2026")?;
 /// # Ok::<(), pg_limiter::InvalidJob>(())
 /// ```
 #[derive(Clone, PartialEq)]

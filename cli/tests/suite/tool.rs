@@ -159,7 +159,7 @@ async fn printed_sql_is_sufficient() {
         let checked = run(Some(&database.url), &["migrate", "--check", "--schema", schema], "");
         checked.says(0, &format!("schema \"{schema}\" matches this release"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 4: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 5: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }
