@@ -33,7 +33,7 @@ BEGIN
     UPDATE public.rate_limit_groups AS g
     SET
       has_line = true,
-      -- Of the groups that wait for a bucket, the first one looks when a lease ends. Others are woken, or look later.
+      -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken, or look later.
       not_before = CASE
         WHEN w.slot_pause IS NULL AND EXISTS (
           SELECT

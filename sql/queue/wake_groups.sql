@@ -1,5 +1,5 @@
--- Brings forward the next look at groups whose first jobs wait for slots of a bucket: in each queue, those that have waited
--- longest. The row of the bucket is locked.
+-- Brings forward the next look at groups that wait for slots of a bucket: in each queue, those that have waited longest. The
+-- caller has locked the row of the bucket.
 --
 --   most       how many groups are to look now
 --   max_count  only groups that need at most so many slots; NULL: all

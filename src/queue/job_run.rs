@@ -86,7 +86,8 @@ pub(super) async fn run<H: Handler>(
     slots: Option<Lease>,
 ) -> (Ended, bool) {
     let mut span = JobSpan::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
-    let (ended, holds_group) = run_in(&span.span(), queue, context, config, handler, job, leases, slots.as_ref()).await;
+    let (ended, holds_group) =
+        run_in(&span.span(), queue, context, config, handler, (job, slots.as_ref()), leases).await;
     span.ended(ended.as_str());
     if let Some(slots) = slots {
         release(slots).await;
@@ -100,9 +101,8 @@ async fn run_in<H: Handler>(
     context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
-    job: ClaimedJob,
+    (job, slots): (ClaimedJob, Option<&Lease>),
     leases: Arc<Leases>,
-    slots: Option<&Lease>,
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.

@@ -121,7 +121,7 @@ impl Background {
     }
 }
 
-/// A handler whose jobs end when the semaphore has a permit for each.
+/// A handler that ends each job when the semaphore has a permit for it.
 fn gated(gate: &Arc<Semaphore>) -> impl Handler {
     let gate = Arc::clone(gate);
     handler_fn(move |_: &RunningJob, _: &mut PgConnection| {

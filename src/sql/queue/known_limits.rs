@@ -19,7 +19,7 @@ pub(crate) struct KnownLimits {
     slots: Slots,
 }
 
-/// Concurrency limits, whose slots jobs take when they start.
+/// Concurrency limits. Jobs take their slots when they start.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     names: Vec<String>,
