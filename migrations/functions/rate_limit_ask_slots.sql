@@ -9,9 +9,9 @@
 --   ahead      how long before a job's time it is claimed, in microseconds
 --   slot_*     the concurrency limits that the worker knows
 --   buckets    the rows of rate_limit_lock_slots, and these rows after the slots were taken
---   results    holder_ids took slots, under holder_leases; started_ids of these start at started_ats. asking: the groups whose
---              next job has other limits. waiting: the groups whose next job found too few free slots, with the bucket and the
---              time at which they are free at the latest (not_before)
+--   results    holder_ids took slots, under holder_leases; started_ids of these start at started_ats. asking: in these groups,
+--              the next job has other limits. waiting: in these groups, the next job found too few free slots; they have the
+--              bucket, and the time at which the slots are free at the latest (not_before)
 CREATE OR REPLACE FUNCTION public.rate_limit_ask_slots(
   job_ids bigint[], begun_ids bigint[], groups public.rate_limit_groups[], clock bigint, ahead bigint, slot_limit_names text[],
   slot_capacities double precision[], slot_periods bigint[], INOUT buckets public.rate_limits[],

@@ -1,5 +1,5 @@
 -- rate_limit_stop_groups(text, bigint, rate_limit_groups[], bigint[], bigint[], bigint[], bigint[], rate_limit_groups[])
--- SHA-256: ba9f97a3afc39b3f563f9691de4be156eb9f95fec7e163527d005329aa0c2d9d
+-- SHA-256: c237dcbac2580a48cca52aa6e116a529043e896853e0c269bd94540f6144febe
 
 -- Puts the due jobs that a claim cannot start into the lines of their groups, where they are not read before their groups
 -- are. Returns whether there were any.
@@ -36,7 +36,7 @@ BEGIN
     UPDATE public.rate_limit_groups AS g
     SET
       has_line = true,
-      -- Of the groups that wait for a bucket, the first one looks when a lease ends. Others are woken, or look later.
+      -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken, or look later.
       not_before = CASE
         WHEN w.slot_pause IS NULL AND EXISTS (
           SELECT

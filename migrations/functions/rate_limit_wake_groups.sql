@@ -1,8 +1,8 @@
 -- rate_limit_wake_groups(text, text, integer, double precision, bigint, boolean)
 -- SHA-256: 6491f0e6ea56f62aadb51efa180cce640a3587d691efe259c2352b477839249a
 
--- Brings forward the next look at groups whose first jobs wait for slots of a bucket: in each queue, those that have waited
--- longest. The row of the bucket is locked.
+-- Brings forward the next look at groups that wait for slots of a bucket: in each queue, those that have waited longest. The
+-- caller has locked the row of the bucket.
 --
 --   most       how many groups are to look now
 --   max_count  only groups that need at most so many slots; NULL: all
