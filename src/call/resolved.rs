@@ -71,6 +71,11 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
+    /// A reservation of nothing: the job takes only slots, when it starts.
+    pub(crate) const fn nothing() -> Self {
+        Self { op: Op::Limit, reserve: true, lease: None, idempotency_key: None, items: Vec::new(), places: Vec::new() }
+    }
+
     /// The names and keys of the items.
     pub(crate) fn buckets(&self) -> Vec<(Arc<str>, Arc<str>)> {
         self.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
@@ -89,6 +94,7 @@ impl Resolved {
                 return Err(InvalidCall::IdempotencyKeyUnsupported);
             }
         }
+        let secret = secret.filter(|_| !call.has_stored_keys);
         let mut resolved = Self {
             op,
             reserve: call.reserve && op != Op::Peek,

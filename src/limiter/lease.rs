@@ -200,6 +200,24 @@ impl Limiter {
 }
 
 impl Lease {
+    /// Returns the lease of a call that took its slots elsewhere, at `asked` or later.
+    pub(crate) fn held(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant) -> Result<Self, Error> {
+        let call = call.pinned(&limiter.limits()).lease(id);
+        let resolved = limiter.resolve(Op::Renew, call.clone())?;
+        let length = resolved.lease_length();
+        Ok(Self {
+            limiter: limiter.clone(),
+            call,
+            id,
+            length,
+            slots: resolved.names_of_slots(),
+            state: watch::Sender::new(State { ends_at: asked + length, is_over: false }),
+            is_acquired: true,
+            renewing: None,
+            runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
+        })
+    }
+
     /// Returns the id, under which [`Limiter::release`] and [`Limiter::renew`] work in any process.
     pub const fn id(&self) -> LeaseId {
         self.id

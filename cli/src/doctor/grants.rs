@@ -52,6 +52,7 @@ const QUEUE: Group = Group {
     what: "use the queue",
     functions: &[
         ("rate_limit_enqueue", None),
+        ("rate_limit_enqueue_slots", None),
         ("rate_limit_claim", None),
         ("rate_limit_claimed", None),
         ("rate_limit_claimed_jobs", None),
