@@ -115,7 +115,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 5, the newest"])
-        .has("functions", "ok", &["all 128"])
+        .has("functions", "ok", &["all 135"])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue, block keys, forget keys"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
         .has("table", "ok", &["public.rate_limits has "])
