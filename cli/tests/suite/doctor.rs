@@ -136,7 +136,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
     let text = doctor(&url, &[]);
     assert_eq!(text.code, found.code, "{}", text.stderr);
     assert!(
-        text.stdout.contains("\nok       functions          all 128 functions are those of this release\n"),
+        text.stdout.contains("\nok       functions          all 135 functions are those of this release\n"),
         "{}",
         text.stdout
     );
