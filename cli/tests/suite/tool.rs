@@ -182,7 +182,7 @@ async fn new_versions_can_be_printed_alone() {
         !functions.contains("CREATE TABLE public.rate_limits (")
             && functions.contains("FUNCTION public.rate_limit_take(")
     );
-    print(&["--from", "5"]).refuses(2, &["--from 5", "from 1 to 4"]);
+    print(&["--from", "6"]).refuses(2, &["--from 6", "from 1 to 5"]);
     assert_eq!(run(None, &["migrate", "--from", "2"], "").code, Some(2));
     assert_eq!(run(None, &["migrate", "--print", "--from", "2", "--functions"], "").code, Some(2));
 }
