@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_window(
   kind text, period bigint, windows double precision DEFAULT 1, at bigint DEFAULT NULL, OUT length bigint, OUT filled_in bigint,
   OUT ends_in bigint
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   now CONSTANT bigint := coalesce(at, public.rate_limit_clock());

@@ -1,5 +1,5 @@
 -- rate_limit_window(text, bigint, double precision, bigint)
--- SHA-256: 1cdad883c689c1dbeb3cbfbe75f4e12e6b55029c38181d157163e22beb043bf0
+-- SHA-256: a620d4218306a114ac1e44aa3bcec6c1d585a33e8c18cb1ff48c2b149ac6b2c5
 
 -- Returns the length of the present window of a calendar window and how long it lasts still, in microseconds. `windows` asks
 -- for several: the length of the present one and those after it, and `filled_in` is the time until so many more have started.
@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_window(
   kind text, period bigint, windows double precision DEFAULT 1, at bigint DEFAULT NULL, OUT length bigint, OUT filled_in bigint,
   OUT ends_in bigint
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   now CONSTANT bigint := coalesce(at, public.rate_limit_clock());

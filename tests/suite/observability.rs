@@ -346,7 +346,7 @@ mod metrics {
             .iter()
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 13);
+        assert_eq!(promised.len(), 14);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
