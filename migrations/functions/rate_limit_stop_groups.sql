@@ -1,5 +1,5 @@
 -- rate_limit_stop_groups(text, bigint, rate_limit_groups[], bigint[], bigint[], bigint[], bigint[], rate_limit_groups[])
--- SHA-256: c237dcbac2580a48cca52aa6e116a529043e896853e0c269bd94540f6144febe
+-- SHA-256: b6e8f2159422c8ff1fae8adb4cae52bb585174af27319ae1034ce760c9219cb1
 
 -- Puts the due jobs that a claim cannot start into the lines of their groups, where they are not read before their groups
 -- are. Returns whether there were any.
@@ -36,7 +36,8 @@ BEGIN
     UPDATE public.rate_limit_groups AS g
     SET
       has_line = true,
-      -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken, or look later.
+      -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken. They look some leases later
+      -- in any case, because a claim passes slots on only to groups that no other claim has locked at that moment.
       not_before = CASE
         WHEN w.slot_pause IS NULL AND EXISTS (
           SELECT
@@ -44,7 +45,8 @@ BEGIN
           WHERE o.slot_name = w.slot_name AND o.slot_key = w.slot_key AND o.queue = queue_name
             AND (o.slot_since, o.key) < (w.slot_since, w.key)
         )
-        THEN greatest(w.not_before, public.rate_limit_clock() + ((1 + random()) * 60000000)::bigint)
+        THEN public.rate_limit_clock()
+          + ((1 + random()) * least(greatest(4 * (w.not_before - public.rate_limit_clock()), 1000000), 60000000))::bigint
         ELSE w.not_before
       END,
       lag = greatest(public.rate_limit_clock() - w.slot_since, 0),

@@ -43,6 +43,19 @@ fn worker_process() {
     });
 }
 
+/// What is left to do, and what it waits for.
+async fn state(database: &Database) -> String {
+    let sql = "SELECT jsonb_pretty(jsonb_build_object(
+        'now', rate_limit_clock(),
+        'jobs', (SELECT jsonb_agg(to_jsonb(j) - 'payload') FROM rate_limit_jobs AS j WHERE state <> 'done'),
+        'groups', (SELECT jsonb_agg(g) FROM rate_limit_groups AS g),
+        'workers', (SELECT jsonb_agg(w) FROM rate_limit_workers AS w),
+        'buckets', (SELECT jsonb_agg(r) FROM rate_limits AS r),
+        'sessions', (SELECT jsonb_agg(jsonb_build_object('state', state, 'waits', wait_event, 'query', left(query, 80)))
+          FROM pg_stat_activity WHERE datname = current_database())))";
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the state")
+}
+
 fn start(database: &Database) -> Child {
     process("queue_slots_killed::worker_process", URL, &database.url)
 }
@@ -78,7 +91,9 @@ async fn killed_workers_free_their_slots_and_all_jobs_are_done() {
         let before = done;
         let mut looks = 0;
         while done < (before + 30).min(jobs) {
-            assert!(looks < 1200, "{done} jobs are done, and no more");
+            if looks == 1200 {
+                panic!("{done} jobs are done, and no more: {}", state(&database).await);
+            }
             looks += 1;
             tokio::time::sleep(Duration::from_millis(100)).await;
             done = in_state(&queue, JobState::Done).await;
