@@ -64,7 +64,7 @@ impl Plans {
     }
 }
 
-/// One token of an account whose plan has so many tokens per month.
+/// One token of an account. Its plan says how many tokens it has per month.
 fn item(account: &str, tokens: i64) -> Result<Item, pg_limiter::InvalidLimit> {
     Ok(Item::new(("llm_tokens", Limit::token_bucket(tokens, MONTH).build()?), account))
 }
@@ -117,7 +117,7 @@ fn app(limiter: &Limiter, plans: &Plans) -> Result<Router, BoxError> {
 /// The results of the example.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
-    /// The statuses of Ann's requests, and the tokens that she had left after each.
+    /// The statuses of the requests of one account, and the tokens that were left after each.
     pub(crate) ann: Vec<(u16, f64)>,
     /// The statuses before and after the file changed, and after it was wrong.
     pub(crate) addresses: [Vec<u16>; 3],

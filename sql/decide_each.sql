@@ -169,6 +169,9 @@ BEGIN
       item_values[item] := item_values[item] + coalesce(beyond[coalesce(item_buckets[item], item)], 0);
     END LOOP;
   END IF;
+  IF call_ops && ARRAY['release', 'reset'] AND 'concurrency' = ANY (limit_kinds) THEN
+    PERFORM public.rate_limit_slots_freed(limit_kinds, bucket_names, bucket_keys, item_buckets, item_limits, item_values);
+  END IF;
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_decide_each IS 'Decides calls row by row.';

@@ -35,7 +35,7 @@ DECLARE
 BEGIN
   FOR nth IN 1 .. calls LOOP
     first_item := last_item + 1;
-    last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+    last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 0); -- a job that only takes slots has no items
     CONTINUE WHEN call_admitted[nth] = 0;
     op := CASE WHEN call_ops IS NULL THEN 'limit' ELSE coalesce(call_ops[nth], '') END;
     times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;

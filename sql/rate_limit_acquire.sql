@@ -32,6 +32,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_release(name text, key text, lease_
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
+  SELECT public.rate_limit_validate_item(NULL, name, key, 'concurrency', 1, '1 second', NULL, NULL, NULL, NULL, 1);
   SELECT NOT d.item_refused[1]
   FROM public.rate_limit_decide_leases(
     ARRAY['concurrency'], ARRAY[1], ARRAY[1], NULL, NULL, NULL, NULL, NULL, ARRAY[name], ARRAY[key], ARRAY[1], ARRAY[1], ARRAY[1],
@@ -45,6 +46,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_renew(
 ) RETURNS boolean LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
+  SELECT public.rate_limit_validate_item(NULL, name, key, 'concurrency', 1, lease, NULL, NULL, NULL, NULL, 1);
   SELECT d.call_admitted[1] = 1
   FROM public.rate_limit_decide_leases(
     ARRAY['concurrency'], ARRAY[1], ARRAY[(pg_catalog.date_part('epoch', lease) * 1000000)::bigint], NULL, NULL, NULL, NULL, NULL,

@@ -60,24 +60,25 @@ BEGIN
         WHERE t.idle_at > clock
       );
     END IF;
-    -- Check again after locking: the rows may have been used since they were read.
+    -- Check again after locking: the rows may have been used since they were read. If the first one is gone, another pruner has
+    -- deleted it, and a caller may insert a new one at any time. No other row appears without a lock on the first.
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       PERFORM
       FROM public.rate_limits AS r
       WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.shards = candidate.shards
         AND r.idle_at <= clock
       FOR UPDATE SKIP LOCKED;
-      all_locked := FOUND OR NOT EXISTS (
+      all_locked := FOUND OR (nth_shard > candidate.shard AND NOT EXISTS (
         SELECT
         FROM public.rate_limits AS r
         WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard
-      );
+      ));
       EXIT WHEN NOT all_locked;
     END LOOP;
     CONTINUE WHEN NOT all_locked;
     FOR nth_shard IN candidate.shard .. last_of_bucket LOOP
       DELETE FROM public.rate_limits AS r
-      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard;
+      WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = nth_shard AND r.idle_at <= clock;
       pruned := pruned + FOUND::integer;
     END LOOP;
   END LOOP;

@@ -22,6 +22,9 @@ BEGIN
     WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = nth_shard;
     gone := gone + FOUND::integer;
   END LOOP;
+  IF gone > 0 THEN -- Slots of a concurrency limit may be free now.
+    PERFORM public.rate_limit_slots_freed(ARRAY['concurrency'], ARRAY[name], ARRAY[key], NULL, NULL, ARRAY[1]);
+  END IF;
   RETURN gone;
 END
 $function$;

@@ -20,6 +20,7 @@ DECLARE
   now CONSTANT bigint := public.rate_limit_clock();
   free double precision[] := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
   taken integer[];
+  released integer[];
   balances double precision[];
   asked record;
   bucket public.rate_limits;
@@ -97,6 +98,17 @@ BEGIN
         bucket, 'renew', 1, false, public.rate_limit_clock(), asked.period, asked.capacity, (- asked.id)::bigint)).bucket_after;
       PERFORM public.rate_limit_write(bucket, bucket, false);
     END LOOP;
+  END IF;
+  IF 'release' = ANY (call_ops) THEN
+    released := ARRAY(
+      SELECT o.nth::integer
+      FROM unnest(call_ops) WITH ORDINALITY AS o (op, nth)
+      WHERE o.op = 'release' AND free[o.nth] IS NOT NULL
+      ORDER BY o.nth
+    );
+    PERFORM public.rate_limit_slots_freed(
+      ARRAY['concurrency'], bucket_names, bucket_keys, released, NULL,
+      ARRAY(SELECT free[b.nth] FROM unnest(released) WITH ORDINALITY AS b (nth, place) ORDER BY b.place));
   END IF;
   RETURN free;
 END

@@ -11,11 +11,13 @@ DECLARE
   reason text;
 BEGIN
   -- NaN and infinity sort above all other numbers; NULL is not true. The bounds keep every product finite.
-  IF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
+  IF kind = 'concurrency' AND NOT coalesce(rate BETWEEN 1 AND 1000 AND rate = floor(rate), false) THEN
+    reason := format('the capacity %s is not a whole number of slots from 1 to 1000', coalesce(rate::text, 'NULL'));
+  ELSIF NOT coalesce(rate BETWEEN 1e-100 AND 1e100, false) THEN
     reason := format('the rate %s is not a number from 1e-100 to 1e100', coalesce(rate::text, 'NULL'));
   ELSIF NOT coalesce(period BETWEEN 1 AND 3155760000000000, false) THEN
-    reason := format(
-      'the period %s is not between 1 microsecond and 36525 days', coalesce(period || ' microseconds', 'NULL'));
+    reason := format('the %s %s is not between 1 microsecond and 36525 days',
+      CASE kind WHEN 'concurrency' THEN 'lease' ELSE 'period' END, coalesce(period || ' microseconds', 'NULL'));
   ELSIF NOT (capacity BETWEEN 0 AND 1e100) THEN
     reason := format('the capacity %s is not a number from 0 to 1e100', capacity);
   ELSIF NOT (max_reserved BETWEEN 0 AND 1e100) THEN
@@ -50,8 +52,6 @@ BEGIN
   ELSIF kind = 'concurrency' THEN
     IF capacity IS NOT NULL OR max_reserved IS NOT NULL OR start IS NOT NULL OR resolution IS NOT NULL OR shards > 1 THEN
       reason := 'max_reserved, start, resolution and shards do not apply to a concurrency limit';
-    ELSIF rate > 1000 OR rate <> floor(rate) THEN
-      reason := format('the capacity %s is not a whole number of slots from 1 to 1000', rate);
     END IF;
   ELSIF kind = 'gate' THEN
     reason := 'a gate has no tokens: name it in rate_limit_all, or call rate_limit_blocked';

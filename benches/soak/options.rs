@@ -19,9 +19,9 @@ cargo bench --bench soak --features embedded -- [options]
   --json          print one JSON object per line
 
 The run makes calls of every kind: over the limiter's own connections and over a pool, at SERIALIZABLE and READ COMMITTED,
-on one limit and on groups, with shards, reservations and idempotency keys. Calls run in transactions that commit or roll
-back, in units of work, with futures that are dropped, and on keys that are used once. `prune` runs every 3 seconds; it
-also removes idle rows of other limits, as it always does.
+on one limit and on groups, with shards, reservations, headroom, calendar windows, leases of slots, blocks and idempotency
+keys. Calls run in transactions that commit or roll back, in units of work, with futures that are dropped, and on keys that
+are used once. `prune` runs every 3 seconds; it also removes idle rows of other limits, as it always does.
 
 The run uses the database of DATABASE_URL. Without it, the run starts a private PostgreSQL server, and removes it at the
 end. The run has its own limits, keys and table, and uses up to about 60 connections. It removes its rows and its table at
@@ -38,6 +38,9 @@ The run prints a line every 10 seconds, or about 20 lines in all if it is shorte
                  - all limits of a group have spent the same
                  - units of work wrote as many rows as they spent tokens
                  - each idempotency key spent one token, and every call with it got the same answer
+                 - no call took the headroom of another
+                 - leases never held more slots than there are; all slots are free in the end, and none was released twice
+                 - a blocked key was denied, took nothing, and no other key was denied by its gate
                  - a limit that refills admitted at most what it held and what was refilled
                  - a sliding window admitted at most its rate in any time of one period less one of its parts. (The oldest
                    part is weighted by how much of it remains in the window, so a whole period may admit more.)

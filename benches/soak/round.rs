@@ -66,7 +66,7 @@ pub(super) async fn rounds(
 ) {
     let limits: Vec<_> = account.limits.iter().filter_map(|what| setup.of(what).copied()).collect();
     let largest = |limit: &Limit| if account.reserves { limit.largest_reservation() } else { limit.largest_count() };
-    let most: Vec<f64> = limits.iter().map(|limit| largest(limit).min(1e9)).collect();
+    let most: Vec<f64> = limits.iter().map(|limit| largest(limit).min(1e9) - f64::from(account.leave)).collect();
     let least = most.iter().copied().fold(f64::INFINITY, f64::min);
     for round in 1_u64.. {
         let key = format!("{} {round}", account.name);
@@ -86,7 +86,9 @@ pub(super) async fn rounds(
                     if tally.to_ask.fetch_sub(count.into(), Ordering::Relaxed) <= 0 {
                         break;
                     }
-                    let call = Call::from(items.iter().map(|item| item.clone().count(count)).collect::<Vec<_>>());
+                    let call = Call::from(
+                        items.iter().map(|item| item.clone().count(count).leave(account.leave)).collect::<Vec<_>>(),
+                    );
                     let call = if account.reserves { call.reserve() } else { call };
                     match take(&setup, &stats, &mut dice, call, faults).await {
                         Taken::Yes => drop(tally.admitted.fetch_add(count.into(), Ordering::Relaxed)),

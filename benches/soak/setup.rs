@@ -6,11 +6,15 @@ use fastrand::Rng;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 
-use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{
+    Calendar, Call, Connections, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy,
+};
 
 use super::Failure;
 use super::database::Database;
+use super::gate::BEHIND_GATE;
 use super::options::Options;
+use super::slots::WITH_SLOTS;
 use super::stats::Stats;
 
 /// A period so long that almost nothing is refilled during a soak.
@@ -28,6 +32,8 @@ pub(super) struct Account {
     pub(super) name: &'static str,
     pub(super) limits: &'static [&'static str],
     pub(super) reserves: bool,
+    /// The tokens that every call leaves behind.
+    pub(super) leave: u32,
 }
 
 /// The limits, idempotency keys and table of this soak, and its connections. A random name keeps them apart from all others.
@@ -53,10 +59,32 @@ pub(super) struct SoakSetup {
 pub(super) const TOKENS: &str = "tokens";
 pub(super) const WINDOW: &str = "window";
 pub(super) const SLIDING: &str = "sliding";
+pub(super) const SLOTS: &str = "slots";
+pub(super) const GATE: &str = "gate";
 
-const LIMITS: [&str; 15] = [
-    "plain", "sharded", "reserved", "fixed", "slid", "first", "second", "third", "units", "once", "model", TOKENS,
-    WINDOW, SLIDING, "brief",
+const LIMITS: [&str; 22] = [
+    "plain",
+    "sharded",
+    "reserved",
+    "fixed",
+    "slid",
+    "calendar",
+    "first",
+    "second",
+    "third",
+    "left",
+    "spread",
+    "units",
+    "once",
+    "model",
+    TOKENS,
+    WINDOW,
+    SLIDING,
+    "brief",
+    SLOTS,
+    WITH_SLOTS,
+    GATE,
+    BEHIND_GATE,
 ];
 
 impl SoakSetup {
@@ -192,13 +220,16 @@ impl SoakSetup {
 
     /// The accounts of the rounds.
     pub(super) fn accounts() -> Vec<Account> {
+        let account = |name, limits| Account { name, limits, reserves: false, leave: 0 };
         vec![
-            Account { name: "plain", limits: &["plain"], reserves: false },
-            Account { name: "sharded", limits: &["sharded"], reserves: false },
-            Account { name: "reserved", limits: &["reserved"], reserves: true },
-            Account { name: "fixed", limits: &["fixed"], reserves: false },
-            Account { name: "slid", limits: &["slid"], reserves: false },
-            Account { name: "group", limits: &["first", "second", "third"], reserves: false },
+            account("plain", &["plain"]),
+            account("sharded", &["sharded"]),
+            Account { reserves: true, ..account("reserved", &["reserved"]) },
+            account("fixed", &["fixed"]),
+            account("slid", &["slid"]),
+            account("calendar", &["calendar"]),
+            account("group", &["first", "second", "third"]),
+            Account { leave: 100, ..account("left", &["left", "spread"]) },
         ]
     }
 
@@ -283,6 +314,13 @@ fn limits(name: &str) -> Result<Limits, pg_limiter::InvalidLimit> {
         .define(&of("reserved"), century(300).max_reserved(200))?
         .define(&of("fixed"), Limit::fixed_window(400, CENTURY).start(Duration::ZERO))?
         .define(&of("slid"), Limit::sliding_window(400, CENTURY))?
+        .define(&of("calendar"), Limit::calendar(400, Calendar::years(100)).zone("Europe/Berlin"))?
+        .define(&of("left"), century(500))?
+        .define(&of("spread"), century(450).shards(3))?
+        .define(&of(SLOTS), Limit::concurrency(5).lease(second))?
+        .define(&of(WITH_SLOTS), century(1_000_000))?
+        .define(&of(GATE), Limit::gate())?
+        .define(&of(BEHIND_GATE), century(1000))?
         .define(&of("first"), century(600))?
         .define(&of("second"), century(450).shards(3))?
         .define(&of("third"), Limit::sliding_window(500, CENTURY))?

@@ -10,6 +10,7 @@ use super::Failure;
 use super::brief::{brief, prune};
 use super::database::Database;
 use super::faults::{Signal, hold, signals};
+use super::gate::gate;
 use super::model::model;
 use super::once::once;
 use super::options::Options;
@@ -17,6 +18,7 @@ use super::refill::refill;
 use super::report::{Event, Setting, Summary};
 use super::round::rounds;
 use super::setup::{SLIDING, SoakSetup, TOKENS, WINDOW};
+use super::slots::slots;
 use super::stats::Stats;
 use super::units::units;
 use super::watch::Watch;
@@ -111,7 +113,7 @@ async fn ended(tasks: &mut JoinSet<()>, stats: &Stats) {
 fn start(setup: &Arc<SoakSetup>, stats: &Arc<Stats>, setting: &Setting) -> JoinSet<()> {
     let mut dice = Rng::with_seed(RandomState::new().hash_one(setting.callers));
     let accounts = SoakSetup::accounts();
-    let shares = accounts.len() as u32 + 6;
+    let shares = accounts.len() as u32 + 8;
     let callers = (setting.callers / shares).max(2);
     let (both, faults) = (|| (Arc::clone(setup), Arc::clone(stats)), setting.faults);
     let mut tasks = JoinSet::new();
@@ -128,9 +130,12 @@ fn start(setup: &Arc<SoakSetup>, stats: &Arc<Stats>, setting: &Setting) -> JoinS
         tasks.spawn(brief(setup, stats, caller, dice.fork()));
         let (setup, stats) = both();
         tasks.spawn(model(setup, stats, caller, dice.fork()));
+        let (setup, stats) = both();
+        tasks.spawn(gate(setup, stats, caller, dice.fork()));
     }
     let (setup, stats) = both();
     tasks.spawn(once(Arc::clone(&setup), Arc::clone(&stats), dice.fork()));
+    tasks.spawn(slots(Arc::clone(&setup), Arc::clone(&stats), callers, dice.fork()));
     tasks.spawn(units(Arc::clone(&setup), Arc::clone(&stats), callers, dice.fork()));
     tasks.spawn(prune(Arc::clone(&setup), Arc::clone(&stats), dice.fork()));
     if faults {

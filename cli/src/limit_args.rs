@@ -15,8 +15,9 @@ pub(super) struct LimitArgs {
     /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
-    /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, or gate, which has no
-    /// other option [default: token_bucket, or calendar_window with --every]
+    /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
+    /// --capacity and --lease, or gate, which has no other option [default: token_bucket, calendar_window with --every,
+    /// concurrency with --lease]
     #[arg(long, help_heading = HEADING)]
     kind: Option<Kind>,
     /// Tokens granted per period
@@ -35,8 +36,8 @@ pub(super) struct LimitArgs {
     /// [default: 1970-01-01, for weeks Monday, 1970-01-05]
     #[arg(long, help_heading = HEADING, value_name = "DATE", requires = "every")]
     anchor: Option<String>,
-    /// Most tokens that the bucket holds [default: the rate]
-    #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
+    /// Most tokens that the bucket holds [default: the rate]; the number of slots of a concurrency limit
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true)]
     capacity: Option<f64>,
     /// Most tokens that may be owed to reservations [default: unlimited]
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", requires = "rate", value_parser = finite, allow_negative_numbers = true)]
@@ -51,20 +52,36 @@ pub(super) struct LimitArgs {
     /// Number of rows that the bucket is spread over [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "ROWS", requires = "rate")]
     shards: Option<u32>,
+    /// Time after which the slots of a concurrency limit are free, unless they are released or the lease is renewed
+    /// [default: 30s]
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "capacity", conflicts_with = "rate")]
+    lease: Option<String>,
 }
 
 const HEADING: &str = "The limit";
-const INLINE: [&str; 11] =
-    ["kind", "rate", "period", "every", "zone", "anchor", "capacity", "max_reserved", "start", "resolution", "shards"];
+const INLINE: [&str; 12] = [
+    "kind",
+    "rate",
+    "period",
+    "every",
+    "zone",
+    "anchor",
+    "capacity",
+    "max_reserved",
+    "start",
+    "resolution",
+    "shards",
+    "lease",
+];
+const NO_LIMIT: &str =
+    "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease";
 
 impl LimitArgs {
     /// The limits of the file, or the inline limit under `name`. A file may lack `name`: then the call fails.
     pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.rate.is_none() && self.kind != Some(Kind::Gate) => {
-                Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"))
-            }
+            None if !self.is_inline() => Err(CliError::usage(NO_LIMIT)),
             None => {
                 let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
                 input::warn(&limits);
@@ -83,10 +100,10 @@ impl LimitArgs {
         if self.kind == Some(Kind::Gate) {
             return Err(CliError::usage("a gate cannot be simulated: it takes no tokens; choose another kind"));
         }
-        if self.rate.is_none() {
-            return Err(CliError::usage("no limit given: use --limits FILE, or --rate and --period"));
+        if !self.is_inline() {
+            return Err(CliError::usage(NO_LIMIT));
         }
-        match self.kind {
+        match self.inline_kind() {
             Some(kind) => Ok(vec![self.read(kind, |_| true)?]),
             None => {
                 let kinds = kinds.iter().filter(|kind| kind.has_option("every") == self.every.is_some());
@@ -97,7 +114,16 @@ impl LimitArgs {
 
     fn inline(&self) -> Result<Limit, CliError> {
         let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
-        self.read(self.kind.unwrap_or(usual), |_| true)
+        self.read(self.inline_kind().unwrap_or(usual), |_| true)
+    }
+
+    /// The kind, if the options name one.
+    fn inline_kind(&self) -> Option<Kind> {
+        self.kind.or(self.lease.is_some().then_some(Kind::Concurrency))
+    }
+
+    fn is_inline(&self) -> bool {
+        self.rate.is_some() || matches!(self.inline_kind(), Some(Kind::Gate | Kind::Concurrency))
     }
 
     /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
@@ -114,6 +140,7 @@ impl LimitArgs {
             ("start", self.start.as_deref().map(Value::from)),
             ("resolution", self.resolution.map(Value::from)),
             ("shards", self.shards.map(Value::from)),
+            ("lease", self.lease.as_deref().map(Value::from)),
         ];
         let fields: Map<String, Value> = fields
             .into_iter()

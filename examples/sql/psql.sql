@@ -8,7 +8,8 @@ BEGIN;
 
 -- A role needs EXECUTE on the functions that it calls, and no other privilege:
 --   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_all, rate_limit_check, rate_limit_check_all, rate_limit_enforce,
---     rate_limit_reset(text, text) TO app_role;
+--     rate_limit_reset(text, text), rate_limit_acquire, rate_limit_release, rate_limit_renew, rate_limit_block,
+--     rate_limit_unblock, rate_limit_blocked TO app_role;
 
 -- Take a token. The result is a row: `ok`, `retry_after` (NULL if there is no need to wait) and `value`, the tokens left. A
 -- denial is not an error, and takes nothing.
@@ -49,6 +50,30 @@ FROM rate_limit_all('[
   {"name": "per_user", "key": "bob", "kind": "token_bucket", "rate": 10, "period": "1 minute"},
   {"name": "per_team", "key": "red", "kind": "token_bucket", "rate": 5, "period": "1 hour", "count": 4}
 ]') AS d, jsonb_array_elements(d.limits) AS l;
+
+-- Take a slot of a concurrency limit together with a token, and leave 5 tokens to calls of a higher priority. Without a
+-- lease_id, one is drawn. Renew the lease in time, and release it in the end: others may have the slot then. The token stays
+-- taken. (rate_limit_acquire takes slots alone.)
+SELECT ok, limits -> 0 ->> 'lease_id' AS lease_id
+FROM rate_limit_all('[
+  {"name": "running", "key": "ann", "kind": "concurrency", "capacity": 2, "lease": "1 minute", "lease_id": 4711},
+  {"name": "starts", "key": "ann", "kind": "token_bucket", "rate": 10, "period": "1 hour", "leave": 5}
+]');
+SELECT rate_limit_renew('running', 'ann', 4711, '5 minutes') AS renewed;
+SELECT rate_limit_release('running', 'ann', 4711) AS released;
+
+-- Block a key of a gate. The gate denies every call that names it, and nothing is taken from the other limits.
+SELECT rate_limit_block('banned', 'eve', '1 hour') AS rest;
+SELECT ok, denied_by
+FROM rate_limit_all('[
+  {"name": "banned", "key": "eve", "kind": "gate"},
+  {"name": "per_user", "key": "eve", "kind": "token_bucket", "rate": 10, "period": "1 minute"}
+]');
+SELECT rate_limit_unblock('banned', 'eve') AS was_blocked;
+
+-- A quota for each month of the calendar. In February the next month begins after 36 hours here.
+SELECT ok, retry_after FROM rate_limit('quota', 'ann', 'calendar_window', 1, '1 month', at => '2026-02-27 12:00Z');
+SELECT ok, retry_after FROM rate_limit('quota', 'ann', 'calendar_window', 1, '1 month', at => '2026-02-27 12:00Z');
 
 -- rate_limit_enforce raises an error instead of returning a denial. The error rolls back what the transaction took before.
 -- Here a block catches it, so that the file continues.

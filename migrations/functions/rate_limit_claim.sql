@@ -1,5 +1,5 @@
 -- rate_limit_claim(text, text, integer, bigint, bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: 978c9ed879b7a8ab8d6fc1a3aa2b148fa4573319b2daa6d1994371aba68fb43e
+-- SHA-256: 1b84ffe1bae220ecc136ee7e7e4bc60fb1e220097f0c97b261bdfd8555bed9f1
 
 -- Starts due jobs of a queue. No job starts before its run_at, and no group starts more jobs than its limits allow by the time
 -- at which they start. Runs in its own READ COMMITTED transaction.
@@ -25,7 +25,8 @@
 --             time that claiming takes does not delay each of them
 --   lease     in microseconds; a job runs again when its lease has expired
 --   sleep     in microseconds; a worker that gets fewer jobs than `most` counts as asleep for so long
---   limit_*   all limits that the worker knows; jobs with other limits are left alone
+--   limit_*   all limits that the worker knows; jobs with other limits are left alone. A job takes the slots of concurrency
+--             limits if all of them are free: otherwise its group waits, until slots are released or a lease ends
 --   results   the jobs, in the order in which they start, with the microseconds until each start (job_start_in), and a last row
 --             without a job. In that row, next_in is the time in microseconds until there may be something to do (NULL:
 --             nothing is known to come); lapsed means that some leases have expired; look_again means to claim again before
@@ -62,6 +63,13 @@ DECLARE
   stopped_ids bigint[];
   stopped_ats bigint[];
   has_parked boolean := false;
+  -- the concurrency limits among limit_*, which leave out the others
+  slot_limit_names text[] := '{}';
+  slot_capacities double precision[];
+  slot_periods bigint[];
+  started_leases bigint[];
+  waiting public.rate_limit_groups[];
+  slot_buckets public.rate_limits[];
 BEGIN
   IF NOT coalesce(most >= 1 AND ahead >= 0 AND lease >= 1 AND sleep >= 1, false) THEN
     RAISE EXCEPTION 'invalid_claim: %', CASE
@@ -78,6 +86,22 @@ BEGIN
       USING ERRCODE = 'invalid_transaction_state', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
   END IF;
 
+  IF 'concurrency' = ANY (limit_kinds) THEN
+    SELECT
+      array_agg(l.name) FILTER (WHERE l.is_slot), array_agg(l.rate) FILTER (WHERE l.is_slot),
+      array_agg(l.period) FILTER (WHERE l.is_slot), coalesce(array_agg(l.name) FILTER (WHERE NOT l.is_slot), '{}'),
+      array_agg(l.kind) FILTER (WHERE NOT l.is_slot), array_agg(l.rate) FILTER (WHERE NOT l.is_slot),
+      array_agg(l.period) FILTER (WHERE NOT l.is_slot), array_agg(l.capacity) FILTER (WHERE NOT l.is_slot),
+      array_agg(l.start) FILTER (WHERE NOT l.is_slot)
+    INTO slot_limit_names, slot_capacities, slot_periods, limit_names, limit_kinds, limit_rates, limit_periods,
+      limit_capacities, limit_starts
+    FROM (
+      SELECT l.*, l.kind = 'concurrency' AS is_slot
+      FROM unnest(limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+        AS l (name, kind, rate, period, capacity, start)
+    ) AS l;
+  END IF;
+
   -- A claim that takes payments back does nothing else.
   IF public.rate_limit_unpay_cancelled(
     queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
@@ -90,16 +114,22 @@ BEGIN
 
   horizon := clock + ahead;
   SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority INTO groups, due_ids, front_ids, lowest_priority
-  FROM public.rate_limit_lock_due(queue_name, most, horizon, limit_names) AS l;
+  FROM public.rate_limit_lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
   IF cardinality(groups) > 0 THEN
-    SELECT s.started_ids, s.started_ats, s.stopped_ids, s.stopped_ats
-    INTO started_ids, started_ats, stopped_ids, stopped_ats
+    SELECT
+      s.started_ids, s.started_ats, s.started_leases, s.stopped_ids, s.stopped_ats, s.waiting, s.slot_buckets
+    INTO started_ids, started_ats, started_leases, stopped_ids, stopped_ats, waiting, slot_buckets
     FROM public.rate_limit_start_jobs(
       queue_name, most, clock, horizon, ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.not_before <= horizon), due_ids,
-      front_ids, lowest_priority, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts
+      front_ids, lowest_priority, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+      slot_limit_names, slot_capacities, slot_periods
     ) AS s;
     has_parked := public.rate_limit_stop_groups(
-      queue_name, horizon, groups, due_ids, started_ids, stopped_ids, stopped_ats);
+      queue_name, horizon, groups, due_ids, started_ids, stopped_ids, stopped_ats, waiting);
+    FOR nth IN 1 .. coalesce(cardinality(slot_buckets), 0) LOOP
+      PERFORM public.rate_limit_pass_slots_on(
+        slot_buckets[nth], slot_capacities[array_position(slot_limit_names, (slot_buckets[nth]).name)], clock);
+    END LOOP;
     clock := public.rate_limit_clock();
   END IF;
 
@@ -113,8 +143,9 @@ BEGIN
       paid_item = NULL,
       started_at = greatest(s.at, clock),
       lease_until = clock + lease,
-      worker = worker_name
-    FROM unnest(started_ids, started_ats) WITH ORDINALITY AS s (id, at, nth)
+      worker = worker_name,
+      slot_lease = s.slots_under
+    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, slots_under, nth)
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )
@@ -125,7 +156,7 @@ BEGIN
   job_id := NULL;
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
   FROM public.rate_limit_plan_claim(
-    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names
+    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names, slot_limit_names
   ) AS n;
   RETURN NEXT;
 END

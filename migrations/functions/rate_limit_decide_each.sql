@@ -1,5 +1,5 @@
 -- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], boolean)
--- SHA-256: f3e25e216f6a553f2e829f66ea9b202ca9019039fa98d0d419158d09375b2199
+-- SHA-256: c885e6902a1074642edc8f1f0ba997e5ce7ea575a23c570520ee2aeb20c38dd2
 
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
@@ -171,6 +171,9 @@ BEGIN
     FOR item IN 1 .. cardinality(item_values) LOOP
       item_values[item] := item_values[item] + coalesce(beyond[coalesce(item_buckets[item], item)], 0);
     END LOOP;
+  END IF;
+  IF call_ops && ARRAY['release', 'reset'] AND 'concurrency' = ANY (limit_kinds) THEN
+    PERFORM public.rate_limit_slots_freed(limit_kinds, bucket_names, bucket_keys, item_buckets, item_limits, item_values);
   END IF;
 END
 $function$;

@@ -1,5 +1,5 @@
 -- rate_limit_decide_rows(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], rate_limits[], integer[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], bigint, integer[], bigint[], boolean[], double precision[])
--- SHA-256: aad91d251ee6a1618aef493c3ea9b00fe9f73ee2600f6cb714959fff869542a2
+-- SHA-256: efeb3f2d77433426919ce6e2a798fd287a5704aaacbbfa631d1d534b8c12f413
 
 -- Decides calls on rows in memory and reads no table. Calls are decided in the order given; each sees what earlier calls took.
 -- limit_*, item_*, call_* and the results are those of rate_limit_decide.
@@ -38,7 +38,7 @@ DECLARE
 BEGIN
   FOR nth IN 1 .. calls LOOP
     first_item := last_item + 1;
-    last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 1);
+    last_item := last_item + greatest(coalesce(call_sizes[nth], 1), 0); -- a job that only takes slots has no items
     CONTINUE WHEN call_admitted[nth] = 0;
     op := CASE WHEN call_ops IS NULL THEN 'limit' ELSE coalesce(call_ops[nth], '') END;
     times := CASE WHEN call_times IS NULL THEN 1 ELSE call_times[nth] END;

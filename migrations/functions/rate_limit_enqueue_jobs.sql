@@ -1,5 +1,5 @@
 -- rate_limit_enqueue_jobs(text, text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], integer[], text[], text[], integer[], text[], bigint[], bigint[], integer[], boolean)
--- SHA-256: 453d40d5b01c6fd04c526e2cf51010df2a1679c959ac0bb3e8780e93ec072dd6
+-- SHA-256: e4f2c5cb3441355cbf8eb751fa044ae0c46a09735085e848c0dff127b007f47b
 
 -- Enqueues any number of jobs, or estimates when they would run: see rate_limit_enqueue.
 CREATE OR REPLACE FUNCTION public.rate_limit_enqueue_jobs(
@@ -16,7 +16,7 @@ AS $function$
 DECLARE
   jobs CONSTANT integer := cardinality(job_keys);
   -- With one bucket for each job and one job for each bucket, rate_limit_decide gets NULL instead, which is faster.
-  is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs;
+  is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs AND 1 = ALL (job_sizes);
   clock bigint := public.rate_limit_clock();
   ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
@@ -56,13 +56,16 @@ BEGIN
     ops := array_fill('check'::text, ARRAY[jobs]);
   END IF;
 
-  SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
-  INTO admitted, waits, item_refused, item_values
-  FROM public.rate_limit_decide(
-    limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
-    limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, ops,
-    array_fill(true, ARRAY[jobs]), CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
-  ) AS d;
+  item_values := '{}';
+  IF item_counts <> '{}' THEN
+    SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
+    INTO admitted, waits, item_refused, item_values
+    FROM public.rate_limit_decide(
+      limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
+      limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, ops,
+      array_fill(true, ARRAY[jobs]), CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
+    ) AS d;
+  END IF;
 
   clock := public.rate_limit_clock(); -- After the locks, and not before the time at which the waits start.
   SELECT
@@ -103,12 +106,14 @@ BEGIN
       IF job_outcomes[nth] = 'scheduled' AND job_ids[nth] IS NULL AND NOT only_estimate THEN
         -- Another transaction has written a job with this id since: return the tokens.
         job_outcomes[nth] := 'duplicate';
-        PERFORM public.rate_limit_decide(
-          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
-          limit_shards, bucket_names, bucket_keys, item_buckets[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
-          item_limits[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
-          item_counts[last_items[nth] - job_sizes[nth] + 1:last_items[nth]], ARRAY['credit'], NULL, ARRAY[job_sizes[nth]],
-          NULL, NULL);
+        IF job_sizes[nth] > 0 THEN
+          PERFORM public.rate_limit_decide(
+            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
+            limit_shards, bucket_names, bucket_keys, item_buckets[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
+            item_limits[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
+            item_counts[last_items[nth] - job_sizes[nth] + 1:last_items[nth]], ARRAY['credit'], NULL, ARRAY[job_sizes[nth]],
+            NULL, NULL);
+        END IF;
       END IF;
       CONTINUE WHEN job_outcomes[nth] <> 'duplicate';
       SELECT j.id, j.run_at, j.key, j.priority INTO other

@@ -1,5 +1,5 @@
 -- rate_limit_forget_jobs(text, text[], text[], text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 775425cc52a38ee6ddcb207f1f6db35d69ff8ccb20c40a3f3cb7264dcb2e1bbe
+-- SHA-256: a52ac84d68b5a746ba7dc7fe3327d9a76e655fa471003a87775a3e7a16680d6c
 
 -- Deletes the jobs of a key: jobs of this group, and jobs that reserved from one of these buckets. Jobs that have not started
 -- are cancelled first, so that they return their tokens. Jobs that run stay. The arguments are those of rate_limit_forget.
@@ -16,7 +16,7 @@ DECLARE
   job_ids CONSTANT bigint[] := ARRAY(
     SELECT j.id
     FROM public.rate_limit_jobs AS j
-    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys);
+    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
   job public.rate_limit_jobs;
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.

@@ -1,5 +1,5 @@
 -- rate_limit_in_line(text, text, bigint, bigint, integer, text[], text[], double precision[], integer[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: a441558275b3d6a5e61e7a0c8226280b258df51ad1fceb5112314660a49b6079
+-- SHA-256: 5e7fd1334bf32c036060e745312e75cc4ca081dad9f09fc23104c1e9e6a76974
 
 -- Returns when a job starts that waits behind the line of its group. Its reserved tokens are available at `slot`.
 -- `job_id` is NULL for a job that is not written yet.
@@ -67,6 +67,9 @@ BEGIN
     RETURN slot + job_group.lag;
   END IF;
   ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  IF names = '{}' THEN
+    RETURN greatest(slot, ready_at);
+  END IF;
   SELECT d.call_waits INTO waits
   FROM public.rate_limit_decide_started(
     names, bucket_keys, counts, item_limits, totals, NULL, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL,

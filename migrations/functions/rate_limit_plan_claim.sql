@@ -1,5 +1,5 @@
--- rate_limit_plan_claim(text, text, bigint, bigint, boolean, boolean, text[])
--- SHA-256: ccb107f755e2946dec7defa9ea80029fe834d6eef34cc0460c6e53250b24b161
+-- rate_limit_plan_claim(text, text, bigint, bigint, boolean, boolean, text[], text[])
+-- SHA-256: ffcb38cd7dff8b67df975c85ef84d28062edd9517eb592b213969e4cbf8a3097
 
 -- Ends a claim: records until when the worker sleeps, and returns when there may be something to do.
 --
@@ -8,7 +8,7 @@
 --   results     as of rate_limit_claim
 CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
   queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
-  OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
+  slot_limit_names text[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -51,7 +51,7 @@ BEGIN
       SELECT j.priority, j.run_at INTO level, other_at
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-        AND j.limit_names <@ rate_limit_plan_claim.limit_names
+        AND j.limit_names <@ rate_limit_plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 1;
       EXIT WHEN NOT FOUND;

@@ -1,5 +1,5 @@
 -- rate_limit_renew(text, text, bigint, interval)
--- SHA-256: c7b0d93ae00deb2c0c44854c73fcf5524e5428e0cfa1e31426dd0b057a4d7462
+-- SHA-256: 774986c6f2f19a13dd41c49b399c61aa35ae6ecf4d1c0a8b02e0591f9b85e732
 
 -- Lets a lease end `lease` after now. Returns false if it has ended or was released: then its slots may be taken by others.
 CREATE OR REPLACE FUNCTION public.rate_limit_renew(
@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION public.rate_limit_renew(
 ) RETURNS boolean LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
+  SELECT public.rate_limit_validate_item(NULL, name, key, 'concurrency', 1, lease, NULL, NULL, NULL, NULL, 1);
   SELECT d.call_admitted[1] = 1
   FROM public.rate_limit_decide_leases(
     ARRAY['concurrency'], ARRAY[1], ARRAY[(pg_catalog.date_part('epoch', lease) * 1000000)::bigint], NULL, NULL, NULL, NULL, NULL,

@@ -1,5 +1,5 @@
 -- rate_limit_reset(text, text)
--- SHA-256: fefd5942e489d20452e6b3c3cbc6b4bb030e48ad663ddd7a0fcfd813b1593b1a
+-- SHA-256: 19a0bfcf05c141cdda0dc50cf799e7d63599b7b2a3ed1363c09be0bb1c1722c0
 
 -- Deletes the rows of one key of a limit, so that its bucket is full again. Returns the number of deleted rows.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -25,6 +25,9 @@ BEGIN
     WHERE r.name = rate_limit_reset.name AND r.key = rate_limit_reset.key AND r.shard = nth_shard;
     gone := gone + FOUND::integer;
   END LOOP;
+  IF gone > 0 THEN -- Slots of a concurrency limit may be free now.
+    PERFORM public.rate_limit_slots_freed(ARRAY['concurrency'], ARRAY[name], ARRAY[key], NULL, NULL, ARRAY[1]);
+  END IF;
   RETURN gone;
 END
 $function$;

@@ -1,9 +1,10 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: 3e099fd5df8a204e263306668a50ea7f30edfd48339070877aa3fbe572bba9a5
+-- SHA-256: 3507a21e09617ee8019f53b64fc9d915861d905b30d88e70b65b44c1f6cc6680
 
 -- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts and the largest
--- `leave`. A gate becomes a token bucket of which nothing is taken: see rate_limit_block.
+-- `leave`. A gate becomes a token bucket of which nothing is taken: see rate_limit_block. All slots of a call are held under one
+-- lease.
 CREATE OR REPLACE FUNCTION public.rate_limit_several(
   op text, calls jsonb, reserve boolean, OUT ok boolean, OUT retry_after interval, OUT denied_by text[], OUT limits jsonb
 ) LANGUAGE plpgsql VOLATILE
@@ -23,7 +24,11 @@ DECLARE
   resolutions integer[];
   shard_counts integer[];
   counts double precision[];
+  nths integer[]; -- of the buckets
+  kinds_in_sql text[];
   contradictions text[];
+  leases bigint[]; -- the different ones that elements name
+  has_slots boolean;
   decided record;
 BEGIN
   IF jsonb_typeof(calls) IS DISTINCT FROM 'array' THEN
@@ -45,25 +50,28 @@ BEGIN
       e.name,
       e.key,
       CASE WHEN e.every IS NULL THEN e.kind ELSE public.rate_limit_calendar_kind(e.every, e.zone, e.anchor) END AS kind,
-      CASE e.kind WHEN 'gate' THEN 1 ELSE e.rate END AS rate,
+      CASE e.kind WHEN 'gate' THEN 1 WHEN 'concurrency' THEN e.capacity ELSE e.rate END AS rate,
       CASE e.kind
         WHEN 'gate' THEN 1
-        ELSE (extract(epoch FROM coalesce(public.rate_limit_length(e.period), e.every::interval)) * 1000000)::bigint
+        ELSE (extract(epoch FROM coalesce(
+          public.rate_limit_length(coalesce(e.period, e.lease)), e.every::interval, '30 seconds')) * 1000000)::bigint
       END AS period,
-      CASE e.kind WHEN 'gate' THEN 0 ELSE e.capacity END AS capacity,
+      CASE e.kind WHEN 'gate' THEN 0 WHEN 'concurrency' THEN NULL ELSE e.capacity END AS capacity,
       CASE e.kind WHEN 'gate' THEN 0 ELSE e.max_reserved END AS max_reserved,
       (extract(epoch FROM public.rate_limit_length(e.start)) * 1000000)::bigint AS start,
       e.resolution::integer AS resolution,
       coalesce(e.shards, 1)::integer AS shards,
       CASE e.kind WHEN 'gate' THEN 0 ELSE coalesce(e.count, 1) END AS count,
-      e.leave
+      greatest(e.leave, e.leave_fraction * coalesce(e.capacity, e.rate)) AS leave,
+      e.lease_id::bigint AS lease_id
     FROM ROWS FROM (
       jsonb_to_recordset(calls) AS (
         name text, key text, kind text, rate double precision, period text, capacity double precision,
         max_reserved double precision, start text, resolution numeric, shards numeric, count double precision,
-        leave double precision, every text, zone text, anchor text)
+        leave double precision, leave_fraction double precision, every text, zone text, anchor text, lease text, lease_id numeric)
     ) WITH ORDINALITY AS e (
-      name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, every, zone, anchor, nth)
+      name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards, count, leave, leave_fraction, every, zone,
+      anchor, lease, lease_id, nth)
   ),
   buckets AS (
     SELECT
@@ -88,37 +96,53 @@ BEGIN
     array_agg(b.resolution ORDER BY b.bucket),
     array_agg(b.shards ORDER BY b.bucket),
     array_agg(b.count ORDER BY b.bucket),
-    array_agg(b.name ORDER BY b.bucket) FILTER (WHERE b.forms > 1)
+    array_agg(b.name ORDER BY b.bucket) FILTER (WHERE b.forms > 1),
+    (SELECT array_agg(DISTINCT e.lease_id) FROM elements AS e WHERE e.lease_id IS NOT NULL),
+    bool_or(b.kind = 'concurrency')
   INTO
     places, names, keys, kinds, rates, periods, capacities, max_reserveds, starts, resolutions, shard_counts, counts,
-    contradictions
+    contradictions, leases, has_slots
   FROM buckets AS b;
   IF contradictions IS NOT NULL THEN
     RAISE EXCEPTION 'invalid_call: the call gives the limit "%" in two different forms for one key', contradictions[1]
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give it once, or with the same options each time.';
   END IF;
 
-  -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
-  decided := public.rate_limit_decide(
-    array_replace(kinds, 'gate', 'token_bucket'),
-    rates,
-    periods,
-    capacities,
-    max_reserveds,
-    starts,
-    resolutions,
-    CASE WHEN 1 <> ANY (shard_counts) THEN shard_counts END,
-    names,
-    keys,
-    NULL,
-    ARRAY(SELECT generate_series(1, cardinality(names))),
-    counts,
-    CASE WHEN op <> 'limit' THEN ARRAY[op] END,
-    CASE WHEN reserve THEN ARRAY[reserve] END,
-    CASE WHEN cardinality(names) > 1 THEN ARRAY[cardinality(names)] END,
-    NULL,
-    NULL
-  );
+  IF cardinality(leases) > 1 THEN
+    RAISE EXCEPTION 'invalid_call: the call names two leases, % and %', leases[1], leases[2]
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'One lease holds all slots of a call: name it once, or not at all.';
+  END IF;
+
+  nths := ARRAY(SELECT generate_series(1, cardinality(names)));
+  kinds_in_sql := array_replace(kinds, 'gate', 'token_bucket');
+  IF has_slots THEN
+    leases := coalesce(leases, ARRAY[floor(random() * 9007199254740990)::bigint + 2]);
+    decided := public.rate_limit_decide_leases(
+      kinds_in_sql, rates, periods, capacities, max_reserveds, starts, resolutions, shard_counts, names, keys, nths, nths, counts,
+      ARRAY[op], ARRAY[reserve], ARRAY[cardinality(names)], NULL, NULL, leases);
+  ELSE
+    -- NULL selects the defaults, and is faster. These are assignments because the server logs the text of a failing SELECT.
+    decided := public.rate_limit_decide(
+      kinds_in_sql,
+      rates,
+      periods,
+      capacities,
+      max_reserveds,
+      starts,
+      resolutions,
+      CASE WHEN 1 <> ANY (shard_counts) THEN shard_counts END,
+      names,
+      keys,
+      NULL,
+      nths,
+      counts,
+      CASE WHEN op <> 'limit' THEN ARRAY[op] END,
+      CASE WHEN reserve THEN ARRAY[reserve] END,
+      CASE WHEN cardinality(names) > 1 THEN ARRAY[cardinality(names)] END,
+      NULL,
+      NULL
+    );
+  END IF;
   ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
   retry_after := decided.call_waits[1] * interval '1 microsecond';
   denied_by := ARRAY(
@@ -134,6 +158,10 @@ BEGIN
         'key', keys[p.bucket],
         'denied', coalesce(decided.item_refused[p.bucket], false),
         'value', CASE kinds[p.bucket] WHEN 'gate' THEN 0 ELSE decided.item_values[p.bucket] END)
+      || CASE kinds[p.bucket]
+        WHEN 'concurrency' THEN jsonb_build_object('lease_id', CASE WHEN ok AND op = 'limit' THEN leases[1] END)
+        ELSE '{}'
+      END
       ORDER BY p.nth)
     FROM unnest(places) WITH ORDINALITY AS p (bucket, nth)
   );

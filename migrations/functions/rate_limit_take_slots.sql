@@ -1,5 +1,5 @@
 -- rate_limit_take_slots(double precision[], bigint[], text[], text[], integer[], text[], double precision[], bigint[])
--- SHA-256: c7ba2b6fa91955e2a4d469bbb37777ffda638a2de57bdc90c6aa427451b8f6a1
+-- SHA-256: 1e791b5123801f9eb856a214f9c1511f31cab5be9630a8be651d500714af5093
 
 -- Takes, releases or renews slots, one call for each bucket, in every bucket where that is simple: no lease has ended since the
 -- row was written, and there are enough slots, or the lease is held. Returns the free slots of each bucket afterwards, in the
@@ -23,6 +23,7 @@ DECLARE
   now CONSTANT bigint := public.rate_limit_clock();
   free double precision[] := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
   taken integer[];
+  released integer[];
   balances double precision[];
   asked record;
   bucket public.rate_limits;
@@ -100,6 +101,17 @@ BEGIN
         bucket, 'renew', 1, false, public.rate_limit_clock(), asked.period, asked.capacity, (- asked.id)::bigint)).bucket_after;
       PERFORM public.rate_limit_write(bucket, bucket, false);
     END LOOP;
+  END IF;
+  IF 'release' = ANY (call_ops) THEN
+    released := ARRAY(
+      SELECT o.nth::integer
+      FROM unnest(call_ops) WITH ORDINALITY AS o (op, nth)
+      WHERE o.op = 'release' AND free[o.nth] IS NOT NULL
+      ORDER BY o.nth
+    );
+    PERFORM public.rate_limit_slots_freed(
+      ARRAY['concurrency'], bucket_names, bucket_keys, released, NULL,
+      ARRAY(SELECT free[b.nth] FROM unnest(released) WITH ORDINALITY AS b (nth, place) ORDER BY b.place));
   END IF;
   RETURN free;
 END

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 96a0b0f218b757a4c9c64c917131e0afc4c5a1262a2d12a30620ab2cbef9382f
+-- SHA-256: 8c74de43e38c321f8772d2743d0e6cf43798d2cd8d786b1c6dafaeb776a76be4
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -12,7 +12,12 @@ DECLARE
   expected text;
   number numeric;
   length interval;
-  is_calendar boolean;
+  kind CONSTANT text := element ->> 'kind';
+  -- The length of a window or a lease, and the tokens of a bucket or its slots.
+  length_field CONSTANT text := CASE kind WHEN 'calendar_window' THEN 'every' WHEN 'concurrency' THEN 'lease' ELSE 'period' END;
+  rate_field CONSTANT text := CASE kind WHEN 'concurrency' THEN 'capacity' ELSE 'rate' END;
+  is_calendar CONSTANT boolean := coalesce(kind = 'calendar_window', false);
+  is_concurrency CONSTANT boolean := coalesce(kind = 'concurrency', false);
   reason text;
   count double precision;
   leave double precision;
@@ -24,14 +29,15 @@ BEGIN
   FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) LOOP
     given := jsonb_typeof(element -> field);
     expected := CASE
-      WHEN field IN ('name', 'key', 'kind', 'period', 'start', 'every', 'zone', 'anchor') THEN 'string'
-      WHEN field IN ('rate', 'capacity', 'count', 'leave', 'max_reserved', 'resolution', 'shards') THEN 'number'
+      WHEN field IN ('name', 'key', 'kind', 'period', 'start', 'every', 'zone', 'anchor', 'lease') THEN 'string'
+      WHEN field IN ('rate', 'capacity', 'count', 'leave', 'leave_fraction', 'max_reserved', 'resolution', 'shards', 'lease_id')
+        THEN 'number'
     END;
     IF expected IS NULL THEN
       RAISE EXCEPTION 'invalid_call: element % has the unknown field "%"', nth, left(field, 100)
         USING ERRCODE = 'invalid_parameter_value', HINT = 'The fields are name, key, kind, rate, period, capacity, count, leave, '
-          'max_reserved, start, resolution and shards; for a calendar window every, zone and anchor instead of period; `reserve` is '
-          'an argument of the function.';
+          'leave_fraction, max_reserved, start, resolution and shards; for a calendar window every, zone and anchor instead of '
+          'period; for a concurrency limit capacity, count, lease and lease_id; `reserve` is an argument of the function.';
     ELSIF given NOT IN (expected, 'null') THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is of type %, not %', nth, field, given, expected
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Write numbers without quotes, all else with quotes.';
@@ -40,9 +46,14 @@ BEGIN
       number := (element ->> field)::numeric;
       IF number <> 0 AND NOT (abs(number) BETWEEN 1e-300 AND 1e300) THEN
         RAISE EXCEPTION '%: element %: the field "%" is %, which is out of range',
-          CASE WHEN field IN ('count', 'leave') THEN 'invalid_' || field ELSE 'invalid_limit' END, nth, field,
-          btrim(to_char(number, '9.99EEEE'))
+          CASE
+            WHEN field = 'count' THEN 'invalid_count'
+            WHEN field LIKE 'leave%' THEN 'invalid_leave'
+            WHEN field = 'lease_id' THEN 'invalid_lease'
+            ELSE 'invalid_limit'
+          END, nth, field, btrim(to_char(number, '9.99EEEE'))
           USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+            WHEN field = 'lease_id' THEN 'Use a whole number from 2 to 9007199254740991.'
             WHEN field IN ('resolution', 'shards') THEN 'Use a whole number from 1 to 1000.'
             WHEN field = 'rate' THEN 'Use a number from 1e-100 to 1e100.'
             ELSE 'Use 0, or a number from 1e-100 to 1e100.'
@@ -51,34 +62,43 @@ BEGIN
         RAISE EXCEPTION 'invalid_limit: element %: the field "%" is %, not a whole number from 1 to 1000',
           nth, field, left(number::text, 40)
           USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a whole number from 1 to 1000.';
+      ELSIF field = 'lease_id' AND NOT (number = trunc(number) AND number BETWEEN 2 AND 9007199254740991) THEN
+        RAISE EXCEPTION 'invalid_lease: element %: the lease_id % is not a whole number from 2 to 9007199254740991',
+          nth, left(number::text, 40)
+          USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out: then one is drawn and returned.';
       END IF;
     END IF;
   END LOOP;
-  is_calendar := element ->> 'kind' = 'calendar_window';
-  FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', 'rate', CASE WHEN is_calendar THEN 'every' ELSE 'period' END] LOOP
-    IF element ->> field IS NULL AND (element ->> 'kind' IS DISTINCT FROM 'gate' OR field IN ('name', 'key')) THEN
+  FOREACH field IN ARRAY ARRAY['name', 'key', 'kind', rate_field, length_field] LOOP
+    -- A gate has neither rate nor period, and a lease has a default.
+    IF element ->> field IS NULL AND field <> 'lease' AND (kind IS DISTINCT FROM 'gate' OR field IN ('name', 'key')) THEN
       RAISE EXCEPTION 'invalid_call: element %: the field "%" is missing', nth, field
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Give name, key, kind, rate and period; the empty key is global. A calendar '
-          'window has `every` instead of a period.';
+          'window has `every` instead of a period; a concurrency limit has a capacity, and neither rate nor period.';
     END IF;
   END LOOP;
-  IF element ->> 'kind' = 'gate' THEN
-    FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) ORDER BY 1 LOOP
-      IF field NOT IN ('name', 'key', 'kind') AND element ->> field IS NOT NULL THEN
-        RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a gate', nth, field
-          USING ERRCODE = 'invalid_parameter_value', HINT = 'Give a gate only its name, key and kind.';
-      END IF;
-    END LOOP;
+  FOR field IN SELECT k.field FROM jsonb_object_keys(element) AS k (field) ORDER BY 1 DESC LOOP
+    CONTINUE WHEN element ->> field IS NULL OR CASE
+      WHEN field IN ('name', 'key', 'kind') THEN true
+      WHEN kind = 'gate' THEN false
+      WHEN is_concurrency THEN field IN ('capacity', 'count', 'lease', 'lease_id')
+      WHEN is_calendar THEN field NOT IN ('period', 'lease', 'lease_id')
+      ELSE field NOT IN ('every', 'zone', 'anchor', 'lease', 'lease_id')
+    END;
+    RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a %', nth, field,
+      CASE WHEN is_concurrency THEN 'concurrency limit' ELSE left(kind, 100) END
+      USING ERRCODE = 'invalid_parameter_value', HINT = CASE
+        WHEN kind = 'gate' THEN 'Give a gate only its name, key and kind.'
+        WHEN is_concurrency THEN 'A concurrency limit has name, key, kind and capacity, and optionally count, lease and lease_id.'
+        WHEN field IN ('lease', 'lease_id') THEN 'Only a concurrency limit has a lease.'
+        ELSE 'Only a calendar window has every, zone and anchor, and no period.'
+      END;
+  END LOOP;
+  IF kind = 'gate' THEN
     PERFORM public.rate_limit_validate_item(
       nth, element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
     RETURN;
   END IF;
-  FOREACH field IN ARRAY CASE WHEN is_calendar THEN ARRAY['period'] ELSE ARRAY['every', 'zone', 'anchor'] END LOOP
-    IF element ->> field IS NOT NULL THEN
-      RAISE EXCEPTION 'invalid_limit: element %: % does not apply to a %', nth, field, left(element ->> 'kind', 100)
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Only a calendar window has every, zone and anchor, and no period.';
-    END IF;
-  END LOOP;
   IF is_calendar THEN
     reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
     IF reason IS NOT NULL THEN
@@ -86,7 +106,7 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows.';
     END IF;
   END IF;
-  FOREACH field IN ARRAY ARRAY['period', 'start'] LOOP
+  FOREACH field IN ARRAY ARRAY['period', 'lease', 'start'] LOOP
     length := public.rate_limit_length(element ->> field);
     IF length IS NULL AND element ->> field IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: element %: the % "%" is not an interval', nth, field, left(element ->> field, 100)
@@ -99,10 +119,11 @@ BEGIN
     element ->> 'name',
     element ->> 'key',
     CASE WHEN is_calendar THEN public.rate_limit_calendar_kind(element ->> 'every', element ->> 'zone', element ->> 'anchor')
-      ELSE element ->> 'kind' END,
-    (element ->> 'rate')::double precision,
-    CASE WHEN is_calendar THEN (element ->> 'every')::interval ELSE public.rate_limit_length(element ->> 'period') END,
-    (element ->> 'capacity')::double precision,
+      ELSE kind END,
+    (element ->> rate_field)::double precision,
+    CASE WHEN is_calendar THEN (element ->> 'every')::interval
+      ELSE public.rate_limit_length(coalesce(element ->> length_field, '30 seconds')) END,
+    CASE WHEN NOT is_concurrency THEN (element ->> 'capacity')::double precision END,
     (element ->> 'max_reserved')::double precision,
     length,
     (element ->> 'resolution')::numeric::integer,
@@ -114,6 +135,16 @@ BEGIN
     RAISE EXCEPTION 'invalid_count: element %: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
       nth, count, element ->> 'name'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
+  END IF;
+  IF is_concurrency AND count <> floor(count) THEN
+    RAISE EXCEPTION 'invalid_count: element %: the count % for the concurrency limit "%" is not a whole number', nth, count,
+      element ->> 'name'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Count whole slots.';
+  END IF;
+  IF NOT ((element ->> 'leave_fraction')::double precision BETWEEN 0 AND 1) THEN
+    RAISE EXCEPTION 'invalid_leave: element %: the headroom of the limit "%" is the fraction %, which is not from 0 to 1', nth,
+      element ->> 'name', element ->> 'leave_fraction'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a fraction of the capacity, such as 0.2.';
   END IF;
   leave := (element ->> 'leave')::double precision;
   IF NOT (leave BETWEEN 0 AND coalesce(element ->> 'capacity', element ->> 'rate')::double precision) THEN

@@ -1,5 +1,5 @@
 -- rate_limit_validate_item(integer, text, text, text, double precision, interval, double precision, double precision, interval, integer, integer)
--- SHA-256: 7c93f686e9336eb318d516ef496b62831e25336cd986f353b83ebbd7d4d11c2d
+-- SHA-256: 48000382002b0398047d4c7bdfc7e0b3b40586a9ae363cb98038deb06ec61f81
 
 -- Checks one bucket and its limit, with options of SQL types: for rate_limit and for each element of rate_limit_all.
 -- `element` is the number of the element, for the message; NULL if there is only one.
@@ -11,6 +11,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   which CONSTANT text := coalesce('element ' || element || ': ', '');
+  length_name CONSTANT text := CASE kind WHEN 'concurrency' THEN 'lease' ELSE 'period' END;
   reason text;
 BEGIN
   IF coalesce(octet_length(name), 0) = 0 THEN
@@ -31,16 +32,16 @@ BEGIN
   END IF;
   -- So that the lengths fit into microseconds; rate_limit_invalid checks the exact bounds. NULL is not true.
   IF NOT coalesce(abs(extract(epoch FROM period)) < 1e12, false) THEN
-    RAISE EXCEPTION 'invalid_limit: %the period % is not between 1 microsecond and 36525 days',
-      which, coalesce(period::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the period as an interval, like ''1 minute''.';
+    RAISE EXCEPTION 'invalid_limit: %the % % is not between 1 microsecond and 36525 days',
+      which, length_name, coalesce(period::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value', HINT = format('Give the %s as an interval, like ''1 minute''.', length_name);
   END IF;
   IF NOT abs(extract(epoch FROM start)) < 1e12 THEN
     RAISE EXCEPTION 'invalid_limit: %the start % is more than 1e12 seconds from the Unix epoch', which, start
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the remainder modulo the period, like ''7 hours''.';
   END IF;
   IF kind NOT LIKE 'calendar_window%' AND (extract(year FROM period) <> 0 OR extract(month FROM period) <> 0) THEN
-    RAISE EXCEPTION 'invalid_limit: %the period % has months or years, which have no fixed length', which, period
+    RAISE EXCEPTION 'invalid_limit: %the % % has months or years, which have no fixed length', which, length_name, period
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Write it in days or shorter units, like ''30 days''.';
   END IF;
   IF extract(year FROM start) <> 0 OR extract(month FROM start) <> 0 THEN

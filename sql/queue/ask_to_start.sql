@@ -39,7 +39,7 @@ DECLARE
 BEGIN
   WITH at_hand AS (
     SELECT
-      u.nth, j.id, j.key, j.limit_names, j.limit_keys, j.counts,
+      u.nth, j.id, j.key, j.limit_names, j.limit_keys, j.counts, j.slot_names,
       greatest(j.run_at, rate_limit_ask_to_start.clock, g.not_before, j.paid_until) AS at
     FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
     JOIN public.rate_limit_jobs AS j ON j.id = u.id
@@ -55,9 +55,9 @@ BEGIN
       SELECT
         a.*,
         -- The job is the first of its group, or needs the same tokens as the job before it. (A call of several items can be
-        -- made only once.)
+        -- made only once, and only the first job of a group has taken its slots.)
         lag(a.nth) OVER w IS NULL OR (
-          cardinality(a.counts) = 1
+          cardinality(a.counts) = 1 AND a.slot_names IS NULL
           AND (a.at, a.limit_names, a.limit_keys, a.counts) = lag((a.at, a.limit_names, a.limit_keys, a.counts)) OVER w
         ) AS is_alike
       FROM at_hand AS a

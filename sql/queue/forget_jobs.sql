@@ -13,7 +13,7 @@ DECLARE
   job_ids CONSTANT bigint[] := ARRAY(
     SELECT j.id
     FROM public.rate_limit_jobs AS j
-    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys);
+    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
   job public.rate_limit_jobs;
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.

@@ -64,6 +64,9 @@ BEGIN
     RETURN slot + job_group.lag;
   END IF;
   ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  IF names = '{}' THEN
+    RETURN greatest(slot, ready_at);
+  END IF;
   SELECT d.call_waits INTO waits
   FROM public.rate_limit_decide_started(
     names, bucket_keys, counts, item_limits, totals, NULL, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL,

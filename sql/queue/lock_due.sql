@@ -7,8 +7,8 @@
 --            ahead and whose time has come, not locked. lowest_priority: if not all due jobs were read, the priority of
 --            the last one that was
 CREATE OR REPLACE FUNCTION public.rate_limit_lock_due(
-  queue_name text, most integer, horizon bigint, limit_names text[], OUT groups public.rate_limit_groups[], OUT due_ids bigint[],
-  OUT front_ids bigint[], OUT lowest_priority integer
+  queue_name text, most integer, horizon bigint, limit_names text[], slot_limit_names text[],
+  OUT groups public.rate_limit_groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -26,7 +26,7 @@ BEGIN
     SELECT j.id, j.key
     FROM public.rate_limit_jobs AS j
     WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
-      AND j.limit_names <@ rate_limit_lock_due.limit_names
+      AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
     ORDER BY j.paid_until
     LIMIT most
   ) AS f;
@@ -40,7 +40,7 @@ BEGIN
           SELECT
           FROM public.rate_limit_jobs AS j
           WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
-            AND j.limit_names <@ rate_limit_lock_due.limit_names
+            AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
         )
         OR NOT EXISTS (
           SELECT
@@ -70,7 +70,7 @@ BEGIN
         SELECT j.id, j.key
         FROM public.rate_limit_jobs AS j
         WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
-          AND j.limit_names <@ rate_limit_lock_due.limit_names
+          AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
         ORDER BY j.run_at, j.id
         LIMIT reach - cardinality(due_ids)
       ) AS d;

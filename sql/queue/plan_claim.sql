@@ -5,7 +5,7 @@
 --   results     as of rate_limit_claim
 CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
   queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
-  OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
+  slot_limit_names text[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -48,7 +48,7 @@ BEGIN
       SELECT j.priority, j.run_at INTO level, other_at
       FROM public.rate_limit_jobs AS j
       WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-        AND j.limit_names <@ rate_limit_plan_claim.limit_names
+        AND j.limit_names <@ rate_limit_plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 1;
       EXIT WHEN NOT FOUND;

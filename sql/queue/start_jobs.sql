@@ -3,18 +3,25 @@
 --
 --   groups           no job of a group starts before its not_before
 --   lowest_priority  jobs in lines with a lower priority are left alone; NULL: none are
---   results          started_ids start at started_ats, or as soon as possible after that. stopped_ids: the first jobs that
---                    cannot start, one of each group that stops; stopped_ats: when to claim from their groups again
+--   slot_*           the concurrency limits that the worker knows
+--   results          started_ids start at started_ats, or as soon as possible after that, and hold slots under started_leases.
+--                    stopped_ids: the first jobs that cannot start, one of each group that stops; stopped_ats: when to claim
+--                    from their groups again. waiting: the groups that stop because slots are taken. slot_buckets: the rows of
+--                    the slots, locked and written; a row that another transaction has locked has no `ts`. Both are NULL if no
+--                    job or group at hand needs slots
 CREATE OR REPLACE FUNCTION public.rate_limit_start_jobs(
   queue_name text, most integer, clock bigint, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[],
   front_ids bigint[], lowest_priority integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
-  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], OUT started_ids bigint[],
-  OUT started_ats bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[]
+  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], slot_limit_names text[],
+  slot_capacities double precision[], slot_periods bigint[], OUT started_ids bigint[], OUT started_ats bigint[],
+  OUT started_leases bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[], OUT waiting public.rate_limit_groups[],
+  OUT slot_buckets public.rate_limits[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
+  all_groups CONSTANT public.rate_limit_groups[] := groups;
   job_ids bigint[]; -- the jobs at hand, in the order in which they are to start
   is_contended boolean; -- whether a job has paid ahead, or was denied before
   repaid_ids bigint[] := '{}';
@@ -27,15 +34,24 @@ DECLARE
   payer_items integer[];
   payer_ats bigint[];
   payer_ready_ats bigint[];
+  has_slots boolean; -- whether jobs at hand need slots, or their groups wait for some
+  holders record; -- the jobs that have taken slots in this round
+  holder_ids bigint[] := '{}'; -- the jobs that have taken slots, and their leases
+  holder_leases bigint[] := '{}';
+  is_freed boolean; -- whether slots were given back, because the limits deny the job
+  bucket public.rate_limits;
 BEGIN
   started_ids := '{}';
   started_ats := '{}';
   stopped_ids := '{}';
   stopped_ats := '{}';
   -- A new statement reads the lines, so that it sees what earlier claims have left.
-  SELECT coalesce(array_agg(l.id), '{}'), bool_or(l.is_contended) INTO job_ids, is_contended
+  SELECT coalesce(array_agg(l.id), '{}'), bool_or(l.is_contended), bool_or(l.has_slots)
+  INTO job_ids, is_contended, has_slots
   FROM (
-    SELECT j.id, j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
+    SELECT
+      j.id, j.slot_names IS NOT NULL AS has_slots,
+      j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
     FROM public.rate_limit_jobs AS j
     WHERE j.id = ANY (
       due_ids || front_ids || ARRAY(
@@ -45,7 +61,8 @@ BEGIN
           SELECT j.id
           FROM public.rate_limit_jobs AS j
           WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
-            AND j.limit_names <@ rate_limit_start_jobs.limit_names AND j.priority >= coalesce(lowest_priority, j.priority)
+            AND j.limit_names <@ rate_limit_start_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+            AND j.priority >= coalesce(lowest_priority, j.priority)
           ORDER BY j.priority DESC, j.run_at, j.id
           LIMIT most
         ) AS h
@@ -72,8 +89,26 @@ BEGIN
       job_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
 
+  has_slots := coalesce(has_slots, false) OR EXISTS (
+    SELECT
+    FROM unnest(groups) AS g
+    WHERE g.slot_name IS NOT NULL
+  );
+  IF has_slots THEN
+    waiting := '{}';
+    slot_buckets := public.rate_limit_lock_slots(job_ids, groups, clock, slot_limit_names);
+  END IF;
+
   WHILE cardinality(groups) > 0 LOOP
     groups_left := '{}';
+    IF has_slots THEN
+      holders := public.rate_limit_ask_slots(
+        job_ids, started_ids, groups, clock, horizon - clock, slot_limit_names, slot_capacities, slot_periods, slot_buckets);
+      slot_buckets := holders.buckets;
+      started_ids := started_ids || holders.started_ids;
+      started_ats := started_ats || holders.started_ats;
+      groups := holders.asking;
+    END IF;
     payer_ids := '{}';
     payer_items := '{}';
     payer_ats := '{}';
@@ -101,6 +136,27 @@ BEGIN
         stopped_ats := stopped_ats || answer.ready_at;
       END IF;
     END LOOP;
+    IF has_slots THEN
+      is_freed := false;
+      FOR nth IN 1 .. cardinality(holders.holder_ids) LOOP
+        IF holders.holder_ids[nth] = ANY (started_ids) THEN
+          holder_ids := holder_ids || holders.holder_ids[nth];
+          holder_leases := holder_leases || holders.holder_leases[nth];
+        ELSE
+          slot_buckets := public.rate_limit_unask_slots(holders.holder_leases[nth], clock, slot_buckets);
+          is_freed := true;
+        END IF;
+      END LOOP;
+      IF is_freed THEN -- Groups that wait may take these slots.
+        groups_left := groups_left || ARRAY(
+          SELECT g
+          FROM unnest(all_groups) AS g
+          WHERE g.key = ANY (ARRAY(SELECT w.key FROM unnest(holders.waiting) AS w))
+        );
+      ELSE
+        waiting := waiting || holders.waiting;
+      END IF;
+    END IF;
     groups := groups_left;
     IF payer_ids <> '{}' THEN
       SELECT p.untils, paid_ids || p.payers INTO payer_ready_ats, paid_ids
@@ -110,6 +166,16 @@ BEGIN
       ) AS p;
       stopped_ids := stopped_ids || payer_ids;
       stopped_ats := stopped_ats || payer_ready_ats;
+    END IF;
+  END LOOP;
+
+  FOR nth IN 1 .. coalesce(cardinality(holder_ids), 0) LOOP
+    started_leases[array_position(started_ids, holder_ids[nth])] := holder_leases[nth];
+  END LOOP;
+  FOR nth IN 1 .. coalesce(cardinality(slot_buckets), 0) LOOP
+    bucket := slot_buckets[nth];
+    IF bucket.ts IS NOT NULL THEN
+      PERFORM public.rate_limit_write(bucket, bucket, false);
     END IF;
   END LOOP;
 

@@ -5,17 +5,56 @@
 --                `horizon`
 --   due_ids      the due jobs that the claim has locked
 --   stopped_ids  the jobs that the limits denied, one of each group that stops; stopped_ats: when to claim from the group again
+--   waiting      the groups that stop because slots are taken, as they are to be
 CREATE OR REPLACE FUNCTION public.rate_limit_stop_groups(
   queue_name text, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[], started_ids bigint[],
-  stopped_ids bigint[], stopped_ats bigint[]
+  stopped_ids bigint[], stopped_ats bigint[], waiting public.rate_limit_groups[]
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   shut_keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g WHERE g.not_before > horizon);
-  stopped_keys CONSTANT text[] := ARRAY(SELECT j.key FROM public.rate_limit_jobs AS j WHERE j.id = ANY (stopped_ids));
+  stopped_keys text[] := ARRAY(SELECT j.key FROM public.rate_limit_jobs AS j WHERE j.id = ANY (stopped_ids));
+  left_keys text[]; -- the groups that do not wait for slots any more
   has_parked boolean;
 BEGIN
+  IF waiting IS NOT NULL THEN
+    left_keys := ARRAY(
+      SELECT g.key
+      FROM unnest(groups) AS g
+      WHERE g.slot_name IS NOT NULL AND g.key <> ALL (shut_keys || ARRAY(SELECT w.key FROM unnest(waiting) AS w))
+    );
+    IF left_keys <> '{}' THEN
+      UPDATE public.rate_limit_groups AS g
+      SET slot_name = NULL, slot_key = NULL, slot_count = NULL, slot_since = NULL, slot_pause = NULL
+      WHERE g.queue = queue_name AND g.key = ANY (left_keys);
+    END IF;
+    stopped_keys := stopped_keys || ARRAY(SELECT w.key FROM unnest(waiting) AS w);
+    UPDATE public.rate_limit_groups AS g
+    SET
+      has_line = true,
+      -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken. They look some leases later
+      -- in any case, because a claim passes slots on only to groups that no other claim has locked at that moment.
+      not_before = CASE
+        WHEN w.slot_pause IS NULL AND EXISTS (
+          SELECT
+          FROM public.rate_limit_groups AS o
+          WHERE o.slot_name = w.slot_name AND o.slot_key = w.slot_key AND o.queue = queue_name
+            AND (o.slot_since, o.key) < (w.slot_since, w.key)
+        )
+        THEN public.rate_limit_clock()
+          + ((1 + random()) * least(greatest(4 * (w.not_before - public.rate_limit_clock()), 1000000), 60000000))::bigint
+        ELSE w.not_before
+      END,
+      lag = greatest(public.rate_limit_clock() - w.slot_since, 0),
+      slot_name = w.slot_name,
+      slot_key = w.slot_key,
+      slot_count = w.slot_count,
+      slot_since = w.slot_since,
+      slot_pause = w.slot_pause
+    FROM unnest(waiting) AS w
+    WHERE g.queue = queue_name AND g.key = w.key;
+  END IF;
   UPDATE public.rate_limit_jobs AS j
   SET state = 'available'
   WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'

@@ -17,6 +17,8 @@ pub struct Call {
     pub(crate) items: Vec<Item>,
     pub(crate) reserve: bool,
     pub(crate) lease: Option<LeaseId>,
+    /// Whether the keys were read from the database, where they are hashed if there is a secret.
+    pub(crate) has_stored_keys: bool,
     /// Stored as a `Key`, so that `{:?}` does not show it.
     pub(crate) idempotency_key: Option<Key>,
 }
@@ -108,7 +110,7 @@ impl Call {
     }
 
     const fn of(items: Vec<Item>) -> Self {
-        Self { items, reserve: false, lease: None, idempotency_key: None }
+        Self { items, reserve: false, lease: None, has_stored_keys: false, idempotency_key: None }
     }
 }
 

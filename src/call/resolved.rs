@@ -71,6 +71,11 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
+    /// A reservation of nothing: the job takes only slots, when it starts.
+    pub(crate) const fn nothing() -> Self {
+        Self { op: Op::Limit, reserve: true, lease: None, idempotency_key: None, items: Vec::new(), places: Vec::new() }
+    }
+
     /// The names and keys of the items.
     pub(crate) fn buckets(&self) -> Vec<(Arc<str>, Arc<str>)> {
         self.items.iter().map(|item| (item.name.clone(), item.key.clone())).collect()
@@ -89,6 +94,7 @@ impl Resolved {
                 return Err(InvalidCall::IdempotencyKeyUnsupported);
             }
         }
+        let secret = secret.filter(|_| !call.has_stored_keys);
         let mut resolved = Self {
             op,
             reserve: call.reserve && op != Op::Peek,
@@ -143,7 +149,7 @@ impl Resolved {
 
     /// Checks what only concurrency limits need: a lease and whole counts.
     fn check_slots(&self) -> Result<(), InvalidCall> {
-        let mut limits = self.items.iter().filter(|item| item.limit.kind() == Kind::Concurrency).peekable();
+        let mut limits = self.slots().peekable();
         let Some(ResolvedItem { name, .. }) = limits.peek() else {
             return if self.lease.is_some() { Err(InvalidCall::NoSlots) } else { Ok(()) };
         };
@@ -165,8 +171,16 @@ impl Resolved {
 
     /// Returns the shortest time for which slots are held.
     pub(crate) fn lease_length(&self) -> Duration {
-        let slots = self.items.iter().filter(|item| item.limit.kind() == Kind::Concurrency);
-        slots.map(|item| item.limit.period()).min().unwrap_or_default()
+        self.slots().map(|item| item.limit.period()).min().unwrap_or_default()
+    }
+
+    /// Returns the names of the concurrency limits.
+    pub(crate) fn names_of_slots(&self) -> Arc<[Arc<str>]> {
+        self.slots().map(|item| Arc::clone(&item.name)).collect()
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &ResolvedItem> {
+        self.items.iter().filter(|item| item.limit.kind() == Kind::Concurrency)
     }
 
     /// Whether it only takes tokens, without a reservation, a headroom or a lease.

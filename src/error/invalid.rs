@@ -362,6 +362,9 @@ pub enum InvalidJob {
         /// The limit's name.
         limit: String,
     },
+    /// The job's call names a lease. A job takes its slots under a lease of its own, each time it starts.
+    #[error("the job names a lease; remove it: each start of the job takes its slots under a lease of its own")]
+    Lease,
     /// The limit's name is too long for a job: it leaves no room for the name of the bucket that counts started jobs.
     #[error("the name of the job's limit has {bytes} bytes; shorten it to at most 247")]
     LimitName {

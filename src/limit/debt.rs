@@ -51,6 +51,12 @@ impl Limit {
         window_ends_in.saturating_add(Duration::from_micros(later))
     }
 
+    /// The number of windows that fill an empty bucket, at least 1.
+    #[cfg(feature = "tower")]
+    pub(crate) fn windows_to_fill(&self) -> f64 {
+        (self.capacity() / self.rate() - SLACK).ceil().max(1.0)
+    }
+
     /// The same limit, with `max_reserved` lowered to at most this many tokens.
     pub(crate) fn owing_at_most(mut self, tokens: f64) -> Self {
         self.max_reserved = Some(self.max_reserved.map_or(tokens, |own| own.min(tokens)));

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -7,7 +8,7 @@ use tokio::sync::watch;
 use crate::call::{Call, Decision, LeaseId, Op};
 use crate::error::{Error, NoRuntime};
 use crate::limiter::Limiter;
-use crate::observability::CallSpan;
+use crate::observability::{Answered, CallSpan, lost_lease};
 
 /// The answer to [`Limiter::acquire`]: the decision, with a lease if the slots were taken.
 ///
@@ -83,7 +84,11 @@ pub struct Lease {
     call: Call,
     id: LeaseId,
     length: Duration,
+    /// The names of the concurrency limits.
+    slots: Arc<[Arc<str>]>,
     state: watch::Sender<State>,
+    /// Whether the slots were certainly taken.
+    is_acquired: bool,
     /// Renews the lease, if it is kept renewed.
     renewing: Option<tokio::task::AbortHandle>,
     runtime: Handle,
@@ -116,19 +121,30 @@ impl Limiter {
         let call = call.into();
         let id = call.lease.unwrap_or_else(LeaseId::random);
         let call = call.pinned(&self.limits()).lease(id);
-        let length = self.resolve(Op::Limit, call.clone())?.lease_length();
+        let span = CallSpan::own("acquire", &call);
+        span.watch(self.acquire_under(id, call)).await
+    }
+
+    async fn acquire_under(&self, id: LeaseId, call: Call) -> Result<Acquired, Error> {
+        let resolved = self.resolve(Op::Limit, call.clone())?;
+        let length = resolved.lease_length();
         // From here on a drop releases what may have been taken.
         let mut lease = Lease {
             limiter: self.clone(),
             call,
             id,
             length,
+            slots: resolved.names_of_slots(),
             state: watch::Sender::new(State { ends_at: self.clock().now() + length, is_over: false }),
+            is_acquired: false,
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
-        match self.limit(lease.call.clone()).await {
-            Ok(decision) if decision.is_allowed() => Ok(Acquired { decision, lease: Some(lease) }),
+        match self.decide(lease.call.clone()).await {
+            Ok(decision) if decision.is_allowed() => {
+                lease.is_acquired = true;
+                Ok(Acquired { decision, lease: Some(lease) })
+            }
             Ok(decision) => {
                 lease.end();
                 Ok(Acquired { decision, lease: None })
@@ -184,6 +200,24 @@ impl Limiter {
 }
 
 impl Lease {
+    /// Returns the lease of a call that took its slots elsewhere, at `asked` or later.
+    pub(crate) fn held(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant) -> Result<Self, Error> {
+        let call = call.pinned(&limiter.limits()).lease(id);
+        let resolved = limiter.resolve(Op::Renew, call.clone())?;
+        let length = resolved.lease_length();
+        Ok(Self {
+            limiter: limiter.clone(),
+            call,
+            id,
+            length,
+            slots: resolved.names_of_slots(),
+            state: watch::Sender::new(State { ends_at: asked + length, is_over: false }),
+            is_acquired: true,
+            renewing: None,
+            runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
+        })
+    }
+
     /// Returns the id, under which [`Limiter::release`] and [`Limiter::renew`] work in any process.
     pub const fn id(&self) -> LeaseId {
         self.id
@@ -209,6 +243,9 @@ impl Lease {
     pub async fn release(mut self) -> Result<bool, Error> {
         self.stop_renewing();
         let was_held = self.limiter.release(self.call.clone()).await?;
+        if !was_held {
+            self.state.send_if_modified(|state| state.lose(&self.slots));
+        }
         self.end();
         Ok(was_held)
     }
@@ -224,20 +261,21 @@ impl Lease {
     /// # In a transaction
     /// Runs in the limiter's own transaction.
     pub async fn renew(&self) -> Result<bool, Error> {
-        renew(&self.limiter, &self.call, self.length, &self.state).await
+        renew(&self.limiter, &self.call, self.length, &self.slots, &self.state).await
     }
 
     /// Renews the lease in the background, three times in its length, until it is dropped, released or [lost](Self::lost).
     pub fn keep_renewed(mut self) -> Self {
         self.stop_renewing();
         let (limiter, call, length, state) = (self.limiter.clone(), self.call.clone(), self.length, self.state.clone());
+        let slots = Arc::clone(&self.slots);
         let mut asked = limiter.clock().now();
         let renewing = async move {
             while !state.borrow().is_over {
                 let clock = limiter.clock();
                 clock.sleep_until(asked + length / 3).await;
                 asked = clock.now();
-                if let Err(error) = renew(&limiter, &call, length, &state).await {
+                if let Err(error) = renew(&limiter, &call, length, &slots, &state).await {
                     tracing::warn!(%error, "a lease was not renewed");
                 }
             }
@@ -282,17 +320,51 @@ impl Lease {
     }
 }
 
-async fn renew(limiter: &Limiter, call: &Call, length: Duration, state: &watch::Sender<State>) -> Result<bool, Error> {
+async fn renew(
+    limiter: &Limiter,
+    call: &Call,
+    length: Duration,
+    slots: &[Arc<str>],
+    state: &watch::Sender<State>,
+) -> Result<bool, Error> {
     let asked = limiter.clock().now();
     let is_held = limiter.renew(call.clone()).await?;
     state.send_modify(|state| {
         if is_held {
             state.ends_at = state.ends_at.max(asked + length);
         } else {
-            state.is_over = true;
+            state.lose(slots);
         }
     });
     Ok(is_held)
+}
+
+impl State {
+    /// The lease has ended before its release. Returns whether it was not over before.
+    fn lose(&mut self, slots: &[Arc<str>]) -> bool {
+        if !self.is_over {
+            lost_lease(slots);
+        }
+        !std::mem::replace(&mut self.is_over, true)
+    }
+}
+
+impl Answered for Acquired {
+    fn outcome(&self) -> &'static str {
+        Answered::outcome(&self.decision)
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.decision.retry_after()
+    }
+
+    fn denied_by(&self) -> Vec<&str> {
+        self.decision.denied_by()
+    }
+
+    fn count(&self) {
+        self.decision.count();
+    }
 }
 
 impl Drop for Lease {
@@ -301,10 +373,15 @@ impl Drop for Lease {
         if self.state.borrow().is_over {
             return;
         }
-        let (limiter, call) = (self.limiter.clone(), self.call.clone());
+        let (limiter, call, slots) = (self.limiter.clone(), self.call.clone(), Arc::clone(&self.slots));
+        let is_acquired = self.is_acquired;
         self.runtime.spawn(async move {
-            if let Err(error) = limiter.release(call).await {
-                tracing::warn!(%error, "a dropped lease was not released; its slots are free when it ends");
+            match limiter.release(call).await {
+                Ok(false) if is_acquired => lost_lease(&slots),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a dropped lease was not released; its slots are free when it ends");
+                }
             }
         });
     }

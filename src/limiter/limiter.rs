@@ -357,7 +357,7 @@ impl Limiter {
         Ok(Resolved::new(op, call, &limiter.limits(), limiter.key_secret())?)
     }
 
-    async fn decide(&self, call: Call) -> Result<Decision, Error> {
+    pub(super) async fn decide(&self, call: Call) -> Result<Decision, Error> {
         let call = self.resolve(Op::Limit, call)?;
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {

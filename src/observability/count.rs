@@ -93,6 +93,14 @@ pub(crate) fn limits_reloaded(outcome: &'static str) {
     metrics::counter!(target: TARGET, metric::LIMITS_RELOADS, "outcome" => outcome).increment(1);
 }
 
+/// Counts a lease of slots of these limits that ended before its release.
+pub(crate) fn lost_lease(limits: &[Arc<str>]) {
+    for limit in limits {
+        #[cfg(feature = "metrics")]
+        metrics::counter!(target: TARGET, metric::LOST_LEASES, "limit" => limit.clone()).increment(1);
+    }
+}
+
 /// Counts deleted rows.
 pub(crate) fn pruned(rows: u64) {
     #[cfg(feature = "metrics")]

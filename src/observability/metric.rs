@@ -14,6 +14,8 @@ pub const BATCH_CALLS: &str = "pg_limiter_batch_calls";
 pub const RETRIES: &str = "pg_limiter_retries_total";
 /// Counter: denials that were not enforced.
 pub const SHADOW_DENIALS: &str = "pg_limiter_shadow_denials_total";
+/// Counter: leases that ended before their release, for each concurrency limit of the lease.
+pub const LOST_LEASES: &str = "pg_limiter_lost_leases_total";
 /// Counter: changes of a watched limits file.
 pub const LIMITS_RELOADS: &str = "pg_limiter_limits_reloads_total";
 /// Counter: rows that `prune` deleted.
@@ -37,6 +39,7 @@ pub fn describe() {
         (ERRORS, "Calls that returned an error."),
         (RETRIES, "Retries of transactions."),
         (SHADOW_DENIALS, "Denials that were not enforced, for each limit that denied."),
+        (LOST_LEASES, "Leases that ended before their release, for each concurrency limit."),
         (LIMITS_RELOADS, "Changes of a watched limits file."),
         (PRUNED_ROWS, "Rows that prune deleted."),
         (ENQUEUED, "Jobs that were enqueued or denied."),

@@ -14,7 +14,7 @@ pub(crate) use batch::{asking, deciding};
 pub(crate) use call_span::{Answered, CallSpan};
 #[cfg(feature = "metrics")]
 pub(crate) use count::queue_is;
-pub(crate) use count::{batch, enqueued, limits_reloaded, pruned, retried};
+pub(crate) use count::{batch, enqueued, limits_reloaded, lost_lease, pruned, retried};
 pub(crate) use job_span::{JobSpan, handler_begins};
 
 /// The target of all spans.

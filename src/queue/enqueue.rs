@@ -1,5 +1,7 @@
 //! The statement that enqueues jobs.
 
+use std::sync::Arc;
+
 use sqlx::PgConnection;
 
 use crate::queue::job::ReadyJob;
@@ -28,6 +30,12 @@ impl<'a> Enqueueing<'a> {
             arrays.jitters.push(job.jitter);
             arrays.not_befores.push(job.not_before);
             arrays.max_attempts.push(job.max_attempts);
+            arrays.slot_sizes.push(i32::try_from(job.slots.len()).unwrap_or(i32::MAX));
+            for slot in &job.slots {
+                arrays.slot_names.push(Arc::clone(&slot.name));
+                arrays.slot_keys.push(Arc::clone(&slot.key));
+                arrays.slot_counts.push(slot.count);
+            }
         }
         Self { queue, batch, jobs: arrays, only_estimate }
     }

@@ -13,7 +13,8 @@ use crate::sql::queue::EnqueueAnswer;
 pub struct Ticket {
     /// The job's id.
     pub id: i64,
-    /// When it will run, on the database's clock: when its reserved tokens are available, and later if its group is late.
+    /// When it will run, on the database's clock: when its reserved tokens are available, and later if its group is late. A
+    /// job that waits for slots starts later than that.
     pub run_at: SystemTime,
     /// The time from now until `run_at`; zero if the job is due.
     pub wait: Duration,

@@ -59,6 +59,8 @@ pub struct RunningJob {
     pub max_attempts: u32,
     /// Its reservations. [`JobItem::used`] is always `None` here.
     pub items: Vec<JobItem>,
+    /// The slots of concurrency limits that it holds. [`JobItem::used`] is always `None` here.
+    pub slots: Vec<JobItem>,
     payload: String,
 }
 
@@ -72,6 +74,7 @@ impl fmt::Debug for RunningJob {
             .field("waits", &self.waits)
             .field("max_attempts", &self.max_attempts)
             .field("items", &self.items)
+            .field("slots", &self.slots)
             .finish_non_exhaustive()
     }
 }
@@ -89,6 +92,7 @@ impl RunningJob {
             waits: job.waits.unsigned_abs(),
             max_attempts: job.max_attempts.unsigned_abs(),
             items: JobItem::all(job.limit_names.clone(), job.limit_keys.clone(), &job.counts, &[]),
+            slots: job.slots.iter().cloned().map(JobItem::slot).collect(),
             payload: job.payload.clone(),
         }
     }

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 
 use crate::call::Hidden;
 use crate::queue::time;
-use crate::sql::queue::JobRow;
+use crate::sql::queue::{JobRow, SlotItem};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,8 +11,8 @@ use crate::sql::queue::JobRow;
 pub enum JobState {
     /// The job waits until its time.
     Scheduled,
-    /// The job is due and waits its turn in its group: the limits allow no further start yet, or a handler has returned
-    /// [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// The job is due and waits its turn in its group: the limits allow no further start yet, the slots of a concurrency limit
+    /// are taken, or a handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
     Available,
     /// A worker has the job.
     Running,
@@ -74,7 +74,7 @@ impl std::str::FromStr for JobState {
     }
 }
 
-/// The reservation of a job from one limit and key.
+/// The tokens that a job has reserved from one limit and key, or the slots that it takes.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct JobItem {
@@ -82,7 +82,7 @@ pub struct JobItem {
     pub limit: String,
     /// The key, as stored: hashed if there is a [`KeySecret`](crate::KeySecret).
     pub key: String,
-    /// The number of tokens reserved.
+    /// The number of tokens reserved, or of slots.
     pub count: f64,
     /// The number of tokens actually used, once that is settled: see [`Queue::settle`](crate::queue::Queue::settle). `None` in a
     /// handler.
@@ -112,6 +112,10 @@ impl JobItem {
         };
         items.map(item).collect()
     }
+
+    pub(super) fn slot(item: SlotItem) -> Self {
+        Self { limit: item.name, key: item.key, count: item.count, used: None }
+    }
 }
 
 /// A job as stored in the database. Its `{:?}` output leaves out what may be personal data: group, keys, payload, unique id
@@ -137,6 +141,8 @@ pub struct JobInfo {
     pub unique_id: Option<String>,
     /// Its reservations.
     pub items: Vec<JobItem>,
+    /// The slots of concurrency limits that it takes when it starts. [`JobItem::used`] is always `None` here.
+    pub slots: Vec<JobItem>,
     /// The number of failures. A worker that dies while it runs the job counts as a failure.
     pub failures: u32,
     /// The number of failures after which it is dead.
@@ -167,6 +173,7 @@ impl fmt::Debug for JobInfo {
             .field("state", &self.state)
             .field("run_at", &self.run_at)
             .field("items", &self.items)
+            .field("slots", &self.slots)
             .field("failures", &self.failures)
             .field("max_attempts", &self.max_attempts)
             .field("waits", &self.waits)
@@ -189,6 +196,7 @@ impl From<JobRow> for JobInfo {
             payload: row.payload,
             unique_id: row.unique_id,
             items,
+            slots: row.slots.into_iter().map(JobItem::slot).collect(),
             failures: row.failures.unsigned_abs(),
             max_attempts: row.max_attempts.unsigned_abs(),
             last_error: row.last_error,

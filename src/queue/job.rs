@@ -3,9 +3,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-use crate::call::{Call, Hidden, Key, LONGEST_KEY, Op, Resolved};
+use crate::call::{Call, Hidden, Item, Key, LONGEST_KEY, LeaseId, Op, Resolved, ResolvedItem};
 use crate::error::{Error, InvalidCall, InvalidJob};
-use crate::limit::{LONGEST_NAME, is_storable};
+use crate::limit::{Kind, LONGEST_NAME, is_storable};
 use crate::queue::{QueueConfig, time};
 use crate::sql::TransactionLimiter;
 
@@ -16,7 +16,15 @@ const LONGEST_UNIQUE_ID: usize = 255;
 /// A job to enqueue: a payload, and the limits and keys to reserve tokens from.
 ///
 /// The first key is the job's group, unless [`group`](Self::group) sets another one. Jobs of a group start in the order of
-/// their reservations. The limits must be defined by name, and must be token buckets or fixed windows.
+/// their reservations. The limits must be defined by name. They can be token buckets, fixed windows, calendar windows and
+/// [concurrency limits](crate::Limit::concurrency).
+///
+/// # Slots
+/// The count of an item on a concurrency limit is a number of slots. The job takes its slots when it starts: all of them
+/// together with the tokens of its start, or none. Until they are free, the job waits as the first of its group. This is not a
+/// failure. The slots are the same as those of [`Limiter::acquire`](crate::Limiter::acquire). A job holds them until it has
+/// ended, however it ended. The worker renews their lease meanwhile. If the worker is killed, the slots are free when the lease
+/// of the limit ends.
 ///
 /// ```
 /// use pg_limiter::Item;
@@ -27,6 +35,9 @@ const LONGEST_UNIQUE_ID: usize = 255;
 /// let job = Job::new([Item::new("llm_tokens", "org-7").count(1200), Item::global("llm_requests")], &42)?
 ///     .unique_id("answer-42")
 ///     .priority(10);
+/// // At most as many reports of a customer run at the same time as the limit "running_reports" has slots. Each one also takes a
+/// // token of "reports".
+/// let job = Job::new([Item::new("running_reports", "customer-1"), Item::new("reports", "customer-1")], &"2026")?;
 /// # Ok::<(), pg_limiter::InvalidJob>(())
 /// ```
 #[derive(Clone, PartialEq)]
@@ -45,7 +56,10 @@ pub struct Job {
 /// A checked job.
 #[derive(Clone, Debug)]
 pub(super) struct ReadyJob {
+    /// The reservation.
     pub(super) call: Resolved,
+    /// The slots that the job takes when it starts.
+    pub(super) slots: Vec<ResolvedItem>,
     pub(super) key: String,
     pub(super) payload: String,
     pub(super) priority: i32,
@@ -153,7 +167,24 @@ impl Job {
         // The first key as it was given, not hashed yet: groups are hashed in their own way below.
         let group =
             self.group.or_else(|| self.call.items.first().map(|item| item.key.clone())).unwrap_or_else(|| "".into());
-        let call = limits.resolve(Op::Limit, self.call.reserve())?;
+        if self.call.lease.is_some() {
+            return Err(InvalidJob::Lease.into());
+        }
+        let (slots, rates): (Vec<Item>, Vec<Item>) = self.call.items.into_iter().partition(|item| {
+            limits.limits().get(&item.limit.name).is_some_and(|limit| limit.kind() == Kind::Concurrency)
+        });
+        let (has_slots, has_rates) = (!slots.is_empty(), !rates.is_empty());
+        let slots = if has_slots {
+            let call = Call { reserve: self.call.reserve, ..Call::from(slots).lease(LeaseId::random()) };
+            limits.resolve(Op::Limit, call)?.items
+        } else {
+            Vec::new()
+        };
+        let call = if has_rates || !has_slots {
+            limits.resolve(Op::Limit, Call::from(rates).reserve())?
+        } else {
+            Resolved::nothing()
+        };
         if let Some(item) = call.items.iter().find(|item| item.limit.is_gate()) {
             return Err(InvalidJob::Gate { limit: item.name.to_string() }.into());
         }
@@ -167,6 +198,7 @@ impl Job {
         let max_attempts = self.max_attempts.unwrap_or(config.max_attempts).max(1);
         Ok(ReadyJob {
             call,
+            slots,
             key: group.0.to_string(),
             payload: self.payload,
             priority: self.priority,

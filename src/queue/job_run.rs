@@ -1,14 +1,20 @@
 //! One start of a job: its transaction, its handler, and how it ends.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sqlx::Connection;
+use tokio::task::JoinError;
 use tracing::{Instrument, Span, debug, warn};
 
 use crate::error::{Error, database_message};
+use crate::limiter::Lease;
 use crate::observability::{JobSpan, handler_begins};
 use crate::queue::context::QueueContext;
+use crate::queue::job_slots::release;
 use crate::queue::leases::Leases;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
@@ -50,7 +56,16 @@ enum Stop {
     GivenUp(String),
     Waits(Duration),
     NotBegun(String),
+    SlotsLost,
     Lost,
+}
+
+/// Waits until other jobs may hold the slots; without slots, forever.
+async fn lost(slots: Option<&Lease>) {
+    match slots {
+        Some(slots) => slots.lost().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Aborts a task when this is dropped.
@@ -62,7 +77,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Runs a job and records in the database how it ended. Also returns whether a `Finish::Wait` now holds its group.
+/// Runs a job and records in the database how it ended. Then it releases the job's slots. Also returns whether a
+/// `Finish::Wait` now holds its group.
 pub(super) async fn run<H: Handler>(
     queue: Arc<str>,
     context: QueueContext,
@@ -70,10 +86,15 @@ pub(super) async fn run<H: Handler>(
     handler: Arc<H>,
     job: ClaimedJob,
     leases: Arc<Leases>,
+    slots: Option<Lease>,
 ) -> (Ended, bool) {
     let mut span = JobSpan::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
-    let (ended, holds_group) = run_in(&span.span(), queue, context, config, handler, job, leases).await;
+    let (ended, holds_group) =
+        run_in(&span.span(), queue, context, config, handler, (job, slots.as_ref()), leases).await;
     span.ended(ended.as_str());
+    if let Some(slots) = slots {
+        release(slots).await;
+    }
     (ended, holds_group)
 }
 
@@ -83,24 +104,42 @@ async fn run_in<H: Handler>(
     context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
-    job: ClaimedJob,
+    (job, slots): (ClaimedJob, Option<&Lease>),
     leases: Arc<Leases>,
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(&context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
     let attempt = attempt(queue, context.clone(), handler, job.clone(), limits.clone(), leases);
-    let attempt = tokio::spawn(attempt.instrument(span.clone()));
+    let mut attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
-    let stop = match attempt.await {
+    let mut slots_lost = pin!(lost(slots));
+    let ended = poll_fn(|cx| match Pin::new(&mut attempt).poll(cx) {
+        Poll::Ready(attempted) => Poll::Ready(Some(attempted)),
+        Poll::Pending => slots_lost.as_mut().poll(cx).map(|()| None),
+    });
+    let attempted = match ended.await {
+        Some(attempted) => attempted.map_err(Some),
+        None => {
+            attempt.abort();
+            // The attempt may have ended meanwhile.
+            attempt.await.map_err(|error| Some(error).filter(JoinError::is_panic))
+        }
+    };
+    let stop = match attempted {
         Ok(Ok(())) => return (Ended::Done, false),
         Ok(Err(stop)) => stop,
-        Err(error) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
-        Err(_) => Stop::NotBegun("the Tokio runtime is shutting down".to_owned()),
+        Err(Some(error)) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
+        Err(None) => Stop::SlotsLost,
+        Err(Some(_)) => Stop::NotBegun("the Tokio runtime is shutting down".to_owned()),
     };
     let (reason, delay, error, ended) = match stop {
         Stop::Lost => {
             warn!(job = job.id, "the job was lost to another worker; its transaction was rolled back");
             return (Ended::Lost, false);
+        }
+        Stop::SlotsLost => {
+            warn!(job = job.id, "the lease of the job's slots ended; the job was stopped and runs again");
+            (Again::Released, Duration::ZERO, String::new(), Ended::Lost)
         }
         Stop::Failed(error) => (Again::Failed, backoff(&config, job.failures), error, Ended::Failed),
         Stop::GivenUp(reason) => (Again::GivenUp, Duration::ZERO, reason, Ended::Dead),

@@ -44,6 +44,25 @@
 //! A token bucket of capacity 1 spaces starts evenly, which suits a third party that counts in windows. Allow for network
 //! delays with a rate slightly below theirs. A sliding window cannot reserve, so a job cannot use one.
 //!
+//! # How many jobs run at once
+//! A [concurrency limit](crate::Limit::concurrency) among a job's limits bounds how many jobs of a key run at the same time,
+//! over all workers: see [`Job`](Job#slots).
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use pg_limiter::queue::{Job, Queue};
+//! use pg_limiter::{Limit, Limiter, Limits};
+//!
+//! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! // Two exports of a customer run at the same time.
+//! let limits = Limits::new().define("exports", Limit::concurrency(2).lease(Duration::from_secs(60)))?;
+//! let queue = Queue::new(&Limiter::new(pool, limits), "exports")?;
+//! for year in 2020..2026 {
+//!     queue.enqueue(Job::new(("exports", "customer-1"), &year)?).await?.enforce()?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! # Exactly once in the database, at least once elsewhere
 //! Writes through the handler's transaction happen exactly once: the transaction commits together with the job's
 //! completion, and only if the worker still has the job. Any other effect of a handler happens at least once: if a worker
@@ -62,6 +81,7 @@ mod handler;
 mod info;
 mod job;
 mod job_run;
+mod job_slots;
 mod leases;
 mod moving_average;
 mod notifications;

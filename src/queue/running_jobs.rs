@@ -10,7 +10,9 @@ use tracing::warn;
 
 use crate::clock::LocalClock;
 use crate::error::Error;
+use crate::limiter::Lease;
 use crate::queue::job_run::{Ended, run};
+use crate::queue::job_slots::release;
 use crate::queue::leases::Leases;
 use crate::queue::moving_average::MovingAverage;
 use crate::queue::upkeep::{prune, take_over};
@@ -37,15 +39,31 @@ const SLOW: Duration = Duration::from_secs(1);
 const LEAST_AHEAD: Duration = Duration::from_millis(5);
 const MOST_AHEAD: Duration = Duration::from_millis(50);
 
+/// A claimed job that has not started.
+struct AtHand {
+    at: Instant,
+    job: ClaimedJob,
+    /// Its slots, which are released when this is dropped.
+    slots: Option<Lease>,
+}
+
+/// How a start ended.
+struct EndedJob {
+    ended: Ended,
+    /// The job's group, if that is now held by a `Finish::Wait`.
+    held_group: Option<String>,
+    /// Whether the job had slots, which others may take now.
+    had_slots: bool,
+}
+
 pub(super) struct RunningJobs<'w, H> {
     worker: &'w Worker<H>,
     leases: Arc<Leases>,
     /// Claimed jobs and the times at which they start, in order.
-    at_hand: VecDeque<(Instant, ClaimedJob)>,
-    /// Each task also returns the job's group, if that is now held by a `Finish::Wait`.
-    running: JoinSet<(Ended, Option<String>)>,
+    at_hand: VecDeque<AtHand>,
+    running: JoinSet<EndedJob>,
     /// Tasks that have ended and are not counted yet.
-    ended: Vec<(Ended, Option<String>)>,
+    ended: Vec<EndedJob>,
     taking_over: JoinSet<()>,
     /// When to claim next.
     look_at: Instant,
@@ -97,7 +115,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     pub(super) async fn move_on(&mut self) -> Result<(), Error> {
         self.count_ended().await;
         // Before any job starts: the process may have been paused, or all its tasks busy, while these jobs became late.
-        if self.at_hand.front().is_some_and(|(at, _)| at.elapsed() > TOO_LATE) {
+        if self.at_hand.front().is_some_and(|first| first.at.elapsed() > TOO_LATE) {
             self.give_back(|_| true).await; // Jobs take longer than before: other workers may be free.
         }
         self.start_due();
@@ -130,7 +148,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     pub(super) fn next_move(&self) -> Instant {
         let never = Instant::now() + self.worker.config.poll;
         let is_full = self.running.len() >= self.worker.config.concurrency;
-        let start_at = self.at_hand.front().map(|(at, _)| *at).filter(|_| !is_full);
+        let start_at = self.at_hand.front().map(|first| first.at).filter(|_| !is_full);
         let look_at = Some(self.look_at).filter(|_| self.may_look());
         start_at.into_iter().chain(look_at).min().unwrap_or(never)
     }
@@ -154,10 +172,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         while let Some(ended) = self.running.try_join_next() {
             self.ended.push(of_task(ended));
         }
-        for (ended, held_group) in std::mem::take(&mut self.ended) {
+        for EndedJob { ended, held_group, had_slots } in std::mem::take(&mut self.ended) {
             self.report.count(ended);
-            if ended != Ended::Done {
-                self.look_now(); // It may be due again before any other job.
+            if ended != Ended::Done || had_slots {
+                self.look_now(); // It may be due again before any other job, or another job takes its slots.
             }
             if let Some(group) = held_group {
                 self.give_back(|job| job.key == group).await;
@@ -169,7 +187,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     }
 
     async fn look(&mut self, room: usize) -> Result<(), Error> {
-        let (asked, expires) = (Instant::now(), self.clock().now() + self.worker.config.lease);
+        let (asked, asked_at) = (Instant::now(), self.clock().now());
         match self.claim(room).await {
             Ok(claimed) => {
                 let now = Instant::now();
@@ -180,10 +198,12 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
                 // The times in the answer count from before `now`, so no job starts early.
                 for job in claimed.jobs {
-                    self.leases.add(job.id, job.starts, expires);
-                    self.at_hand.push_back((now + time::wait(Some(job.start_in)), job));
+                    self.leases.add(job.id, job.starts, asked_at + self.worker.config.lease);
+                    let at = now + time::wait(Some(job.start_in));
+                    let slots = self.worker.queue.slots_of(&job, asked_at);
+                    self.at_hand.push_back(AtHand { at, job, slots });
                 }
-                self.at_hand.make_contiguous().sort_by_key(|(at, _)| *at); // The sort is stable.
+                self.at_hand.make_contiguous().sort_by_key(|job| job.at); // The sort is stable.
             }
             Err(
                 error @ (Error::Unavailable { .. }
@@ -253,7 +273,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let now = Instant::now();
         while self.running.len() < self.worker.config.concurrency {
             match self.at_hand.pop_front() {
-                Some((at, job)) if at <= now => self.start(job),
+                Some(due) if due.at <= now => self.start(due),
                 Some(early) => {
                     self.at_hand.push_front(early);
                     break;
@@ -263,7 +283,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
     }
 
-    fn start(&mut self, job: ClaimedJob) {
+    fn start(&mut self, AtHand { job, slots, .. }: AtHand) {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
         if !self.leases.holds(id, starts, self.clock().now()) {
@@ -271,13 +291,14 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
         let (name, context, kept) = (Arc::clone(&queue.name), queue.context.clone(), Arc::clone(&leases));
-        let running = run(name, context, config.clone(), Arc::clone(handler), job, kept);
+        let had_slots = slots.is_some();
+        let running = run(name, context, config.clone(), Arc::clone(handler), job, kept, slots);
         let handle = self.running.spawn(async move {
             let began = Instant::now();
             let (ended, holds_group) = running.await;
             to_run.add(began.elapsed());
             leases.remove(id, starts);
-            (ended, holds_group.then_some(group))
+            EndedJob { ended, held_group: holds_group.then_some(group), had_slots }
         });
         self.leases.runs(id, starts, handle);
     }
@@ -285,13 +306,15 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// Gives claimed jobs that have not started back to the queue.
     async fn give_back(&mut self, which: impl Fn(&ClaimedJob) -> bool) {
         let (back, kept): (VecDeque<_>, _) =
-            std::mem::take(&mut self.at_hand).into_iter().partition(|(_, job)| which(job));
+            std::mem::take(&mut self.at_hand).into_iter().partition(|at_hand| which(&at_hand.job));
         self.at_hand = kept;
-        for (_, job) in &back {
+        for AtHand { job, .. } in &back {
             self.leases.remove(job.id, job.starts);
         }
-        let back = back.iter().map(|(_, job)| (job.id, job.starts)).collect();
-        self.again(back, Again::Unstarted).await;
+        self.again(back.iter().map(|AtHand { job, .. }| (job.id, job.starts)).collect(), Again::Unstarted).await;
+        for slots in back.into_iter().filter_map(|at_hand| at_hand.slots) {
+            release(slots).await;
+        }
     }
 
     /// One transaction each: two jobs would lock the rows of two limits, in no fixed order.
@@ -313,7 +336,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let patience = self.worker.config.patience.min(Duration::from_secs(365 * 86_400));
         let deadline = Instant::now() + patience;
         while let Ok(Some(ended)) = tokio::time::timeout_at(deadline.into(), self.running.join_next()).await {
-            self.report.count(of_task(ended).0);
+            self.report.count(of_task(ended).ended);
         }
         let abandoned = self.leases.abandon();
         self.report.lost += self.running.len() as u64;
@@ -328,6 +351,6 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
 }
 
 /// A task that was aborted counts as lost.
-fn of_task(ended: Result<(Ended, Option<String>), JoinError>) -> (Ended, Option<String>) {
-    ended.unwrap_or((Ended::Lost, None))
+fn of_task(ended: Result<EndedJob, JoinError>) -> EndedJob {
+    ended.unwrap_or(EndedJob { ended: Ended::Lost, held_group: None, had_slots: false })
 }

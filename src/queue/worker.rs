@@ -28,7 +28,7 @@ pub struct WorkerReport {
     pub dead: u64,
     /// Starts that ended in [`Finish::Wait`](crate::queue::Finish::Wait) and did not count as a failure.
     pub waited: u64,
-    /// Starts that lost their job to another worker, that got no connection, or that were still running when the worker had
+    /// Starts that lost their job to another worker or their slots to another job, that got no connection, or that were still running when the worker had
     /// waited for [`WorkerConfig::patience`].
     pub lost: u64,
 }

@@ -9,6 +9,8 @@ use crate::call::Resolved;
 use crate::sql::{
     Answer, Batch, Blocking, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys,
 };
+#[cfg(feature = "tower")]
+use crate::sql::{AskWindow, PresentWindow};
 use crate::transact::Isolation;
 
 /// The statement of one of the limiter's own transactions.
@@ -121,6 +123,20 @@ impl Statement for Forgetting<'_> {
 
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Forgotten, sqlx::Error> {
         Forgetting::run(self, connection).await
+    }
+}
+
+#[cfg(feature = "tower")]
+impl Statement for AskWindow {
+    type Output = PresentWindow;
+
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    /// It writes nothing.
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PresentWindow, sqlx::Error> {
+        Self::run(self, connection, statements).await
     }
 }
 

@@ -62,7 +62,9 @@
 //!
 //! - `q` is the limit's capacity.
 //! - `w` is the time in which an empty bucket fills: the period, if the capacity equals the rate. It is left out below one
-//!   second, which the field cannot express.
+//!   second, which the field cannot express. For a [calendar window](crate::Kind::CalendarWindow), it is the length of the
+//!   present window, which the layer asks the database for once in each window; without an answer, `w` is left out. A
+//!   concurrency limit has no `w`.
 //! - `r` is the number of whole tokens left.
 //! - `t` of a limit that denied the request is `Retry-After`. For any other token bucket, it is the time in which `r` tokens
 //!   arrive, or in which the first one does if `r` is 0: a client that spreads `r` requests over `t` keeps to the rate.

@@ -205,6 +205,7 @@ impl RequestLimits {
         } else {
             match self.rules.limiter.limit(enforced.clone()).await {
                 Ok(decision) => {
+                    self.rules.learn_windows(&limits(&enforced)).await;
                     let is_denied = decision.is_denied();
                     let permit = self.permit(&enforced, decision)?;
                     if !is_denied {

@@ -210,8 +210,15 @@ async fn from_plain_sql_every_operation_is_a_row() {
     assert_eq!(texts[12], ["t", "", "{}", "2"]);
     assert_eq!(texts[13], ["f", "t", "{per_team}", "per_user", "false"]);
     assert_eq!(texts[14], ["f", "t", "{per_team}", "per_team", "true"]);
-    assert_eq!(texts[15], ["0"]);
-    let buckets: Vec<_> = texts[16..].iter().map(|row| &row[..3]).collect();
+    assert_eq!(texts[15], ["t", "4711"]);
+    assert_eq!([&texts[16], &texts[17]], [&["t"], &["t"]]);
+    assert_eq!(texts[18], ["01:00:00"]);
+    assert_eq!(texts[19], ["f", "{banned}"]);
+    assert_eq!(texts[20], ["t"]);
+    assert_eq!(texts[21], ["t", ""]);
+    assert_eq!(texts[22], ["f", "36:00:00"]);
+    assert_eq!(texts[23], ["0"]);
+    let buckets: Vec<_> = texts[24..].iter().map(|row| &row[..3]).collect();
     assert_eq!(
         buckets,
         [
@@ -219,7 +226,10 @@ async fn from_plain_sql_every_operation_is_a_row() {
             ["mails", "ann", "-1"],
             ["per_team", "red", "1"],
             ["per_user", "bob", "9"],
-            ["report", "ann", "0"]
+            ["quota", "ann", "0"],
+            ["report", "ann", "0"],
+            ["running", "ann", "0"],
+            ["starts", "ann", "9"]
         ]
     );
 }

@@ -363,6 +363,48 @@ fn invalid_calendars_are_errors_that_name_the_value() {
     assert!(error.contains("xxx") && error.len() < 300, "{error}");
 }
 
+/// The present window, of which the web layer reports the length: a day with 23 or 25 hours, a month with 28 to 31 days.
+#[tokio::test]
+async fn the_present_window_has_its_length_as_it_is_now() {
+    let database = Database::migrated().await;
+    let window = async |kind: &str, windows: f64, at: &str| {
+        let sql = "SELECT (w.length / 1e6)::float8, (w.filled_in / 1e6)::float8, (w.ends_in / 1e6)::float8
+            FROM rate_limit_window($1, 3600000000, $2, (extract(epoch FROM $3::timestamptz) * 1000000)::bigint) AS w";
+        let query = sqlx::query_as(sql).bind(kind).bind(windows).bind(at);
+        let seconds: (f64, f64, f64) = query.fetch_one(&database.pool).await.expect(kind);
+        seconds
+    };
+    let (hour, day) = (3600.0, 86_400.0);
+    let berlin = |every: &str| format!("calendar_window {every} Europe/Berlin 2026-01-01T00:00:00");
+    for (every, at, length, ends_in) in [
+        ("1 day", "2026-03-28 12:00Z", day, 11.0 * hour),
+        ("1 day", "2026-03-29 12:00Z", 23.0 * hour, 10.0 * hour),
+        ("1 day", "2026-10-25 12:00Z", 25.0 * hour, 11.0 * hour),
+        ("1 month", "2026-02-10 23:00Z", 28.0 * day, 18.0 * day),
+        ("1 month", "2028-02-10 23:00Z", 29.0 * day, 19.0 * day),
+        ("1 month", "2026-03-10 23:00Z", 31.0 * day - hour, 21.0 * day - hour),
+        ("1 month", "2026-04-30 21:00Z", 30.0 * day, hour),
+        ("1 year", "2028-12-31 22:00Z", 366.0 * day, hour),
+        // The clocks show 2:00 twice, and the window begins at the second one.
+        ("1 hour", "2026-10-25 00:30Z", 2.0 * hour, hour / 2.0),
+    ] {
+        assert_eq!(window(&berlin(every), 1.0, at).await, (length, ends_in, ends_in), "{every} at {at}");
+    }
+    // Three months fill the bucket: February, March and April.
+    let three = window(&berlin("1 month"), 3.0, "2026-02-10 23:00Z").await;
+    assert_eq!(three, (89.0 * day - hour, 79.0 * day - hour, 18.0 * day));
+    for (kind, message) in [
+        ("calendar_window 1 month Mars/Phobos 2026-01-01T00:00:00", "\"Mars/Phobos\""),
+        ("calendar_window 0 month UTC 2026-01-01T00:00:00", "0 month"),
+        ("calendar_window", "such as \"1 month\""),
+        ("calendar", "unknown kind \"calendar\""),
+    ] {
+        let error = sqlx::query("SELECT rate_limit_window($1, 1)").bind(kind).execute(&database.pool).await;
+        let error = error.expect_err(kind).to_string();
+        assert!(error.contains(message), "{kind}: {error}");
+    }
+}
+
 /// From psql: a period of one unit in UTC, or the whole calendar in `kind` or in the elements of rate_limit_all.
 #[tokio::test]
 async fn sql_accepts_periods_and_whole_calendars() {

@@ -7,7 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::sqlx::{self, AssertSqlSafe, PgPool};
 use pg_limiter::{Connections, Error, InvalidCall, Isolation, Item, LeaseId, Limit, Limiter, Limits};
+use serde_json::{Value, json};
 
+use crate::rate_limit_all::{Decided, bucket, call, refused, with};
+use crate::shards_contended::{LEVELS, session};
 use crate::support::gate::CENTURY;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::{Database, limiter_at};
@@ -305,19 +308,163 @@ async fn psql_acquires_releases_and_renews() {
     assert!(!one::<bool>(pool, &format!("SELECT rate_limit_release('slots', 'k', {lease})")).await);
     assert!(!one::<bool>(pool, &format!("SELECT rate_limit_renew('slots', 'k', {lease})")).await);
     for (sql, message) in [
-        ("SELECT rate_limit_acquire('slots', 'k', 0)", "invalid_limit: the rate 0 is not"),
+        ("SELECT rate_limit_acquire('slots', 'k', 0)", "invalid_limit: the capacity 0 is not a whole number"),
         ("SELECT rate_limit_acquire('slots', 'k', 1001)", "invalid_limit: the capacity 1001 is not a whole number"),
-        ("SELECT rate_limit_acquire('slots', 'k', 3, '0 s')", "invalid_limit: the period 0"),
+        ("SELECT rate_limit_acquire('slots', 'k', 3, '0 s')", "invalid_limit: the lease 0"),
         ("SELECT rate_limit_acquire('slots', 'k', 3, count => 4)", "count_exceeds_capacity: the count 4"),
         ("SELECT rate_limit_acquire('slots', 'k', 3, count => 0)", "invalid_count: the count 0"),
         ("SELECT rate_limit_acquire('slots', NULL, 3)", "invalid_key: the key is NULL"),
         ("SELECT rate_limit_release('slots', 'k', 0)", "invalid_lease: the lease 0"),
         ("SELECT rate_limit_release('slots', 'k', NULL)", "invalid_lease: the lease NULL"),
+        ("SELECT rate_limit_release(NULL, 'k', 4711)", "invalid_name: the limit's name is NULL"),
+        ("SELECT rate_limit_renew('slots', NULL, 4711)", "invalid_key: the key is NULL"),
+        ("SELECT rate_limit_renew('slots', 'k', 4711, NULL)", "invalid_limit: the lease NULL is not between"),
+        ("SELECT rate_limit_renew('slots', 'k', 4711, '1 month')", "invalid_limit: the lease 1 mon has months"),
         ("SELECT rate_limit('slots', 'k', 'concurrency', 3, '1 hour')", "invalid_lease: the lease NULL"),
     ] {
         let error = sqlx::query(sql).execute(pool).await.expect_err(sql).to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+/// The lease of each element that takes slots.
+fn leases(decided: &Decided) -> Vec<Option<i64>> {
+    let slots = decided.limits.iter().filter(|limit| limit.get("lease_id").is_some());
+    slots.map(|limit| limit["lease_id"].as_i64()).collect()
+}
+
+#[tokio::test]
+async fn rate_limit_all_takes_slots_and_tokens_together() {
+    let database = Database::migrated().await;
+    let pool = &database.pool;
+    for level in LEVELS {
+        let mut conn = session(&database, level).await;
+        let slots =
+            |name: &str| json!({"name": name, "key": level, "kind": "concurrency", "capacity": 3, "lease": "1 hour"});
+        let gate = json!({"name": "gate", "key": level, "kind": "gate"});
+        let month =
+            json!({"name": "month", "key": level, "kind": "calendar_window", "rate": 100, "every": "100 years"});
+        let tokens = with(bucket("tokens", level, 10.0), "leave", 4);
+        let group = json!([with(slots("slots"), "count", 2), gate, tokens, month, slots("others"), slots("others")]);
+
+        let checked = call(&mut conn, "rate_limit_check_all", &group, false).await.expect("a decision");
+        assert!(checked.ok && leases(&checked) == [None; 3], "{checked:?}");
+        let taken = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        assert_eq!((taken.ok, taken.values()), (true, vec![1, 0, 9, 99, 1, 1]), "{taken:?}");
+        let [Some(lease), Some(_), Some(_)] = leases(&taken)[..] else { panic!("{taken:?}") };
+        assert_eq!(leases(&taken), [Some(lease); 3]);
+
+        // Nothing is taken if a limit denies, slots or not. The slots are free after an hour at the latest.
+        let denied = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "others slots".to_owned()));
+        assert_eq!((denied.values(), leases(&denied)), (vec![1, 0, 9, 99, 1, 1], vec![None; 3]));
+        let minute = 60_000_000;
+        assert!(denied.wait.is_some_and(|wait| (59 * minute..=60 * minute).contains(&wait)), "{denied:?}");
+        for other in [with(tokens.clone(), "count", 6), with(tokens.clone(), "leave_fraction", 0.85)] {
+            let denied =
+                call(&mut conn, "rate_limit_all", &json!([slots("slots"), other]), false).await.expect("a decision");
+            assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "tokens".to_owned()));
+            assert_eq!((denied.values(), leases(&denied)), (vec![1, 9], vec![None]));
+        }
+
+        // The lease that the caller names, and the lease that was drawn, are renewed and released for each bucket.
+        let named = with(slots("slots"), "lease_id", 4711);
+        let own = call(&mut conn, "rate_limit_all", &json!([named]), false).await.expect("a decision");
+        assert_eq!((own.ok, own.values(), leases(&own)), (true, vec![0], vec![Some(4711)]));
+        for (name, lease) in [("slots", lease), ("others", lease), ("slots", 4711)] {
+            let renew = format!("SELECT rate_limit_renew('{name}', '{level}', {lease}, '2 hours')");
+            let release = format!("SELECT rate_limit_release('{name}', '{level}', {lease})");
+            assert!(one::<bool>(pool, &renew).await && one::<bool>(pool, &release).await);
+            assert!(!one::<bool>(pool, &renew).await && !one::<bool>(pool, &release).await);
+        }
+        // The tokens stay taken.
+        let checked = call(&mut conn, "rate_limit_check_all", &group, false).await.expect("a decision");
+        assert_eq!((checked.ok, checked.values()), (true, vec![1, 0, 8, 98, 1, 1]), "{checked:?}");
+
+        // A blocked gate keeps the slots free.
+        one::<String>(pool, &format!("SELECT rate_limit_block('gate', '{level}', '1 hour')::text")).await;
+        let denied = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "gate".to_owned()));
+        assert_eq!(denied.values(), [3, 0, 9, 99, 3, 3]);
+    }
+}
+
+#[tokio::test]
+async fn malformed_slots_in_rate_limit_all_have_named_errors() {
+    let database = Database::migrated().await;
+    let mut conn = session(&database, "READ COMMITTED").await;
+    let slots = json!({"name": "a", "key": "anna", "kind": "concurrency", "capacity": 3});
+    let tokens = bucket("b", "k", 10.0);
+    let field = |name: &str, value: Value| json!([tokens, with(slots.clone(), name, value)]);
+    let cases = [
+        (field("capacity", Value::Null), "invalid_call: element 2: the field \"capacity\" is missing"),
+        (
+            field("capacity", json!(0)),
+            "invalid_limit: element 2: the capacity 0 is not a whole number of slots from 1 to 1000",
+        ),
+        (field("capacity", json!(2.5)), "invalid_limit: element 2: the capacity 2.5 is not a whole number of slots"),
+        (field("capacity", json!(1001)), "invalid_limit: element 2: the capacity 1001 is not a whole number of slots"),
+        (
+            field("capacity", json!("3")),
+            "invalid_call: element 2: the field \"capacity\" is of type string, not number",
+        ),
+        (field("lease", json!(30)), "invalid_call: element 2: the field \"lease\" is of type number, not string"),
+        (field("lease", json!("soon")), "invalid_limit: element 2: the lease \"soon\" is not an interval"),
+        (field("lease", json!("0 s")), "invalid_limit: element 2: the lease 0 microseconds is not between"),
+        (field("lease", json!("1 mon")), "invalid_limit: element 2: the lease 1 mon has months or years"),
+        (field("count", json!(0)), "invalid_count: the count 0 for the concurrency limit \"a\" is not a whole number"),
+        (field("count", json!(1.5)), "invalid_count: element 2: the count 1.5 for the concurrency limit \"a\" is not"),
+        (field("count", json!(4)), "count_exceeds_capacity: the count 4 can never be served by the limit \"a\""),
+        (field("lease_id", json!(1)), "invalid_lease: element 2: the lease_id 1 is not a whole number from 2 to"),
+        (field("lease_id", json!(2.5)), "invalid_lease: element 2: the lease_id 2.5 is not a whole number from 2"),
+        (
+            field("lease_id", json!(9_007_199_254_740_992_u64)),
+            "invalid_lease: element 2: the lease_id 9007199254740992 is",
+        ),
+        (
+            field("lease_id", json!("7")),
+            "invalid_call: element 2: the field \"lease_id\" is of type string, not number",
+        ),
+        (field("rate", json!(3)), "invalid_limit: element 2: rate does not apply to a concurrency limit"),
+        (field("period", json!("1 s")), "invalid_limit: element 2: period does not apply to a concurrency limit"),
+        (field("leave", json!(1)), "invalid_limit: element 2: leave does not apply to a concurrency limit"),
+        (field("shards", json!(2)), "invalid_limit: element 2: shards does not apply to a concurrency limit"),
+        (
+            json!([with(tokens.clone(), "lease", "1 s")]),
+            "invalid_limit: element 1: lease does not apply to a token_bucket",
+        ),
+        (
+            json!([with(tokens.clone(), "leave_fraction", 1.5)]),
+            "invalid_leave: element 1: the headroom of the limit \"b\" is",
+        ),
+        (
+            json!([slots, with(slots.clone(), "lease", "1 minute")]),
+            "invalid_call: the call gives the limit \"a\" in two different forms",
+        ),
+        (
+            json!([with(slots.clone(), "lease_id", 7), with(slots.clone(), "lease_id", 8)]),
+            "invalid_call: the call names two leases, 7 and 8",
+        ),
+    ];
+    for function in ["rate_limit_all", "rate_limit_check_all"] {
+        for (calls, expected) in &cases {
+            if function == "rate_limit_check_all" && expected.starts_with("invalid_count: the count 0") {
+                continue; // It returns the free slots.
+            }
+            let (code, message, hint) = refused(&mut conn, function, calls).await;
+            assert!(code == "22023" && message.starts_with(expected), "{calls}: {code} {message}, not {expected}");
+            assert!(!hint.is_empty() && !message.contains("anna") && !hint.contains("anna"), "{message}: {hint}");
+        }
+        let error = call(&mut conn, function, &json!([slots]), true).await.expect_err("a reservation");
+        assert!(
+            error.to_string().contains("reserve_unsupported: the concurrency limit \"a\" cannot reserve"),
+            "{error}"
+        );
+    }
+    let named = json!([with(slots, "lease_id", 7)]);
+    assert!(call(&mut conn, "rate_limit_all", &named, false).await.expect("a decision").ok);
+    let (_, message, _) = refused(&mut conn, "rate_limit_all", &named).await;
+    assert_eq!(message, "invalid_lease: the lease 7 of the concurrency limit \"a\" is already held");
 }
 
 /// A limit that changes its kind forgets tokens and slots: they do not convert.

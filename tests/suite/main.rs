@@ -46,6 +46,8 @@ mod queue_contended;
 mod queue_fronts;
 mod queue_killed;
 mod queue_pace;
+mod queue_slots;
+mod queue_slots_killed;
 mod queue_stopped;
 mod queue_tokens;
 mod queue_waits;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pg_limiter::observability::count_shadow_denial;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
-use pg_limiter::{Error, Item, Limit, Limits, LimitsFile};
+use pg_limiter::{Error, Item, LeaseId, Limit, Limits, LimitsFile};
 
 use crate::queue::{in_state, quick};
 use crate::support::gate::{self, CENTURY};
@@ -26,6 +26,7 @@ fn limits() -> Limits {
         .and_then(|limits| limits.define("quick", Limit::token_bucket(1000, Duration::from_secs(1))))
         .and_then(|limits| limits.define("jobs", Limit::token_bucket(1000, CENTURY)))
         .and_then(|limits| limits.define("gate", Limit::gate()))
+        .and_then(|limits| limits.define("slots", Limit::concurrency(1).lease(CENTURY)))
         .and_then(|limits| limits.define("full", Limit::token_bucket(1, CENTURY).max_reserved(0)))
         .expect("limits")
 }
@@ -104,6 +105,25 @@ async fn everything(database: &Database) {
     std::fs::write(file.path(), "wrong").expect("written");
     let _ = watched.reload().await.expect_err("wrong");
     drop(watched);
+    let slot = || Item::new("slots", KEY);
+    let lease = limiter.acquire([slot(), Item::new("many", KEY)]).await.expect("an answer").enforce().expect("a slot");
+    assert!(!limiter.acquire(slot()).await.expect("an answer").is_allowed());
+    let _ = limiter.acquire(two()).await.expect_err("no slots");
+    assert!(lease.renew().await.expect("an answer"));
+    assert!(lease.release().await.expect("an answer"));
+    // Two leases are lost: one is renewed too late, the other one released.
+    for renews in [true, false] {
+        let lease = limiter.acquire(slot()).await.expect("an answer").enforce().expect("a slot");
+        limiter.reset(slot()).await.expect("reset");
+        assert!(!renews || !lease.renew().await.expect("an answer"));
+        assert!(!lease.release().await.expect("an answer"));
+    }
+    let mut tx = database.app.begin().await.expect("begin");
+    let named = || slot().lease(LeaseId::new(7).expect("an id"));
+    assert!(limiter.within(&mut tx).limit(named()).await.expect("a decision").is_allowed());
+    assert!(limiter.within(&mut tx).renew(named()).await.expect("an answer"));
+    assert!(limiter.within(&mut tx).release(named()).await.expect("an answer"));
+    tx.commit().await.expect("commit");
 
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let job = |how: &str| Job::new(("jobs", KEY), &how).expect("a job").group(KEY).max_attempts(2);
@@ -209,6 +229,11 @@ async fn the_spans_match_the_interface() {
     assert_eq!((denied.text("limits"), denied.text("denied_by")), ("two,many", "two"));
     assert!(denied.number("retry_after_ms") > 1e9);
     assert_eq!(call("limit", "own", "error").text("error"), "invalid");
+    assert_eq!(call("acquire", "own", "denied").text("denied_by"), "slots");
+    assert_eq!(call("acquire", "own", "error").text("error"), "invalid");
+    for (op, transaction) in [("release", "own"), ("renew", "own"), ("release", "caller"), ("renew", "caller")] {
+        assert!(call(op, transaction, "done").text("limits").starts_with("slots"), "{op}");
+    }
     assert_eq!(call("until_ready", "own", "allowed").number("attempts"), 1.0);
     // Calls in a unit of work are its children.
     let within = call("limit", "caller", "allowed");
@@ -321,7 +346,7 @@ mod metrics {
             .iter()
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 13);
+        assert_eq!(promised.len(), 14);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
@@ -349,6 +374,10 @@ mod metrics {
         assert!(values("pg_limiter_job_duration_seconds", "outcome").is_subset(&closed["`outcome` of jobs"]));
         assert!(values("pg_limiter_retries_total", "cause").is_subset(&closed["`cause`"]));
         assert_eq!(values("pg_limiter_errors_total", "kind").len(), 2);
+        assert_eq!(total(&series, "pg_limiter_lost_leases_total", &[("limit", "slots")]), 2);
+        assert_eq!(total(&series, "pg_limiter_decisions_total", &[("limit", "slots"), ("outcome", "denied")]), 1);
+        let errors = &[("op", "acquire"), ("kind", "invalid")];
+        assert_eq!(total(&series, "pg_limiter_errors_total", errors), 1);
         for series in &series {
             assert!(!format!("{:?}", series.labels).contains(PART), "{series:?}");
         }

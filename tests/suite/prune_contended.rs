@@ -140,3 +140,63 @@ async fn pruning_causes_no_conflict_for_a_serializable_caller() {
     assert!(decision.is_allowed());
     caller.commit().await.expect("commit");
 }
+
+/// Several pruners find the same idle rows. When one of them has deleted a row, a caller takes the key again: none of the others
+/// deletes the new row.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_in_place_of_a_deleted_one_stays() {
+    const ROUNDS: i32 = 150;
+    let database = Database::migrated().await;
+    let done = Arc::new(AtomicBool::new(false));
+    let pruners: Vec<_> = (0..4)
+        .map(|_| {
+            let (pool, done) = (database.pool.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut pruned = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let step = sqlx::query_scalar::<_, i64>("SELECT pruned FROM rate_limit_prune(1000)");
+                    pruned += step.fetch_one(&pool).await.expect("pruned");
+                }
+                pruned
+            })
+        })
+        .collect();
+    // Each round, idle rows of 20 keys; once a row is gone, one that is not idle. Returns how many of those are gone.
+    let lost: i64 = {
+        let sql = format!(
+            "DO $$
+             DECLARE lost integer := 0;
+             BEGIN
+               FOR round IN 1 .. {ROUNDS} LOOP
+                 DELETE FROM rate_limits;
+                 INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', 'k' || n, 1, 0, 0 FROM generate_series(1, 20) n;
+                 COMMIT;
+                 FOR n IN 1 .. 20 LOOP
+                   LOOP
+                     INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k' || n, 0, 0, 9e15)
+                     ON CONFLICT DO NOTHING;
+                     EXIT WHEN FOUND;
+                     COMMIT;
+                   END LOOP;
+                   COMMIT;
+                 END LOOP;
+                 PERFORM pg_sleep(0.001);
+                 lost := lost + 20 - (SELECT count(*) FROM rate_limits WHERE idle_at > 0);
+                 COMMIT;
+               END LOOP;
+               PERFORM set_config('test.lost', lost::text, false);
+             END $$"
+        );
+        let mut conn = database.pool.acquire().await.expect("a connection");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await.expect("the rounds");
+        let lost = "SELECT current_setting('test.lost')::bigint";
+        sqlx::query_scalar(lost).fetch_one(&mut *conn).await.expect("a count")
+    };
+    done.store(true, Ordering::Relaxed);
+    let mut pruned = 0;
+    for pruner in pruners {
+        pruned += pruner.await.expect("a task");
+    }
+    assert_eq!(lost, 0, "rows in use were deleted");
+    assert_eq!(pruned, i64::from(ROUNDS) * 20, "every idle row was pruned");
+}

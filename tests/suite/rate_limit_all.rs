@@ -26,9 +26,9 @@ pub fn with(mut limit: Value, field: &str, value: impl Into<Value>) -> Value {
 #[derive(Debug)]
 pub struct Decided {
     pub ok: bool,
-    wait: Option<i64>,
+    pub wait: Option<i64>,
     pub denied_by: Vec<String>,
-    limits: Vec<Value>,
+    pub limits: Vec<Value>,
 }
 
 impl Decided {
@@ -38,7 +38,7 @@ impl Decided {
     }
 
     /// The balance of each element, rounded.
-    fn values(&self) -> Vec<i64> {
+    pub fn values(&self) -> Vec<i64> {
         self.limits.iter().map(|limit| limit["value"].as_f64().expect("a number").round() as i64).collect()
     }
 }

@@ -65,7 +65,9 @@ const SOURCES: &[&str] = &[
     "rate_limit_block",
     "rate_limit_unblock",
     "rate_limit_blocked",
+    "rate_limit_window",
     "queue/again",
+    "queue/ask_slots",
     "queue/ask_to_start",
     "queue/claim",
     "queue/claimed",
@@ -76,6 +78,7 @@ const SOURCES: &[&str] = &[
     "queue/decide_started",
     "queue/enqueue",
     "queue/enqueue_jobs",
+    "queue/enqueue_slots",
     "queue/forget_jobs",
     "queue/in_line",
     "queue/job_again",
@@ -89,6 +92,7 @@ const SOURCES: &[&str] = &[
     "queue/jobs_prune",
     "queue/lag",
     "queue/lock_due",
+    "queue/lock_slots",
     "queue/pay_ahead",
     "queue/plan_claim",
     "queue/queue_gauges",
@@ -98,17 +102,19 @@ const SOURCES: &[&str] = &[
     "queue/stop_groups",
     "queue/unpay",
     "queue/unpay_cancelled",
+    "queue/wake_groups",
     "queue/write_jobs",
     "answers/decide_once",
     "answers/prune",
 ];
 
 /// The SHA-256 of each migration. A released file never changes: databases that have it would not get the change.
-const FROZEN: [&str; 4] = [
+const FROZEN: [&str; 5] = [
     "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
     "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
     "19fb17704da90c54c986986e0c9ba69b170932600324d55147f42c5d403d566b",
     "b927e873ca4a48a234fd7ffa79cc61a799f98daef517d44975161467cd083e5f",
+    "f5e699d8d786d2a67220858264a9cce1d608dda554ca5dcd47e4a4fdb6e774be",
 ];
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrate, script};
-use pg_limiter::queue::{Job, Queue};
+use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Call, Error, Item, Limit, Limits, Schema, TransactionLimiter};
 
@@ -200,8 +200,9 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    let new = ["public.rate_limit_take_ample,", "public.rate_limit_decide_leases,", "public.rate_limit_take_slots,"];
-    let grants = new.iter().fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(new, ""));
+    let grants = ["take_ample", "decide_leases", "take_slots", "window"]
+        .iter()
+        .fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(&format!("public.rate_limit_{new},"), ""));
     database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
     let limiter = database.limiter(limits(500.0));
     let queue = Queue::new(&limiter, "mails").expect("a queue");
@@ -254,7 +255,7 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     };
     after(100).await;
     let report = migrate(&database.pool).await.expect("migrated");
-    assert_eq!((&*report.applied, &*report.changed_by_hand), (&[4][..], &[""; 0][..]));
+    assert_eq!((&*report.applied, &*report.changed_by_hand), (&[4, 5][..], &[""; 0][..]));
     assert!(report.functions.len() > 2, "{:?}", report.functions);
     // New clients run beside the old ones.
     let newer = database.limiter(limits(500.0));
@@ -281,6 +282,48 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let granted = format!("SELECT has_function_privilege('{app}', 'rate_limit_reset(text)', 'EXECUTE')::text");
     assert_eq!(text(&database, &granted).await, "true", "grants stay");
     database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+}
+
+/// Their workers know no concurrency limits, and must not run a job without its slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_the_release_before_run_beside_jobs_with_slots() {
+    let database = of_the_release_before().await;
+    let old_job = "SELECT job_ids[1]::text FROM rate_limit_enqueue('q', '{token_bucket}', '{10}', '{1000000}', '{NULL}', '{NULL}',
+         '{NULL}', '{NULL}', '{NULL}', '{a}', '{k}', '{1}', '{1}', '{1}', '{1}', '{k}', '{1}', '{0}', '{NULL}', '{0}', '{NULL}',
+         '{5}', false)";
+    let before = text(&database, old_job).await;
+    let rows = "SELECT string_agg(ctid::text || xmin, ' ') FROM rate_limit_jobs";
+    let written = text(&database, rows).await;
+    migrate(&database.pool).await.expect("migrated");
+    assert_eq!(text(&database, rows).await, written, "a row was rewritten");
+
+    let limits = limits(10.0).define("slots", Limit::concurrency(1)).expect("limits");
+    let queue = Queue::new(&database.limiter(limits), "q").expect("a queue");
+    for nth in 0..2 {
+        queue
+            .enqueue(Job::new(("slots", "k"), &nth).expect("a job").group("slots"))
+            .await
+            .expect("an answer")
+            .enforce()
+            .expect("scheduled");
+    }
+    let after = text(&database, old_job).await;
+    let claimed = text(
+        &database,
+        "SELECT string_agg(job_id::text, ' ' ORDER BY job_id) FROM rate_limit_claim('q', 'old', 10, 0, 1000000, 1000000,
+           '{a}', '{token_bucket}', '{10}', '{1000000}', '{NULL}', '{NULL}')",
+    )
+    .await;
+    assert_eq!(claimed, format!("{before} {after}"));
+    let handler = handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }));
+    let worker = queue.worker(WorkerConfig::default(), handler).expect("a worker");
+    let done = async {
+        while queue.jobs(Some(JobState::Done), 10).await.expect("jobs").len() < 4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let report = worker.run(done).await.expect("a report");
+    assert_eq!(report.done, 4, "{report:?}");
 }
 
 /// They know no headroom, and must not allow a call as if it had none.
@@ -333,7 +376,7 @@ async fn roles_keep_the_right_to_make_decisions() {
         database
             .execute(&format!(
                 "CREATE ROLE {app}; CREATE ROLE {other};
-                 GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_take TO {app};
+                 GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_take, rate_limit_enqueue TO {app};
                  GRANT EXECUTE ON FUNCTION rate_limit_held TO {other}"
             ))
             .await;
@@ -343,9 +386,8 @@ async fn roles_keep_the_right_to_make_decisions() {
             migrate(&database.pool).await.expect("migrated");
         }
         for (role, expected) in [(&app, "true"), (&other, "false")] {
-            for function in
-                ["rate_limit_decide_one", "rate_limit_take_ample", "rate_limit_decide_leases", "rate_limit_take_slots"]
-            {
+            for new in ["decide_one", "take_ample", "decide_leases", "take_slots", "window", "enqueue_slots"] {
+                let function = format!("rate_limit_{new}");
                 let sql = format!(
                     "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \
                      WHERE proname = '{function}'"
@@ -445,13 +487,13 @@ async fn a_client_rejects_a_schema_that_a_newer_release_has_broken() {
         limiter.reset_all_keys("a").await.expect_err("too new"),
     ];
     for error in errors {
-        assert!(matches!(error, Error::SchemaTooNew { found: 99, known: 4, .. }), "{error:?}");
+        assert!(matches!(error, Error::SchemaTooNew { found: 99, known: 5, .. }), "{error:?}");
         assert_eq!(error.code(), "schema_too_new");
         assert!(!error.is_retryable() && error.to_string().ends_with("update pg-limiter"), "{error}");
     }
     drop(tx);
     assert_eq!(database.rows().await, 0);
-    assert!(matches!(migrate(&database.pool).await, Err(MigrateError::SchemaTooNew { found: 99, known: 4, .. })));
+    assert!(matches!(migrate(&database.pool).await, Err(MigrateError::SchemaTooNew { found: 99, known: 5, .. })));
     // A newer schema that is not breaking is accepted.
     database.execute("UPDATE rate_limits_migrations SET breaking = false WHERE version = 99").await;
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());

@@ -6,11 +6,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use pg_limiter::web::{ClientAddress, HeaderKey, KeyExtractor, PathKey, RateLimitLayer, RouteKey, key_fn};
-use pg_limiter::{Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::sqlx::PgPool;
+use pg_limiter::web::{
+    ClientAddress, HeaderKey, KeyExtractor, PathKey, RateLimitLayer, RequestLimits, RouteKey, key_fn,
+};
+use pg_limiter::{Calendar, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::web::{Seen, Served};
-use crate::support::{Database, Events, watch};
+use crate::support::{Database, Events, guide, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -390,6 +393,69 @@ async fn any_limit_name_gives_parsable_fields() {
     let mut expected = expected.to_vec();
     expected.sort();
     assert_eq!((refused.status, violated), (429, expected));
+}
+
+/// The seconds of the present month in Berlin, and those that are left.
+fn month_in_berlin() -> (i64, i64) {
+    let now = jiff::Zoned::now().in_tz("Europe/Berlin").expect("a zone");
+    let start = now.first_of_month().and_then(|day| day.start_of_day()).expect("a time");
+    let end = start.checked_add(jiff::Span::new().months(1)).expect("a time");
+    (
+        end.timestamp().as_second() - start.timestamp().as_second(),
+        end.timestamp().as_second() - now.timestamp().as_second(),
+    )
+}
+
+#[tokio::test]
+async fn the_policy_of_a_calendar_window_has_its_seconds_as_it_is_now() {
+    let database = Database::migrated().await;
+    let limits = Limits::new()
+        .define("monthly", Limit::calendar(3, Calendar::months(1)).zone("Europe/Berlin"))
+        .and_then(|limits| limits.define("per_address", Limit::token_bucket(20, HOUR)))
+        .expect("limits");
+    let limiter = database.limiter(limits);
+    let layer = RateLimitLayer::new(limiter.clone()).limit("monthly", ClientAddress::direct()).expect("a limit");
+    let layer = layer.limit("per_address", ClientAddress::direct()).expect("a limit").x_ratelimit_headers();
+    let charged = async |limits: RequestLimits| limits.enforce().await.map(|_| "charged");
+    let in_transaction = async |limits: RequestLimits| {
+        let mut tx = limits.limiter().pool().begin().await.expect("a transaction");
+        let permit = limits.enforce_within(&mut tx).await;
+        tx.commit().await.expect("a commit");
+        permit.map(|_| "charged")
+    };
+    let inner = Router::new().route("/own", get(charged)).route("/within", get(in_transaction));
+    let served = [
+        Served::start(app(layer.clone())).await,
+        Served::start(inner.clone().layer(layer.clone().in_handler())).await,
+        Served::start(inner.layer(layer.clone().in_handler())).await,
+    ];
+    for (served, path) in served.iter().zip(["/", "/own", "/within"]) {
+        for _ in 0..2 {
+            // The month can end while the request runs.
+            let before = month_in_berlin();
+            let seen = served.get(path, &[]).await;
+            let after = month_in_berlin();
+            let policies = seen.list("ratelimit-policy");
+            assert_eq!(policies[1], ("per_address".to_owned(), numbers(&[("q", 20), ("w", 3600)])));
+            assert_eq!((policies[0].0.as_str(), policies[0].1["q"]), ("monthly", 3));
+            let window = policies[0].1["w"];
+            assert!(window == before.0 || window == after.0, "{path}: {window}, not {before:?} or {after:?}");
+            if seen.status == 200 && before.0 == after.0 {
+                let reset = seen.number("x-ratelimit-reset").expect("a time");
+                assert!((after.1 - 5..=before.1 + 5).contains(&reset), "{path}: {reset}, not {before:?} to {after:?}");
+            }
+        }
+    }
+    // Without the right to ask, the window is left out, and the request is allowed.
+    let role = format!("web_{}", database.name);
+    let grants = guide::grants()[0].replace("public.rate_limit_window,", "").replace("app_role", &role);
+    database.execute(&format!("CREATE ROLE {role} LOGIN; {grants}")).await;
+    let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);
+    let limiter = Limiter::new(PgPool::connect_with(options).await.expect("a pool"), limiter.limits().clone());
+    let layer =
+        RateLimitLayer::new(limiter).limit("monthly", HeaderKey::new("x-org").expect("a name")).expect("a limit");
+    let seen = Served::start(app(layer)).await.get("/", &[("x-org", "o7")]).await;
+    assert_eq!((seen.status, seen.list("ratelimit-policy")), (200, vec![("monthly".to_owned(), numbers(&[("q", 3)]))]));
 }
 
 /// Numbers at the ends of their ranges are still whole numbers, as parsers require.

@@ -22,6 +22,7 @@ const LIMITING: Group = Group {
         ("rate_limit_decide_one", None),
         ("rate_limit_decide_leases", None),
         ("rate_limit_take_slots", None),
+        ("rate_limit_window", None),
         ("rate_limit_held", None),
         ("rate_limit_reset", Some(1)),
         ("rate_limit_prune", None),
@@ -51,6 +52,7 @@ const QUEUE: Group = Group {
     what: "use the queue",
     functions: &[
         ("rate_limit_enqueue", None),
+        ("rate_limit_enqueue_slots", None),
         ("rate_limit_claim", None),
         ("rate_limit_claimed", None),
         ("rate_limit_claimed_jobs", None),

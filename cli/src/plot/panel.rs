@@ -37,15 +37,38 @@ impl Panel {
         }
     }
 
+    pub(crate) fn capacity(&self) -> f64 {
+        self.limit.capacity()
+    }
+
+    pub(super) fn has_slots(&self) -> bool {
+        self.limit.kind() == Kind::Concurrency
+    }
+
+    /// The unit of the bars.
+    pub(super) fn counted(&self) -> &'static str {
+        match (self.series.of_ones, self.has_slots()) {
+            (true, _) => "calls",
+            (false, true) => "slots",
+            (false, false) => "tokens",
+        }
+    }
+
+    /// The name of the line below the bars.
+    pub(super) fn balance_name(&self) -> &'static str {
+        if self.has_slots() { "free slots" } else { "balance" }
+    }
+
     pub(super) fn title(&self) -> String {
         let limit = describe(&self.name, &self.limit);
         if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
     }
 
-    /// The points of the balance line. The balance of a fixed or calendar window stays constant between them.
+    /// The points of the balance line. The balance of a fixed or calendar window, and the free slots, stay constant between
+    /// them.
     pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
         let points = self.series.balances();
-        if !matches!(self.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow) {
+        if !matches!(self.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow | Kind::Concurrency) {
             return points;
         }
         let mut steps = Vec::with_capacity(2 * points.len());

@@ -86,10 +86,14 @@ impl Picture {
             ("denied", style::DENIED, true),
             ("denied by another limit", style::DENIED_ELSEWHERE, any(|bar| bar.denied_elsewhere)),
         ];
-        let balance = self.panels.iter().any(|panel| panel.has_balance);
+        let mut names: Vec<&str> =
+            self.panels.iter().filter(|panel| panel.has_balance).map(Panel::balance_name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let (balance, names) = (!names.is_empty(), names.join(", "));
         let lines = [
             ("offered", style::OFFERED, true),
-            ("balance", style::BALANCE, balance),
+            (&*names, style::BALANCE, balance),
             ("capacity", style::CAPACITY, balance),
         ];
         let mut x = 12.0;

@@ -44,7 +44,7 @@ pub(super) fn draw_traffic<B: DrawingBackend>(
     time: &TimeAxis,
 ) -> Result<(), Failure<B>> {
     let series = &panel.series;
-    let (what, closest) = if series.of_ones { ("calls", 1.0) } else { ("tokens", 0.0) };
+    let (what, closest) = (panel.counted(), if series.of_ones { 1.0 } else { 0.0 });
     let axis = AmountAxis::holding(series.bars.iter().map(Bar::offered), 4, closest);
     draw_grid(canvas, frame, &axis, series.bins, time, &format!("{what} per {}", steps::name(series.bins.width)))?;
     // Each area reaches up to the sum of all below it. The highest is drawn first.
@@ -76,9 +76,10 @@ pub(super) fn draw_balance<B: DrawingBackend>(
     time: &TimeAxis,
 ) -> Result<(), Failure<B>> {
     let (line, capacity) = (panel.balance_line(), panel.limit.capacity());
-    let axis = AmountAxis::holding(line.iter().map(|(_, value)| *value).chain([capacity]), 2, 0.0);
+    let closest = if panel.has_slots() { 1.0 } else { 0.0 };
+    let axis = AmountAxis::holding(line.iter().map(|(_, value)| *value).chain([capacity]), 2, closest);
     let bins = panel.series.bins;
-    draw_grid(canvas, frame, &axis, bins, time, "balance")?;
+    draw_grid(canvas, frame, &axis, bins, time, panel.balance_name())?;
     let points: Vec<(f64, f64)> = line.iter().map(|(at, value)| (frame.x(bins, *at), frame.y(&axis, *value))).collect();
     let zero = frame.y(&axis, 0.0);
     canvas.area_to(&points, zero, style::BELOW_BALANCE)?;

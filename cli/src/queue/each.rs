@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::queue::queues::{Queues, no_such_job};
 use crate::{json, output, text};
-use pg_limiter::queue::{JobInfo, JobState};
-use pg_limiter::{Call, Item, Op};
+use pg_limiter::queue::{JobInfo, JobItem, JobState};
+use pg_limiter::{Call, Item, LeaseId, Op};
 use pg_limiter::{InvalidCall, Limits};
 
 /// The result of the action on one job.
@@ -62,12 +62,16 @@ pub(super) async fn each(
 /// Checks that the limits of the job are defined: the database would omit an undefined one. With [`Op::Limit`], the counts
 /// must be possible, too.
 pub(super) fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
-    let items = job.items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));
-    let call = Call::from(items.collect::<Vec<_>>()).reserve();
-    let error = match call.validate(op, limits) {
-        Ok(()) => return Ok(()),
-        Err(error) => error,
+    let call = |items: &[JobItem]| {
+        let items = items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));
+        Call::from(items.collect::<Vec<_>>())
     };
+    let checked = if job.items.is_empty() { Ok(()) } else { call(&job.items).reserve().validate(op, limits) };
+    let checked = match (op, job.slots.is_empty()) {
+        (Op::Limit, false) => checked.and_then(|()| call(&job.slots).lease(LeaseId::random()).validate(op, limits)),
+        _ => checked,
+    };
+    let Err(error) = checked else { return Ok(()) };
     let why = match error {
         InvalidCall::UnknownLimit { limit } => format!("its limit \"{limit}\" is not in the limits file"),
         error => error.to_string(),

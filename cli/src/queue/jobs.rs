@@ -74,6 +74,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
         ("unique id", text(job.unique_id.as_deref())),
     ];
     lines.extend(job.items.iter().map(|item| ("reserved", reserved(item))));
+    lines.extend(job.slots.iter().map(|item| ("slots", reserved(item))));
     lines.push(("payload", escaped(&job.payload)));
     let cells: Vec<Vec<String>> = lines.into_iter().map(|(what, value)| vec![what.to_owned(), value]).collect();
     aligned(&cells, &[0, 1])
@@ -120,6 +121,7 @@ pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
         "last_error": job.last_error,
         "unique_id": job.unique_id,
         "reserved": job.items.iter().map(item).collect::<Vec<_>>(),
+        "slots": job.slots.iter().map(|item| json!({"limit": item.limit, "key": item.key, "count": item.count})).collect::<Vec<_>>(),
     });
     let payload = RawValue::from_string(job.payload.clone()).map_err(CliError::failed)?;
     Ok(json::line(&Line { job: shown, payload }))

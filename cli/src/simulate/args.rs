@@ -51,7 +51,11 @@ struct TrafficArgs {
     /// Random seed; the same seed gives the same calls
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1")]
     seed: u64,
-    /// Tokens that each call takes
+    /// Time for which an admitted call holds its slots of a concurrency limit, such as 2s: every call with --traffic
+    /// constant, otherwise on average (exponentially distributed). The lease is not renewed
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    hold: Option<String>,
+    /// Tokens that each call takes, or slots
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     count: f64,
     /// Headroom: a call is admitted only if at least so many tokens are left in the bucket after it
@@ -92,9 +96,13 @@ impl SimulateArgs {
         };
         let limits = input::read_limits(path)?;
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
-            // A gate takes no tokens.
-            let has_tokens = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
-            has_tokens.map(|(name, limit)| (name.into(), *limit)).collect()
+            let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
+            let (gates, with_tokens): (Vec<(Arc<str>, Limit)>, Vec<_>) =
+                all.partition(|(_, limit)| limit.kind() == Kind::Gate);
+            if let (true, Some((name, _))) = (with_tokens.is_empty(), gates.first()) {
+                return Err(is_gate(name));
+            }
+            with_tokens
         } else {
             let find = |name: &String| {
                 let no_such = || {
@@ -109,17 +117,11 @@ impl SimulateArgs {
         };
         for (place, (name, limit)) in named.iter().enumerate() {
             if limit.kind() == Kind::Gate {
-                return Err(CliError::usage(format!("\"{name}\" is a gate, which takes no tokens: leave it out")));
+                return Err(is_gate(name));
             }
             if named[..place].iter().any(|(other, _)| other == name) {
                 return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
             }
-        }
-        if let Some((name, limit)) = named.iter().find(|(_, limit)| !limit.kind().has_option("rate")) {
-            return Err(CliError::usage(format!(
-                "{name} is a {} limit, which has no rate to simulate: name other limits with --limit",
-                limit.kind()
-            )));
         }
         if named.is_empty() {
             return Err(CliError::usage(format!("{} defines no limits: define one there", input::name(path))));
@@ -130,13 +132,6 @@ impl SimulateArgs {
     /// The traffic of the arguments. Defaults are derived from the limits.
     pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic, CliError> {
         let args = &self.traffic;
-        let by_rate = |a: &&Limit, b: &&Limit| rate(a).total_cmp(&rate(b));
-        let limits = || limits.iter().map(|(_, limit)| limit);
-        let period = limits().map(period_micros).max().unwrap_or(1);
-        let times = if args.traffic == Shape::Bursts { 10.0 } else { 2.0 };
-        let usual =
-            limits().max_by(by_rate).map(|limit| Pace { calls: times * limit.rate(), per: period_micros(limit) });
-        let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
         let length = |name: &str, text: &Option<String>, usual: i64| match text {
             Some(text) => match parse_micros(text) {
                 Ok(micros @ 1..=LONGEST) => Ok(micros),
@@ -145,6 +140,31 @@ impl SimulateArgs {
             },
             None => Ok(usual.min(LONGEST)),
         };
+        let slots = limits.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency);
+        let hold = match (slots, &args.hold) {
+            (Some(_), Some(_)) => Some(length("--hold", &args.hold, 1)?),
+            (Some((name, _)), None) => {
+                return Err(CliError::usage(format!(
+                    "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
+                )));
+            }
+            (None, Some(_)) => {
+                return Err(CliError::usage("--hold requires a concurrency limit: no other kind has slots to hold"));
+            }
+            (None, None) => None,
+        };
+        // The slots of a concurrency limit serve its capacity in each holding time.
+        let period = |limit: &Limit| match (limit.kind(), hold) {
+            (Kind::Concurrency, Some(hold)) => hold,
+            _ => period_micros(limit),
+        };
+        let rate = |limit: &Limit| limit.rate() / period(limit) as f64;
+        let limits = || limits.iter().map(|(_, limit)| limit);
+        let longest = limits().map(period).max().unwrap_or(1);
+        let times = if args.traffic == Shape::Bursts { 10.0 } else { 2.0 };
+        let fastest = limits().max_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let usual = fastest.map(|limit| Pace { calls: times * limit.rate(), per: period(limit) });
+        let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
         let bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
         if let (false, Some((option, _))) = (args.traffic == Shape::Bursts, bursts.iter().find(|(_, given)| *given)) {
             return Err(CliError::usage(format!("{option} requires --traffic bursts")));
@@ -155,9 +175,10 @@ impl SimulateArgs {
         let traffic = Traffic {
             shape: args.traffic,
             pace: args.calls.or(usual).unwrap_or(Pace { calls: 1.0, per: 1_000_000 }),
-            length: length("--for", &args.length, period.saturating_mul(10))?,
+            length: length("--for", &args.length, longest.saturating_mul(10))?,
             burst: args.burst.unwrap_or((2.0 * capacity).max(1.0)),
-            pause: length("--pause", &args.pause, period)?,
+            pause: length("--pause", &args.pause, longest)?,
+            hold,
             seed: args.seed,
         };
         traffic.check()?;
@@ -188,6 +209,6 @@ impl SimulateArgs {
 /// A hundred years, as for periods.
 const LONGEST: i64 = 3_155_760_000_000_000;
 
-fn rate(limit: &Limit) -> f64 {
-    limit.rate() / period_micros(limit) as f64
+fn is_gate(name: &str) -> CliError {
+    CliError::usage(format!("\"{name}\" is a gate, which takes no tokens to simulate: leave it out"))
 }

@@ -14,6 +14,12 @@ pub(super) struct Outcome {
     pub(super) denied: u64,
     /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
     pub(super) longest_wait: Duration,
+    /// The most slots that were held at the same time.
+    pub(super) most_held: f64,
+    /// Leases that ended before their release.
+    pub(super) lost: u64,
+    /// The slots that were held, each times how long, in microseconds.
+    held: f64,
     /// The times at which tokens were used, in microseconds, and how many.
     uses: Vec<(i64, f64)>,
 }
@@ -31,6 +37,22 @@ impl Outcome {
         let wait = wait.unwrap_or_default();
         self.longest_wait = self.longest_wait.max(micros(at - came) + wait);
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
+    }
+
+    /// Counts slots that were held for this time.
+    pub(super) fn hold(&mut self, length: i64, count: f64) {
+        self.held += length as f64 * count;
+    }
+
+    /// Counts a release. `was_held`: until then.
+    pub(super) fn release(&mut self, length: i64, count: f64, was_held: bool) {
+        self.hold(length, count);
+        self.lost += u64::from(!was_held);
+    }
+
+    /// The number of slots that were held, on average over this time.
+    pub(super) fn average_held(&self, length: i64) -> f64 {
+        self.held / length as f64
     }
 
     /// Counts a denial. `retry_after` is `None` if the call will be retried.

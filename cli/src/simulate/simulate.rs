@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::length::period_micros;
 use crate::plot::{Clock, Panel, Picture};
 use crate::replay::{Sandbox, progress};
 use crate::simulate::args::SimulateArgs;
@@ -11,13 +12,22 @@ use crate::simulate::play::Play;
 use crate::simulate::{json, table};
 use crate::{input, output};
 use pg_limiter::Op;
-use pg_limiter::{Limit, Limits};
+use pg_limiter::{Kind, LeaseId, Limit, Limits};
 
 /// One limit, and the outcome of the calls to it.
 pub(super) struct Simulated {
     pub(super) name: Arc<str>,
     pub(super) limit: Limit,
     pub(super) outcome: Outcome,
+    /// The length of the simulation, in microseconds.
+    pub(super) length: i64,
+}
+
+impl Simulated {
+    /// Whether calls held slots, and so took no tokens in any period.
+    pub(super) fn has_slots(&self) -> bool {
+        self.limit.kind() == Kind::Concurrency
+    }
 }
 
 pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCode, CliError> {
@@ -33,7 +43,8 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
         input::warn(&limits);
     }
     let times = traffic.times();
-    let play = |name| Play {
+    let holds = traffic.holds(times.len());
+    let play = |name, limit: &Limit| Play {
         name,
         key: &args.key,
         count: args.count(),
@@ -41,11 +52,14 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
         reserve: args.reserves(),
         retry: args.retries(),
         times: &times,
+        holds: if limit.kind() == Kind::Concurrency { &holds } else { &[] },
+        lease: period_micros(limit),
         end: traffic.length,
     };
-    for (name, _) in &named {
+    for (name, limit) in &named {
         // Reject a call that can never be allowed without connecting to the database.
-        play(name).call().validate(Op::Limit, &limits)?;
+        let lease = (limit.kind() == Kind::Concurrency).then(LeaseId::random);
+        play(name, limit).call(lease).validate(Op::Limit, &limits)?;
     }
 
     let running = database.start().await?;
@@ -54,9 +68,9 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
     let (mut panels, mut simulated) = (Vec::new(), Vec::new());
     for (name, limit) in &named {
         let mut panel = Panel::new(name, *limit, String::new(), bins, args.json || file.is_some());
-        let outcome = play(name).run(&limits, &mut sandbox, &mut panel, &bar).await?;
+        let outcome = play(name, limit).run(&limits, &mut sandbox, &mut panel, &bar).await?;
         panels.push(panel);
-        simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome });
+        simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome, length: traffic.length });
     }
     bar.finish_and_clear();
     sandbox.close().await?;

@@ -8,6 +8,7 @@ use crate::text::{grouped, percent, tokens, wait};
 
 pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
+    let slots = simulated.iter().any(Simulated::has_slots);
     let headings = [
         ("LIMIT", true),
         ("OFFERED", true),
@@ -17,12 +18,19 @@ pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<
         ("% ADMITTED", true),
         ("STILL WAITING", retry),
         ("LONGEST WAIT", true),
-        ("MOST IN A PERIOD", true),
+        ("MOST IN A PERIOD", !simulated.iter().all(Simulated::has_slots)),
+        ("MOST AT ONCE", slots),
+        ("AVERAGE AT ONCE", slots),
+        ("LOST LEASES", slots),
     ];
     let kept = |cells: Vec<String>| -> Vec<String> {
         cells.into_iter().zip(headings).filter(|(_, (_, there))| *there).map(|(cell, _)| cell).collect()
     };
-    let row = |Simulated { name, limit, outcome }: &Simulated| {
+    let row = |one: &Simulated| {
+        let Simulated { name, limit, outcome, length } = one;
+        // A limit has either a period or slots.
+        let of_slots = |text: String| if one.has_slots() { text } else { "-".to_owned() };
+        let of_period = |text: String| if one.has_slots() { "-".to_owned() } else { text };
         kept(vec![
             describe(name, limit),
             grouped(outcome.offered),
@@ -32,7 +40,10 @@ pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<
             percent(outcome.admitted, outcome.offered),
             grouped(outcome.waiting()),
             wait(outcome.longest_wait),
-            tokens(outcome.most_in_a_period(period_micros(limit))),
+            of_period(tokens(outcome.most_in_a_period(period_micros(limit)))),
+            of_slots(tokens(outcome.most_held)),
+            of_slots(format!("{:.2}", outcome.average_held(*length))),
+            of_slots(grouped(outcome.lost)),
         ])
     };
     let mut cells = vec![kept(headings.map(|(heading, _)| heading.to_owned()).to_vec())];

@@ -40,6 +40,8 @@ pub(super) struct Traffic {
     pub(super) burst: f64,
     /// The average pause between bursts, in microseconds.
     pub(super) pause: i64,
+    /// How long calls hold slots, on average, in microseconds.
+    pub(super) hold: Option<i64>,
     pub(super) seed: u64,
 }
 
@@ -117,14 +119,28 @@ impl Traffic {
         times
     }
 
+    /// How long each of the calls holds its slots; empty if calls hold none.
+    pub(super) fn holds(&self, calls: usize) -> Vec<i64> {
+        let Some(hold) = self.hold else { return Vec::new() };
+        // Other numbers than those of the times.
+        let mut chance = Chance(Pcg64::seed_from_u64(!self.seed));
+        let mut next = || match self.shape {
+            Shape::Constant => hold,
+            Shape::Poisson | Shape::Bursts => (chance.exponential(hold as f64) as i64).max(1),
+        };
+        (0..calls).map(|_| next()).collect()
+    }
+
     pub(super) fn describe(&self) -> String {
-        let Self { shape, pace, length, burst, pause, seed } = self;
+        let Self { shape, pace, length, burst, pause, hold, seed } = self;
         let (pace, length) = (pace.describe(), format_micros(*length));
+        let mean = if *shape == Shape::Constant { "" } else { " on average" };
+        let held = hold.map(|hold| format!(", slots held for {}{mean}", format_micros(hold))).unwrap_or_default();
         match shape {
-            Shape::Constant => format!("constant traffic: {pace}, for {length}"),
-            Shape::Poisson => format!("poisson traffic: {pace} on average, for {length}, seed {seed}"),
+            Shape::Constant => format!("constant traffic: {pace}, for {length}{held}"),
+            Shape::Poisson => format!("poisson traffic: {pace} on average, for {length}, seed {seed}{held}"),
             Shape::Bursts => format!(
-                "bursts: about {} calls at {pace}, then a pause of about {}, for {length}, seed {seed}",
+                "bursts: about {} calls at {pace}, then a pause of about {}, for {length}, seed {seed}{held}",
                 plain(*burst),
                 format_micros(*pause)
             ),
@@ -152,7 +168,7 @@ mod tests {
 
     fn traffic(shape: Shape, seed: u64) -> Traffic {
         let pace = Pace { calls: 50.0, per: SECOND };
-        Traffic { shape, pace, length: 1000 * SECOND, burst: 20.0, pause: 2 * SECOND, seed }
+        Traffic { shape, pace, length: 1000 * SECOND, burst: 20.0, pause: 2 * SECOND, hold: Some(SECOND), seed }
     }
 
     #[test]
@@ -202,5 +218,11 @@ mod tests {
         let first = |seed| traffic(Shape::Poisson, seed).times()[..3].to_vec();
         assert_eq!(first(1), first(1));
         assert_ne!(first(1), first(2));
+        let held = |shape, seed| traffic(shape, seed).holds(10_000);
+        assert_eq!(held(Shape::Poisson, 1), held(Shape::Poisson, 1));
+        assert_ne!(held(Shape::Poisson, 1), held(Shape::Poisson, 2));
+        let mean = held(Shape::Bursts, 1).iter().sum::<i64>() / 10_000;
+        assert!((950_000..1_050_000).contains(&mean), "{mean}");
+        assert_eq!(held(Shape::Constant, 1), [SECOND; 10_000]);
     }
 }

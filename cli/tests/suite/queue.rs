@@ -232,6 +232,7 @@ async fn every_detail_of_a_job_is_shown() {
             {"limit": "slow", "key": "o\u{1b}rg", "count": 1.5, "used": 0.5},
             {"limit": "fast", "key": "", "count": 1, "used": null},
         ],
+        "slots": [],
         "payload": payload,
     });
     assert_eq!(lines(&shown), [expected]);

@@ -186,6 +186,117 @@ async fn limits_in_a_file_are_selected_by_name() {
     refuses(&format!("simulate --limits {limits} --limit c --reserve"), &["\"c\"", "cannot reserve"]);
 }
 
+/// A queue without waiting places, against Erlang's formula (A. K. Erlang, 1917): of `offered` slots on average, the share of
+/// calls that find all slots taken.
+fn erlang_b(slots: u32, offered: f64) -> f64 {
+    (1..=slots).fold(1.0, |share, slot| offered * share / (f64::from(slot) + offered * share))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_calls_find_slots_as_often_as_erlang_computed() {
+    let database = Database::empty().await;
+    let args = "--capacity 5 --lease 1h --hold 2s --calls 2/s --for 4000s --bin 4s";
+    for shape in ["--traffic poisson --seed 3", "--traffic poisson --seed 4"] {
+        let [slots] = &simulated(&database, &format!("{args} {shape}"))[..] else { panic!("one limit") };
+        let number = |field: &str| slots[field].as_f64().expect("a number");
+        let (denied, expected) = (number("denied") / number("offered"), erlang_b(5, 4.0));
+        assert!((denied - expected).abs() < 0.03, "{denied}, not {expected}");
+        let average = number("average_at_once");
+        assert!((average - 4.0 * (1.0 - expected)).abs() < 0.15, "{average}");
+        assert_eq!((number("most_at_once"), number("lost_leases")), (5.0, 0.0));
+        assert!(slots["most_in_a_period"].is_null());
+        let free: Vec<f64> = slots["balance"]
+            .as_array()
+            .expect("points")
+            .iter()
+            .map(|point| point[1].as_f64().expect("a number"))
+            .collect();
+        assert!(free.iter().all(|free| (0.0..=5.0).contains(free) && free.fract() == 0.0));
+        assert!(free.contains(&0.0) && free.contains(&5.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn constant_calls_hold_slots_for_their_time_or_their_lease() {
+    let database = Database::empty().await;
+    let table = |args: &str| {
+        let args = format!("simulate --kind concurrency --capacity 3 --traffic constant --calls 1/s --for 100s {args}");
+        let run = run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+        assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""));
+        run.stdout
+    };
+    // A call a second, each for 5 s: three are admitted, and two denied, in each 5 s. The first lease ends 7 s after the first
+    // denial. The last three calls hold their slots for 5 + 4 + 3 s before the end.
+    let expected = "\
+constant traffic: 1 calls per 1s, for 1m 40s, slots held for 5s: 100 calls
+
+LIMIT                                OFFERED  ADMITTED  DENIED  % ADMITTED  LONGEST WAIT  MOST AT ONCE  AVERAGE AT ONCE  LOST LEASES
+concurrency, 3 at a time, lease 10s      100        60      40        60.0            7s             3             2.97            0
+";
+    assert_eq!(table("--lease 10s --hold 5s"), expected);
+    // A lease that ends before the call: its slots are taken again, and the release comes too late.
+    let ended = table("--lease 2s --hold 5s");
+    assert!(
+        ended.contains(
+            "lease 2s      100       100       0       100.0            0s             2             1.99           95"
+        ),
+        "{ended}"
+    );
+    // Two slots a call, so one call at a time.
+    let [slots] =
+        &simulated(&database, "--capacity 3 --lease 10s --traffic constant --calls 1/s --for 100s --hold 5s --count 2")
+            [..]
+    else {
+        panic!("one limit")
+    };
+    assert_eq!(
+        (&slots["admitted"], &slots["most_at_once"], &slots["average_at_once"]),
+        (&20.into(), &2.into(), &2.into())
+    );
+    // A denied call is retried when the first lease has ended at the latest, after 10 s; then a slot is free. Its second lease
+    // is not released early.
+    let args = "--capacity 1 --lease 10s --traffic constant --calls 1/s --for 30s --hold 8s --denied retry";
+    let [slots] = &simulated(&database, args)[..] else { panic!("one limit") };
+    assert!(slots["admitted"].as_u64() >= Some(3) && slots["most_at_once"] == 1.0, "{slots}");
+    assert!(slots["average_at_once"].as_f64() <= Some(1.0) && slots["lost_leases"] == 0, "{slots}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_are_simulated_beside_other_kinds_and_gates_are_left_out() {
+    let database = Database::empty().await;
+    let text = "[limits.banned]\nkind = \"gate\"\n[limits.running]\nkind = \"concurrency\"\ncapacity = 2\n\
+                [limits.tokens]\nkind = \"token_bucket\"\nrate = 30\nperiod = \"1m\"\n";
+    let (_dir, path) = files(&[("limits.toml", text), ("gate.toml", "[limits.banned]\nkind = \"gate\"\n")]);
+    let (limits, gate, picture) = (path("limits.toml"), path("gate.toml"), path("slots.svg"));
+    let both = simulated(&database, &format!("--limits {limits} --hold 4s --for 1m --calls 1/s --plot {picture}"));
+    let names: Vec<&str> = both.iter().filter_map(|limit| limit["limit"].as_str()).collect();
+    assert_eq!(names, ["running", "tokens"]);
+    assert!(both[1]["average_at_once"].is_null() && both[0]["average_at_once"].as_f64() > Some(1.0));
+    let drawn = std::fs::read_to_string(&picture).expect("a picture");
+    for text in
+        ["running: concurrency, 2 at a time, lease 30s", "free slots", "balance, free slots", "slots held for 4s"]
+    {
+        assert!(drawn.contains(text), "no {text:?} in {drawn}");
+    }
+    let refuses = |args: &str, words: &[&str]| {
+        run(None, &format!("simulate {args}").split(' ').collect::<Vec<_>>(), "").refuses(2, words);
+    };
+    refuses(&format!("--limits {limits}"), &["\"running\" is a concurrency limit: add --hold"]);
+    refuses(&format!("--limits {limits} --limit tokens --hold 4s"), &["--hold requires a concurrency limit"]);
+    refuses(&format!("--limits {limits} --limit banned"), &["\"banned\" is a gate, which takes no tokens"]);
+    refuses(&format!("--limits {gate}"), &["\"banned\" is a gate, which takes no tokens"]);
+    let slots = format!("--limits {limits} --limit running --hold");
+    refuses(&format!("{slots} 0s"), &["--hold 0s: the length is not between"]);
+    refuses(&format!("{slots} soon"), &["--hold", "soon"]);
+    refuses(&format!("{slots} 4s --leave 1"), &["headroom", "\"running\""]);
+    refuses(&format!("{slots} 4s --reserve"), &["\"running\"", "cannot reserve"]);
+    refuses(&format!("{slots} 4s --count 1.5"), &["count 1.5", "\"running\""]);
+    refuses(&format!("{slots} 4s --count 3"), &["count 3", "at most 2"]);
+    refuses("--capacity 3 --hold 4s", &["no limit given", "--capacity and --lease"]);
+    refuses("--capacity 3 --lease 0s --hold 4s", &["0"]);
+    refuses("--capacity 1001 --lease 1s --hold 4s", &["1001"]);
+}
+
 #[test]
 fn invalid_simulations_are_rejected_without_a_database() {
     let refuses = |args: &str, words: &[&str]| {

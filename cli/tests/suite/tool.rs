@@ -149,14 +149,17 @@ async fn printed_sql_is_sufficient() {
             assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), [].as_slice()));
             String::from_utf8(output.stdout).expect("UTF-8")
         };
-        assert_eq!(print("--list"), "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_columns\n");
+        assert_eq!(
+            print("--list"),
+            "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_columns\n0005 queue_slots\n"
+        );
         database.execute(&print("--print")).await;
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
         run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
         let checked = run(Some(&database.url), &["migrate", "--check", "--schema", schema], "");
         checked.says(0, &format!("schema \"{schema}\" matches this release"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 4: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 5: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }
@@ -179,7 +182,7 @@ async fn new_versions_can_be_printed_alone() {
         !functions.contains("CREATE TABLE public.rate_limits (")
             && functions.contains("FUNCTION public.rate_limit_take(")
     );
-    print(&["--from", "5"]).refuses(2, &["--from 5", "from 1 to 4"]);
+    print(&["--from", "6"]).refuses(2, &["--from 6", "from 1 to 5"]);
     assert_eq!(run(None, &["migrate", "--from", "2"], "").code, Some(2));
     assert_eq!(run(None, &["migrate", "--print", "--from", "2", "--functions"], "").code, Some(2));
 }

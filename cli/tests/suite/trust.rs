@@ -42,6 +42,6 @@ async fn doctor_lists_privileges_that_were_granted_by_hand() {
     migrate(&database.pool).await.expect("migrated");
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
-    assert!(doctor.stdout.contains(&format!("granted to: {anon} (10 functions, 1 tables)")), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains(&format!("granted to: {anon} (11 functions, 1 tables)")), "{}", doctor.stdout);
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
 }

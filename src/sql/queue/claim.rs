@@ -1,8 +1,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
+use crate::call::LeaseId;
 use crate::sql::queue::{KnownLimits, QueueStatements};
 
 /// A worker's request for jobs.
@@ -60,11 +62,33 @@ pub(crate) struct ClaimedJob {
     pub(crate) limit_names: Vec<String>,
     pub(crate) limit_keys: Vec<String>,
     pub(crate) counts: Vec<f64>,
+    pub(crate) slots: Vec<SlotItem>,
+    /// The lease that holds the slots.
+    pub(crate) slot_lease: Option<LeaseId>,
     /// In microseconds.
     pub(crate) start_in: i64,
     /// The database's clock when it answered, and the local time when the answer arrived.
     clock: i64,
     arrived: Instant,
+}
+
+/// Slots that a job needs.
+#[derive(Clone, Debug)]
+pub(crate) struct SlotItem {
+    pub(crate) name: String,
+    /// As stored.
+    pub(crate) key: String,
+    pub(crate) count: f64,
+}
+
+impl SlotItem {
+    pub(super) fn all(row: &PgRow) -> Result<Vec<Self>, sqlx::Error> {
+        let names: Option<Vec<String>> = row.try_get("slot_names")?;
+        let keys: Option<Vec<String>> = row.try_get("slot_keys")?;
+        let counts: Option<Vec<f64>> = row.try_get("slot_counts")?;
+        let items = names.unwrap_or_default().into_iter().zip(keys.unwrap_or_default()).zip(counts.unwrap_or_default());
+        Ok(items.map(|((name, key), count)| Self { name, key, count }).collect())
+    }
 }
 
 impl ClaimedJob {
@@ -93,7 +117,7 @@ pub(crate) async fn claim(
         .bind(claim.lease)
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
-    let rows = claim.limits.bind(query).fetch_all(conn).await?;
+    let rows = claim.limits.bind_with_slots(query).fetch_all(conn).await?;
     let arrived = Instant::now();
     for row in rows {
         let Some(id) = row.try_get("job_id")? else {
@@ -143,6 +167,8 @@ pub(crate) async fn read(
             limit_names: row.try_get("limit_names")?,
             limit_keys: row.try_get("limit_keys")?,
             counts: row.try_get("counts")?,
+            slots: SlotItem::all(row)?,
+            slot_lease: row.try_get::<Option<i64>, _>("slot_lease")?.and_then(LeaseId::new),
             start_in: start.start_in,
             clock: start.clock,
             arrived: start.arrived,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use sqlx::{PgConnection, Row};
 
 use crate::sql::Batch;
@@ -16,6 +18,12 @@ pub(crate) struct JobArrays {
     /// In microseconds since the Unix epoch.
     pub(crate) not_befores: Vec<Option<i64>>,
     pub(crate) max_attempts: Vec<i32>,
+    /// The number of slot items of each job.
+    pub(crate) slot_sizes: Vec<i32>,
+    /// One element for each slot item.
+    pub(crate) slot_names: Vec<Arc<str>>,
+    pub(crate) slot_keys: Vec<Arc<str>>,
+    pub(crate) slot_counts: Vec<f64>,
 }
 
 /// The result for one job.
@@ -41,8 +49,9 @@ pub(crate) async fn enqueue(
     jobs: &JobArrays,
     only_estimate: bool,
 ) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
-    let query = statements.enqueue.query().bind(queue);
-    let row = bind_items(query, batch)
+    let has_slots = !jobs.slot_names.is_empty();
+    let query = if has_slots { &statements.enqueue_slots } else { &statements.enqueue }.query().bind(queue);
+    let mut query = bind_items(query, batch)
         .bind(&jobs.keys)
         .bind(&jobs.payloads)
         .bind(&jobs.priorities)
@@ -50,9 +59,15 @@ pub(crate) async fn enqueue(
         .bind(&jobs.jitters)
         .bind(&jobs.not_befores)
         .bind(&jobs.max_attempts)
-        .bind(only_estimate)
-        .fetch_one(conn)
-        .await?;
+        .bind(only_estimate);
+    if has_slots {
+        query = query
+            .bind(&jobs.slot_sizes)
+            .bind(jobs.slot_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+            .bind(jobs.slot_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+            .bind(&jobs.slot_counts);
+    }
+    let row = query.fetch_one(conn).await?;
     let outcomes: Vec<String> = row.try_get("job_outcomes")?;
     let ids = optional(row.try_get("job_ids")?);
     let run_ats = optional(row.try_get("job_run_ats")?);

@@ -4,7 +4,7 @@ use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
-use crate::limit::{Limit, Limits};
+use crate::limit::{Kind, Limit, Limits};
 
 /// Limits by name, as arrays. A job stores only the names of its limits.
 #[derive(Clone, Debug, Default)]
@@ -16,17 +16,26 @@ pub(crate) struct KnownLimits {
     capacities: Vec<Option<f64>>,
     starts: Vec<Option<i64>>,
     shards: Vec<Option<i32>>,
+    slots: Slots,
+}
+
+/// Concurrency limits. Jobs take their slots when they start.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    names: Vec<String>,
+    capacities: Vec<f64>,
+    leases: Vec<i64>,
 }
 
 impl KnownLimits {
-    /// Returns all limits that can reserve; jobs have no others.
+    /// Returns all limits that jobs can have.
     pub(crate) fn all(limits: &Limits) -> Self {
         let mut known = Self::default();
         limits.iter().for_each(|(name, limit)| known.add(name, limit));
         known
     }
 
-    /// Returns those of the limits that can reserve and have these names.
+    /// Returns those of the limits that jobs can have and that have these names.
     pub(crate) fn of<'a>(limits: &Limits, names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut known = Self::default();
         for name in names {
@@ -38,6 +47,11 @@ impl KnownLimits {
     }
 
     fn add(&mut self, name: &str, limit: &Limit) {
+        if limit.kind() == Kind::Concurrency {
+            self.slots.names.push(name.into());
+            self.slots.capacities.push(limit.capacity());
+            self.slots.leases.push(limit.period_micros());
+        }
         if !limit.kind().can_reserve() || limit.is_gate() {
             return;
         }
@@ -59,6 +73,25 @@ impl KnownLimits {
             .bind(&self.periods)
             .bind(&self.capacities)
             .bind(&self.starts)
+    }
+
+    /// Binds the six arguments of a claim, which also uses concurrency limits.
+    pub(super) fn bind_with_slots<'q>(
+        &'q self,
+        query: Query<'q, Postgres, PgArguments>,
+    ) -> Query<'q, Postgres, PgArguments> {
+        let Slots { names, capacities, leases } = &self.slots;
+        if names.is_empty() {
+            return self.bind(query);
+        }
+        let kinds = self.kinds.iter().map(|kind| &**kind).chain(names.iter().map(|_| Kind::Concurrency.as_str()));
+        query
+            .bind([self.names.as_slice(), names].concat())
+            .bind(kinds.collect::<Vec<&str>>())
+            .bind([self.rates.as_slice(), capacities].concat())
+            .bind([self.periods.as_slice(), leases].concat())
+            .bind(self.capacities.iter().copied().chain(names.iter().map(|_| None)).collect::<Vec<_>>())
+            .bind(self.starts.iter().copied().chain(names.iter().map(|_| None)).collect::<Vec<_>>())
     }
 
     /// Binds the seven arguments of a function that uses the buckets of reservations.

@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, Row};
 
-use crate::sql::queue::QueueStatements;
+use crate::sql::queue::{QueueStatements, SlotItem};
 
 #[derive(Clone, Debug)]
 pub(crate) struct GroupRow {
@@ -30,6 +30,7 @@ pub(crate) struct JobRow {
     pub(crate) limit_keys: Vec<String>,
     pub(crate) counts: Vec<f64>,
     pub(crate) used_counts: Option<Vec<Option<f64>>>,
+    pub(crate) slots: Vec<SlotItem>,
     pub(crate) max_attempts: i32,
     pub(crate) failures: i32,
     pub(crate) last_error: Option<String>,
@@ -107,6 +108,7 @@ pub(crate) async fn job_rows(
             limit_keys: row.try_get("limit_keys")?,
             counts: row.try_get("counts")?,
             used_counts: row.try_get("used_counts")?,
+            slots: SlotItem::all(row)?,
             max_attempts: row.try_get("max_attempts")?,
             failures: row.try_get("failures")?,
             last_error: row.try_get("last_error")?,

@@ -7,7 +7,7 @@ mod known_limits;
 mod look;
 mod statements;
 
-pub(crate) use claim::{Claim, Claimed, ClaimedJob, claim, read};
+pub(crate) use claim::{Claim, Claimed, ClaimedJob, SlotItem, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
 pub(crate) use jobs::{Again, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, settle};
 pub(crate) use known_limits::KnownLimits;

@@ -16,13 +16,17 @@ fn clock(schema: &Schema) -> String {
 
 /// The columns that a worker needs to run a job.
 const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, failures, max_attempts, \
-                       limit_names, limit_keys, counts, waits";
+                       limit_names, limit_keys, counts, waits, slot_names, slot_keys, slot_counts, slot_lease";
+
+/// The results of enqueueing jobs.
+const ENQUEUED: &str = "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values";
 
 /// The queue's SQL for one schema. Only a quoted identifier varies.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueStatements {
     pub(crate) schema: Schema,
     pub(super) enqueue: Sql,
+    pub(super) enqueue_slots: Sql,
     pub(super) claim: Sql,
     pub(super) claimed: Sql,
     pub(super) again: Sql,
@@ -69,7 +73,7 @@ impl QueueStatements {
                SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.rate_limit_jobs \
                WHERE waits_until > {clock} GROUP BY queue, key) \
              SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
-               j.limit_names, j.limit_keys, j.counts, j.used_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
+               j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
                j.enqueued_at, j.started_at, j.finished_at, j.waits, \
                CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until \
              FROM {quoted}.rate_limit_jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
@@ -78,11 +82,8 @@ impl QueueStatements {
              ORDER BY j.run_at, j.id LIMIT $5"
         );
         Self {
-            enqueue: call(
-                "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values",
-                "rate_limit_enqueue",
-                23,
-            ),
+            enqueue: call(ENQUEUED, "rate_limit_enqueue", 23),
+            enqueue_slots: call(ENQUEUED, "rate_limit_enqueue_slots", 27),
             claim: call(&format!("*, {clock} AS clock"), "rate_limit_claim", 12),
             claimed: call(CLAIMED, "rate_limit_claimed_jobs", 2),
             again: call("job_states", "rate_limit_job_again", 12),

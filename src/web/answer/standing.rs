@@ -6,6 +6,7 @@ use percent_encoding::{CONTROLS, utf8_percent_encode};
 
 use crate::call::{Decision, LimitState};
 use crate::limit::{Kind, Limit};
+use crate::web::answer::Calendars;
 
 /// The largest Integer of Structured Fields (RFC 9651).
 const LARGEST: f64 = 999_999_999_999_999.0;
@@ -47,10 +48,10 @@ fn up(number: f64) -> i64 {
 
 /// One state for each policy, in the order of the call. A limit with several keys is represented by the key with the fewest
 /// tokens left. A gate has no tokens, and is left out.
-pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<Standing> {
+pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision, calendars: &Calendars) -> Vec<Standing> {
     let mut standings: Vec<Standing> = Vec::with_capacity(limits.len());
     for (limit, state) in limits.iter().zip(decision.limits()).filter(|(limit, _)| !limit.is_gate()) {
-        let standing = Standing::new(limit, state, decision);
+        let standing = Standing::new(limit, state, decision, calendars);
         match standings.iter_mut().find(|other| other.policy == standing.policy) {
             Some(other) if (!standing.denied, standing.remaining) < (!other.denied, other.remaining) => {
                 *other = standing;
@@ -63,8 +64,15 @@ pub(in crate::web) fn standings(limits: &[Limit], decision: &Decision) -> Vec<St
 }
 
 impl Standing {
-    fn new(limit: &Limit, state: &LimitState, decision: &Decision) -> Self {
-        let window = window(limit);
+    fn new(limit: &Limit, state: &LimitState, decision: &Decision, calendars: &Calendars) -> Self {
+        let usual = window(limit);
+        let (window, whole) = match limit.kind() {
+            Kind::CalendarWindow => match calendars.window(limit) {
+                Some((length, filled_in)) => (Some(up(length.as_secs_f64())), up(filled_in.as_secs_f64())),
+                None => (None, up(usual)),
+            },
+            _ => ((usual >= 1.0).then(|| up(usual)), up(usual)),
+        };
         let reset = match decision.retry_after().filter(|_| state.denied) {
             Some(wait) => Some(whole_seconds(wait)),
             None => until_as_many(limit, state.remaining),
@@ -72,23 +80,21 @@ impl Standing {
         Self {
             policy: policy_name(&state.limit),
             quota: down(limit.capacity()),
-            window: (window >= 1.0).then(|| up(window)),
+            window,
             remaining: down(state.remaining),
             reset,
-            whole: up(window).max(1),
+            whole: whole.max(1),
             denied: state.denied,
         }
     }
 }
 
-/// The seconds in which an empty bucket fills.
+/// The seconds in which an empty bucket fills; for a calendar window, on average.
 fn window(limit: &Limit) -> f64 {
     let period = limit.period().as_secs_f64();
     match limit.kind() {
         Kind::TokenBucket => period * (limit.capacity() / limit.rate()),
-        Kind::FixedWindow | Kind::CalendarWindow => {
-            period * (limit.capacity() / limit.rate() - FORGIVEN).ceil().max(1.0)
-        }
+        Kind::FixedWindow | Kind::CalendarWindow => period * limit.windows_to_fill(),
         Kind::SlidingWindow | Kind::Gate => period,
         Kind::Concurrency => 0.0, // Slots have no window.
     }
@@ -133,7 +139,7 @@ mod tests {
         let denied = retry_after.is_some_and(|(_, denied)| denied);
         let limits = vec![state(remaining, denied)];
         let decision = Decision { outcome, limits };
-        standings(&[limit], &decision).pop().unwrap()
+        standings(&[limit], &decision, &Calendars::default()).pop().unwrap()
     }
 
     #[test]
@@ -204,11 +210,11 @@ mod tests {
     fn a_limit_on_two_keys_is_one_policy_with_the_lowest_balance() {
         let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
         let allowed = Decision { outcome: Outcome::Allowed, limits: vec![state(7.0, false), state(3.0, false)] };
-        let shown = standings(&[limit, limit], &allowed);
+        let shown = standings(&[limit, limit], &allowed, &Calendars::default());
         assert_eq!(shown.iter().map(|standing| standing.remaining).collect::<Vec<_>>(), [3]);
         let outcome = Outcome::Denied { retry_after: MINUTE };
         let denied = Decision { outcome, limits: vec![state(5.0, true), state(3.0, false)] };
-        let shown = standings(&[limit, limit], &denied);
+        let shown = standings(&[limit, limit], &denied, &Calendars::default());
         assert_eq!((shown.len(), shown[0].remaining, shown[0].reset), (1, 5, Some(60)));
     }
 

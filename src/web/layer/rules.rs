@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::{Acquired, Lease, Limiter};
 use crate::web::address::{ClientAddress, Networks};
-use crate::web::answer::{Fields, Standing, error_response, no_key_response, plain, standings, unavailable};
+use crate::web::answer::{Calendars, Fields, Standing, error_response, no_key_response, plain, standings, unavailable};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
 use crate::web::layer::settlement::{Settle, UnderWay};
@@ -63,6 +63,7 @@ pub(in crate::web) struct Rules {
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
     pub(super) settle_failures: Arc<AtomicU64>,
     pub(super) settling: UnderWay,
+    calendars: Arc<Calendars>,
 }
 
 /// The decision on a request.
@@ -129,6 +130,7 @@ impl Rules {
             shadow_denials: Arc::default(),
             settle_failures: Arc::default(),
             settling: UnderWay::default(),
+            calendars: Arc::default(),
         }
     }
 
@@ -213,7 +215,10 @@ impl Rules {
             return Verdict::Pass(Passed { trial: Trial::start(self, tried), ..Passed::default() });
         }
         match self.ask(enforced.clone()).await {
-            Ok((decision, lease)) => self.verdict(enforced, tried, decision, lease),
+            Ok((decision, lease)) => {
+                self.learn_windows(&limits(&enforced)).await;
+                self.verdict(enforced, tried, decision, lease)
+            }
             Err(error) if self.lets_through(&error) => Verdict::Pass(Passed::default()),
             Err(error) => Verdict::Refuse(error_response(&error)),
         }
@@ -277,7 +282,14 @@ impl Rules {
             (false, true) => log::denied(decision),
             (_, false) => {}
         }
-        if self.shadow { Vec::new() } else { standings(limits, decision) }
+        if self.shadow { Vec::new() } else { standings(limits, decision, &self.calendars) }
+    }
+
+    /// Asks for the present windows of calendar windows, unless they are known or not shown.
+    pub(in crate::web) async fn learn_windows(&self, limits: &[Limit]) {
+        if !self.shadow && (self.fields.draft || self.fields.x_ratelimit) {
+            self.calendars.learn(&self.limiter, limits).await;
+        }
     }
 
     /// Counts a request that would have been denied without shadow mode.

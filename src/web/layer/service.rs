@@ -10,7 +10,7 @@ use crate::web::RequestLimits;
 use crate::web::answer::no_key_response;
 use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
-use crate::web::layer::rules::{Passed, Rules, Verdict};
+use crate::web::layer::rules::{Passed, Rules, Verdict, limits};
 use crate::web::layer::settlement::Held;
 
 /// A service that limits its requests. Created by [`RateLimitLayer`](crate::web::RateLimitLayer).
@@ -69,6 +69,8 @@ where
     };
     let kept = (!rules.settles.is_empty() && !items.is_empty()).then(|| parts.clone());
     if rules.in_handler {
+        // Not later: the handler's transaction may hold the last connection of the pool.
+        rules.learn_windows(&limits(&rules.divide(&items).0)).await;
         let limits = RequestLimits::new(Arc::clone(&rules), items);
         if parts.extensions.insert(limits.clone()).is_some() {
             // The limits of the other layer would be lost.

@@ -7,8 +7,9 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 20] = chapters![
+pub const GUIDE: [(&str, &str); 21] = chapters![
     "alternatives",
+    "concurrency",
     "failures",
     "glossary",
     "index",

@@ -1,0 +1,27 @@
+-- rate_limit_window(text, bigint, double precision, bigint)
+-- SHA-256: a620d4218306a114ac1e44aa3bcec6c1d585a33e8c18cb1ff48c2b149ac6b2c5
+
+-- Returns the length of the present window of a calendar window and how long it lasts still, in microseconds. `windows` asks
+-- for several: the length of the present one and those after it, and `filled_in` is the time until so many more have started.
+-- `ends_in` is the time for which the answer stays true. `at` is the time in microseconds since the Unix epoch, for tests.
+--   SELECT length FROM rate_limit_window('calendar_window 1 month Europe/Berlin 2026-01-01T00:00:00', 2629746000000);
+CREATE OR REPLACE FUNCTION public.rate_limit_window(
+  kind text, period bigint, windows double precision DEFAULT 1, at bigint DEFAULT NULL, OUT length bigint, OUT filled_in bigint,
+  OUT ends_in bigint
+) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
+AS $function$
+DECLARE
+  now CONSTANT bigint := coalesce(at, public.rate_limit_clock());
+  nth bigint;
+  filled_at bigint;
+BEGIN
+  PERFORM public.rate_limit_validate(kind, 1, period, NULL, NULL, NULL, NULL, 1);
+  nth := public.rate_limit_calendar_nth(kind, now);
+  filled_at := public.rate_limit_calendar_ahead(kind, nth, greatest(windows, 1), period);
+  length := filled_at - public.rate_limit_calendar_start(kind, nth);
+  filled_in := filled_at - now;
+  ends_in := public.rate_limit_calendar_ahead(kind, nth, 1, period) - now;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_window IS 'Returns the length of the present window of a calendar window; called by the client.';

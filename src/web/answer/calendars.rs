@@ -1,0 +1,77 @@
+//! The present windows of calendar windows. Only the database knows them. The layer reads each of them once.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::limit::{Kind, Limit};
+use crate::limiter::Limiter;
+use crate::sql::{AskWindow, PresentWindow};
+
+#[derive(Debug, Default)]
+pub(in crate::web) struct Calendars {
+    known: Mutex<Vec<Known>>,
+    /// Held while the database is asked, so that one request asks for all.
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Known {
+    limit: Limit,
+    /// `None` if the database did not answer.
+    window: Option<PresentWindow>,
+    since: Instant,
+    until: Instant,
+}
+
+/// The time after which the database is asked again if it did not answer.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// The largest number of known windows.
+const MOST: usize = 1000;
+
+impl Calendars {
+    /// Asks for the windows of these limits, unless they are known.
+    pub(in crate::web) async fn learn(&self, limiter: &Limiter, limits: &[Limit]) {
+        for limit in limits.iter().filter(|limit| limit.kind() == Kind::CalendarWindow) {
+            if self.is_known(limit) {
+                continue;
+            }
+            let _asking = self.asking.lock().await;
+            if self.is_known(limit) {
+                continue;
+            }
+            let since = Instant::now();
+            let window = match limiter.own_transaction(AskWindow(*limit)).await {
+                Ok(window) => Some(window),
+                Err(error) => {
+                    tracing::warn!(%error, "the window of a calendar limit is not known: left out of RateLimit-Policy");
+                    None
+                }
+            };
+            let length = window.map_or(AFTER_FAILURE, |window| window.ends_in);
+            let until = since.checked_add(length).unwrap_or(since + AFTER_FAILURE);
+            let mut known = self.lock();
+            known.retain(|known| known.until > since && known.limit != *limit);
+            known.truncate(MOST - 1);
+            known.push(Known { limit: *limit, window, since, until });
+        }
+    }
+
+    /// The length of the windows that fill an empty bucket, and the time until so many more have started; `None` if they are not
+    /// known.
+    pub(super) fn window(&self, limit: &Limit) -> Option<(Duration, Duration)> {
+        let now = Instant::now();
+        let known = self.lock();
+        let known = known.iter().find(|known| known.limit == *limit && known.until > now)?;
+        let window = known.window?;
+        Some((window.length, window.filled_in.saturating_sub(now.saturating_duration_since(known.since))))
+    }
+
+    fn is_known(&self, limit: &Limit) -> bool {
+        let now = Instant::now();
+        self.lock().iter().any(|known| known.limit == *limit && known.until > now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
