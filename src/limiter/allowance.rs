@@ -133,7 +133,9 @@ enum Refilled {
         window_ends_at: Option<Instant>,
     },
     Denied(Decision),
-    /// The allowance is full.
+    /// All but a rounding error is in memory: the need got a decision of its own.
+    Decided(Decision),
+    /// Memory is full.
     Nothing,
 }
 
@@ -389,7 +391,10 @@ impl Shared {
         // Enough that what arrives is not lost by rounding.
         let least = need.map_or(most * REFILL_BELOW, |need| (need - held).max(need * LEAST_REFILL));
         if missing < need.map_or(most * LEAST_REFILL, |_| least) {
-            return Ok(Refilled::Nothing);
+            return Ok(match need {
+                Some(need) => Refilled::Decided(self.limiter.limit(item.count(need)).await?),
+                None => Refilled::Nothing,
+            });
         }
         let window_ends_at = self.end_of_window(&item, limit).await?;
         let mut tokens = missing;
@@ -501,14 +506,12 @@ impl Refilling {
                     }
                     state.denial = Some(Denial { count, decision, retry_at, forgotten_at });
                 }
-                // All but the rounding error is in memory: the first waiter gets a decision of its own.
-                Ok(Refilled::Nothing) => {
-                    let first = state.waiters.pop_front();
-                    drop(state);
-                    if let Some(Waiter { count, answer }) = first {
-                        let _ = answer.send(shared.limiter.limit(shared.item.clone().count(count)).await);
+                Ok(Refilled::Decided(decision)) => {
+                    if let Some(Waiter { answer, .. }) = state.waiters.pop_front() {
+                        let _ = answer.send(Ok(decision));
                     }
                 }
+                Ok(Refilled::Nothing) => {}
                 Err(error) => {
                     state.pause_until = Some(now + PAUSE_AFTER_FAILURE);
                     // A count that can no longer be granted says nothing about smaller ones.
