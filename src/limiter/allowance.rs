@@ -13,6 +13,7 @@ use crate::limit::{Kind, Limit, SMALLEST_NUMBER, Tokens};
 use crate::limiter::Limiter;
 use crate::limiter::allowance_tokens::{Batch, Held};
 use crate::retry::longest;
+use crate::sql::AskWindow;
 
 /// After a failed refill in the background, the next one waits for this time. Callers that find too few tokens do not.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -429,8 +430,12 @@ impl Shared {
         if let Some(window) = known {
             return Ok(Some(window.ends_at));
         }
-        let balances = self.limiter.peek(item.clone()).await?;
-        let rest = balances.limits().first().and_then(|state| state.window_ends_in).unwrap_or_default();
+        let rest = if limit.kind() == Kind::CalendarWindow {
+            self.limiter.own_transaction(AskWindow(limit)).await?.ends_in
+        } else {
+            let balances = self.limiter.peek(item.clone()).await?;
+            balances.limits().first().and_then(|state| state.window_ends_in).unwrap_or_default()
+        };
         let ends_at = asked + longest(rest);
         self.lock().window = Some(Window { limit, asked, ends_at });
         Ok(Some(ends_at))
