@@ -202,7 +202,7 @@ impl Error {
         }
     }
 
-    /// Returns the same error, for another caller who waited for the same answer.
+    /// Returns a copy of the error, for another caller that waited for the same answer.
     pub(crate) fn duplicate(&self) -> Self {
         match self {
             Self::Invalid(error) => Self::Invalid(error.clone()),

@@ -30,7 +30,7 @@ const REFILL_BELOW: f64 = 0.25;
 /// ```no_run
 /// # use std::time::Duration;
 /// # async fn f(limiter: pg_limiter::Limiter) -> Result<(), pg_limiter::Error> {
-/// // Takes up to 500 tokens in one decision. What is unused after 10 seconds is given back.
+/// // Takes up to 500 tokens in one decision. Tokens that are unused after 10 seconds are given back.
 /// let allowance = limiter.allowance(("api", "org-7"), 500, Duration::from_secs(10))?;
 /// if !allowance.try_take(1) {
 ///     // Too few tokens in memory: waits for one decision of the database.
@@ -59,12 +59,12 @@ const REFILL_BELOW: f64 = 0.25;
 ///   spent since, which would then leave the window too early.
 ///
 /// Tokens are also dropped if the limit's definition has been [replaced](Limiter::replace_limits) since they were taken, or if
-/// the credit fails. A credit whose outcome is unknown is not repeated. Dropped tokens stay taken: callers get fewer tokens, never
+/// the credit fails. A credit with an unknown outcome is not repeated. Dropped tokens stay taken: callers get fewer tokens, never
 /// more.
 ///
 /// **What a crash strands.** A process that dies spends no more of its tokens and does not give them back. That is at most `size` tokens
 /// for each allowance. The bucket refills as usual, so they delay other callers by at most the time in which it refills `size` tokens.
-/// The same is true of a refill whose [outcome is unknown](Error::OutcomeUnknown): its tokens count as spent.
+/// The same is true of a refill with an [unknown outcome](Error::OutcomeUnknown): its tokens count as spent.
 ///
 /// # When not to use it
 /// If a call must be in the caller's transaction, if bursts must never exceed the capacity, or if a key is used less than several times in a
@@ -127,12 +127,7 @@ struct Window {
 
 /// The answer to a refill.
 enum Refilled {
-    Granted {
-        tokens: f64,
-        asked: Instant,
-        item: Item,
-        window_ends_at: Option<Instant>,
-    },
+    Granted(Box<Batch>),
     Denied(Decision),
     /// All but a rounding error is in memory: the need got a decision of its own.
     Decided(Decision),
@@ -404,7 +399,9 @@ impl Shared {
             self.refills.fetch_add(1, Ordering::Relaxed);
             let decision = self.limiter.limit(item.clone().count(tokens)).await?;
             if decision.is_allowed() {
-                return Ok(Refilled::Granted { tokens, asked, item, window_ends_at });
+                let expires_at = window_ends_at.map_or(asked + self.ttl, |end| end.min(asked + self.ttl));
+                let batch = Batch { tokens, expires_at, window_ends_at, item, has_just_arrived: true };
+                return Ok(Refilled::Granted(Box::new(batch)));
             }
             let left = decision.remaining() - leave;
             tokens = if tokens == missing && left < missing && left >= least {
@@ -470,7 +467,7 @@ fn next_expiry(shared: &Weak<Shared>) -> Option<Instant> {
     next
 }
 
-/// A refill. If its runtime is shut down, those who wait for it get no answer, which they notice.
+/// A refill. If its runtime is shut down, its waiters return an error.
 struct Refilling {
     shared: Arc<Shared>,
     is_done: bool,
@@ -489,10 +486,9 @@ impl Refilling {
             let now = Instant::now();
             let mut state = shared.lock();
             match refilled {
-                Ok(Refilled::Granted { tokens, asked, item, window_ends_at }) => {
-                    let expires_at = window_ends_at.map_or(asked + shared.ttl, |end| end.min(asked + shared.ttl));
+                Ok(Refilled::Granted(batch)) => {
                     state.denial = None;
-                    state.held.add(Batch { tokens, expires_at, window_ends_at, item, has_just_arrived: true });
+                    state.held.add(*batch);
                     state.serve(&shared, now);
                     state.held.settle();
                     if !std::mem::replace(&mut state.has_timer, true) {
@@ -603,7 +599,7 @@ async fn give_back_all(limiter: &Limiter, item: &Item, batches: Vec<Batch>) {
     }
 }
 
-/// Gives tokens back if nobody can get them twice. `item` is the allowance's, as given.
+/// Gives tokens back if they cannot be granted twice. `item` is the allowance's, as given.
 async fn give_back(limiter: &Limiter, item: &Item, batch: Batch) -> Result<(), Error> {
     let Batch { tokens, window_ends_at, item: taken_from, .. } = batch;
     let is_replaced = item.clone().pinned(&limiter.limits()).inline_limit() != taken_from.inline_limit();

@@ -13,7 +13,7 @@ pub(super) struct Batch {
     pub(super) window_ends_at: Option<Instant>,
     /// With the limit that they were taken from.
     pub(super) item: Item,
-    /// Serves those who waited for it even if it has expired on its way, as an answer to a call does.
+    /// Serves the callers that waited for it even if it has expired on its way, as the answer to a call does.
     pub(super) has_just_arrived: bool,
 }
 
@@ -57,7 +57,7 @@ impl Held {
         true
     }
 
-    /// Those who waited for the last batch have been served.
+    /// The callers that waited for the last batch have been served.
     pub(super) fn settle(&mut self) {
         self.0.iter_mut().for_each(|batch| batch.has_just_arrived = false);
     }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(held.next_expiry(), Some(end));
         let expired: Vec<f64> = held.take_expired(end).iter().map(|batch| batch.tokens).collect();
         assert_eq!((expired, held.all()), (vec![3.0], 1.0));
-        // A refill that took longer than its time to live serves those who waited for it.
+        // A refill that took longer than its time to live serves the callers that waited for it.
         let mut late = batch(2.0, now);
         late.has_just_arrived = true;
         held.add(late);

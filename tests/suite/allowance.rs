@@ -89,7 +89,7 @@ async fn many_handles_never_spend_more_than_the_limit_grants() {
         });
         let spent: f64 = join_all(processes).await.into_iter().sum();
         assert!((CAPACITY / 2.0..=CAPACITY).contains(&spent), "{name}: {spent} tokens were spent");
-        // What was not spent is left for others, except for sliding windows.
+        // Unspent tokens are left for others, except for sliding windows.
         let limiter = database.limiter(limits());
         match name {
             "sliding" => assert!(left(&limiter, name).await <= CAPACITY - spent + 1e-3),
