@@ -41,6 +41,7 @@
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
 //! - Calls on a connection that you own: [`TransactionLimiter`], [`Within`].
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
+//! - Tokens for hot paths, taken many at once and spent from memory: [`Allowance`].
 //! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
 //! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower` and `axum`).
 //! - Spans, and metrics with the feature `metrics`: [`observability`].
@@ -87,7 +88,9 @@ pub use call::{
 };
 pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{Calendar, InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
-pub use limiter::{Acquired, DenialMemory, Lease, Limiter, LimiterConfig, LimitsFile, LimitsWatch, WaitConfig};
+pub use limiter::{
+    Acquired, Allowance, DenialMemory, Lease, Limiter, LimiterConfig, LimitsFile, LimitsWatch, WaitConfig,
+};
 pub use retry::RetryPolicy;
 pub use sql::{Forgotten, InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};

@@ -6,6 +6,7 @@
 //!
 //! `-- --help` lists the options.
 
+mod allowance;
 mod case;
 mod cpu;
 mod first_touch;
@@ -88,6 +89,7 @@ async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let mut cases = keyed::cases(stage).await?;
     cases.extend(groups::cases(stage).await?);
     cases.extend(windows::cases(stage).await?);
+    cases.extend(allowance::cases(stage).await?);
     cases.extend(sliding::cases(stage).await?);
     cases.extend(transactions::cases(stage).await?);
     cases.extend(processes::cases(stage));

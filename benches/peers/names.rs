@@ -18,12 +18,14 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SLIDING_256: &str = "sliding_256";
 pub(crate) const FIXED_256: &str = "fixed_256";
 pub(crate) const CONCURRENCY_256: &str = "concurrency_256";
+/// One hot key, in memory.
+pub(crate) const ALLOWANCE_256: &str = "allowance_256";
 pub(crate) const LONE_SLIDING: &str = "lone_sliding";
 pub(crate) const TRANSACTION_LIMIT: &str = "transaction_limit";
 pub(crate) const TRANSACTION_TWO: &str = "transaction_two";
 pub(crate) const TRANSACTION_SLIDING: &str = "transaction_sliding";
 
-pub(crate) const WORKS: [&str; 21] = [
+pub(crate) const WORKS: [&str; 22] = [
     LONE,
     LONE_SLIDING,
     HOT,
@@ -34,6 +36,7 @@ pub(crate) const WORKS: [&str; 21] = [
     SLIDING_256,
     FIXED_256,
     CONCURRENCY_256,
+    ALLOWANCE_256,
     DENIED,
     SLIDING,
     TRANSACTION_LIMIT,
@@ -56,6 +59,9 @@ pub(crate) const OWN_UNDER_OLD_SNAPSHOT: &str = "pg-limiter, old snapshot";
 pub(crate) const WITHIN_UNDER_OLD_SNAPSHOT: &str = "pg-limiter, caller's transaction, old snapshot";
 pub(crate) const REDIS: &str = "redis, in memory";
 pub(crate) const REDIS_DURABLE: &str = "redis, appendfsync always";
+
+pub(crate) const ALLOWANCE: &str = "pg-limiter, allowance";
+pub(crate) const GOVERNOR: &str = "governor";
 
 pub(crate) const FOUR_LIMITS: &str = "pg-limiter, 4 limits";
 pub(crate) const ONE_LIMIT: &str = "pg-limiter, 1 limit";

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pg_limiter::{Item, LeaseId, LimitRef, Limiter, TransactionLimiter};
+use governor::DefaultDirectRateLimiter;
+use pg_limiter::{Allowance, Item, LeaseId, LimitRef, Limiter, TransactionLimiter};
 use sqlx::{PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
@@ -36,6 +37,10 @@ pub(crate) enum Means {
     SlidingLog(PgPool),
     /// `limiter.limit`.
     Limiter(Limiter, LimitRef),
+    /// `allowance.take`, on one key.
+    Allowance(Allowance),
+    /// A limiter of this process alone, on one key.
+    Governor(DefaultDirectRateLimiter),
     /// Takes a slot under a lease, and releases it: two calls.
     Slots(Limiter, LimitRef),
     /// `limiter.limit` with several limits in one decision.
@@ -107,6 +112,15 @@ impl Peer {
                 Ok(sqlx::query_scalar("SELECT log_take($1)").bind(&**key).fetch_one(pool).await?)
             }
             Means::Limiter(limiter, limit) => Ok(limiter.limit((limit.clone(), key.clone())).await?.is_allowed()),
+            // A decision from memory does not wait. Without the budget of its task, a caller would keep its thread.
+            Means::Allowance(allowance) => {
+                tokio::task::coop::consume_budget().await;
+                Ok(allowance.try_take(1) || allowance.take(1).await?.is_allowed())
+            }
+            Means::Governor(limiter) => {
+                tokio::task::coop::consume_budget().await;
+                Ok(limiter.check().is_ok())
+            }
             Means::Slots(limiter, limit) => {
                 let lease = LeaseId::random();
                 let slot = || Item::new(limit.clone(), key.clone()).lease(lease);

@@ -5,7 +5,7 @@ use crate::names::*;
 use crate::options::Options;
 use crate::processes;
 use crate::results::{Figures, Results};
-use crate::{first_touch, groups, old_snapshot, sliding, transactions, windows};
+use crate::{allowance, first_touch, groups, old_snapshot, sliding, transactions, windows};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
@@ -111,6 +111,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
     ];
     targets.extend(of_several_limits_and_windows(results));
+    targets.extend(of_allowances(results));
     targets.extend(beside_updates(results));
     targets
 }
@@ -128,6 +129,18 @@ fn of_several_limits_and_windows(results: &Results) -> [Target; 5] {
         Target::new("sliding_256_vs_redis", window(SLIDING_256), At::Least, 0.8),
         Target::new("fixed_256_vs_redis", window(FIXED_256), At::Least, 0.7),
         Target::new("concurrency_256_vs_redis", window(CONCURRENCY_256), At::Least, 0.5),
+    ]
+}
+
+fn of_allowances(results: &Results) -> [Target; 3] {
+    let speed = |below| {
+        let peer = |peer| Id::of(ALLOWANCE_256, peer, allowance::CALLERS);
+        results.ratio(&peer(ALLOWANCE), &peer(below), |figures| figures.per_second)
+    };
+    [
+        Target::reported("allowance_256_vs_governor", speed(GOVERNOR)),
+        Target::reported("allowance_256_vs_redis", speed(REDIS)),
+        Target::reported("allowance_256_vs_own", speed(OWN)),
     ]
 }
 

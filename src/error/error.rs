@@ -5,7 +5,7 @@ use crate::error::classify::{
     Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, is_unknown_zone,
     refuses_settings, sqlstate,
 };
-use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, without_keys};
+use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, clone_error, without_keys};
 
 /// The database's message and SQLSTATE, without the source line of the server that the driver appends.
 pub(crate) fn database_message(error: &sqlx::Error) -> String {
@@ -199,6 +199,33 @@ impl Error {
                 matches!(classify(source, Phase::Statement, None), Cause::Connection) || is_not_supported(source)
             }
             _ => false,
+        }
+    }
+
+    /// Returns a copy of the error, for another caller that waited for the same answer.
+    pub(crate) fn duplicate(&self) -> Self {
+        match self {
+            Self::Invalid(error) => Self::Invalid(error.clone()),
+            Self::InvalidLimit(error) => Self::InvalidLimit(error.clone()),
+            Self::InvalidJob(error) => Self::InvalidJob(error.clone()),
+            Self::Denied(denied) => Self::Denied(denied.clone()),
+            Self::Unavailable { source } => Self::Unavailable { source: clone_error(source) },
+            Self::RetriesExhausted { attempts, elapsed, last } => {
+                Self::RetriesExhausted { attempts: *attempts, elapsed: *elapsed, last: clone_error(last) }
+            }
+            Self::OutcomeUnknown { last } => Self::OutcomeUnknown { last: clone_error(last) },
+            Self::Overloaded { waiting } => Self::Overloaded { waiting: *waiting },
+            Self::Closed => Self::Closed,
+            Self::SchemaMissing { schema, source } => {
+                Self::SchemaMissing { schema: schema.clone(), source: clone_error(source) }
+            }
+            Self::SchemaTooNew { schema, found, known } => {
+                Self::SchemaTooNew { schema: schema.clone(), found: *found, known: *known }
+            }
+            Self::Conflict { source } => Self::Conflict { source: clone_error(source) },
+            Self::Database { source } => Self::Database { source: clone_error(source) },
+            Self::Pooler { source } => Self::Pooler { source: clone_error(source) },
+            Self::Aborted => Self::Aborted,
         }
     }
 

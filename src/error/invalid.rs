@@ -237,6 +237,26 @@ pub enum InvalidCall {
         /// The operation.
         op: &'static str,
     },
+    /// An allowance holds tokens. A concurrency limit and a gate have none.
+    #[error("the limit \"{limit}\" is a {kind}, which has no tokens for an allowance; use a token bucket or a window")]
+    AllowanceUnsupported {
+        /// The limit's name.
+        limit: String,
+        /// The limit's kind.
+        kind: Kind,
+    },
+    /// The size of an allowance is 0, or the time after which its tokens are given back is 0.
+    #[error(
+        "an allowance of {size} tokens of the limit \"{limit}\" for {ttl:?} can hold nothing; use a size and a time above 0"
+    )]
+    Allowance {
+        /// The limit's name.
+        limit: String,
+        /// The size.
+        size: f64,
+        /// The time after which unused tokens are given back.
+        ttl: Duration,
+    },
 }
 
 /// Returns the part of the message about a headroom.
@@ -275,7 +295,7 @@ fn refused_text(bytes: usize, max: usize, remedy: &str) -> String {
 impl InvalidCall {
     /// Returns a stable name: `count_exceeds_capacity`, `wait_too_short`, `invalid_count`, `invalid_leave`, `leave_unsupported`,
     /// `unknown_limit`, `reserve_unsupported`, `no_tokens`, `not_a_gate`, `invalid_block`, `invalid_name`, `invalid_key`,
-    /// `invalid_idempotency_key`, `invalid_lease`, `invalid_call`.
+    /// `invalid_idempotency_key`, `invalid_lease`, `invalid_allowance`, `invalid_call`.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::CountExceedsCapacity { .. } => "count_exceeds_capacity",
@@ -295,6 +315,7 @@ impl InvalidCall {
             }
             Self::Contradiction { .. } | Self::Empty | Self::NoSlots => "invalid_call",
             Self::NeedsLease { .. } => "invalid_lease",
+            Self::AllowanceUnsupported { .. } | Self::Allowance { .. } => "invalid_allowance",
         }
     }
 }

@@ -52,7 +52,6 @@ impl Limit {
     }
 
     /// The number of windows that fill an empty bucket, at least 1.
-    #[cfg(feature = "tower")]
     pub(crate) fn windows_to_fill(&self) -> f64 {
         (self.capacity() / self.rate() - SLACK).ceil().max(1.0)
     }

@@ -385,11 +385,20 @@ impl Limiter {
     /// For calls that give tokens back. Forgets the denials remembered for these keys, even if the outcome of the call
     /// is unknown.
     pub(super) async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
-        let Some(denials) = &self.denials else { return self.ask(call).await };
+        if self.denials.is_none() {
+            return self.ask(call).await;
+        }
         let kept = call.clone();
         let result = self.ask(call).await;
-        denials.forget(&kept, self.clock.now());
+        self.forget_denials(&kept);
         result
+    }
+
+    /// Forgets the denials remembered for the keys of this call.
+    pub(super) fn forget_denials(&self, call: &Resolved) {
+        if let Some(denials) = &self.denials {
+            denials.forget(call, self.clock.now());
+        }
     }
 
     /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from

@@ -1,6 +1,8 @@
 //! The handle that owns a pool. It runs transactions of its own, retries them, and decides calls that wait at the same
 //! time together.
 
+mod allowance;
+mod allowance_tokens;
 mod config;
 mod denials;
 mod gate;
@@ -13,6 +15,7 @@ mod until_ready;
 mod wait;
 mod waiters;
 
+pub use allowance::Allowance;
 pub use config::{DenialMemory, LimiterConfig};
 pub use lease::{Acquired, Lease};
 pub use limiter::Limiter;

@@ -11,7 +11,6 @@ mod schema;
 mod schema_version;
 mod server;
 mod statement;
-#[cfg(feature = "tower")]
 mod window;
 mod within;
 
@@ -31,5 +30,4 @@ pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
 pub(crate) use schema_version::check_release;
 pub(crate) use server::{detect, explain, is_read_only_by_default};
 pub(crate) use statement::{Names, Sql};
-#[cfg(feature = "tower")]
 pub(crate) use window::{AskWindow, PresentWindow};

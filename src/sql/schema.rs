@@ -75,7 +75,6 @@ pub(crate) struct Statements {
     pub(crate) flush: Sql,
     pub(crate) reset_name: Sql,
     pub(crate) block: Sql,
-    #[cfg(feature = "tower")]
     pub(crate) window: Sql,
     pub(crate) names_of_limits: Sql,
     pub(crate) forget: Sql,
@@ -132,7 +131,6 @@ impl Statements {
         );
         let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
         let block = format!("SELECT {quoted}.rate_limit_block($1, $2, $3)");
-        #[cfg(feature = "tower")]
         let window = format!("SELECT length, filled_in, ends_in FROM {quoted}.rate_limit_window($1, $2, $3)");
         let names_of_limits = format!("SELECT * FROM {quoted}.rate_limit_names()");
         // The columns are not named in the text, because the server logs it.
@@ -149,7 +147,6 @@ impl Statements {
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
             reset_name: Sql::new(reset_name, &names),
             block: Sql::new(block, &names),
-            #[cfg(feature = "tower")]
             window: Sql::new(window, &names),
             names_of_limits: Sql::new(names_of_limits, &names),
             forget: Sql::new(forget, &names),

@@ -12,6 +12,7 @@ pub(crate) struct AskWindow(pub(crate) Limit);
 
 /// The windows that fill an empty bucket: the present one, and those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "allowances use only the end"))]
 pub(crate) struct PresentWindow {
     pub(crate) length: Duration,
     /// The time until so many more windows have started.

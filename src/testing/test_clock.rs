@@ -43,7 +43,7 @@ const FARTHEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// [Remembered denials](crate::LimiterConfig::remember_denials) expire by it. This applies to limiters whose pool has the same
 /// host, port, database and schema as the pool of the clock. Workers in other processes look for jobs when they are notified, or
 /// at the next [`poll`](crate::queue::WorkerConfig::poll). Other waits in other processes last as long as they would without
-/// the advance.
+/// the advance. The tokens in an [`Allowance`](crate::Allowance) do not notice an advance: close it before.
 ///
 /// The advance of a call that is being decided may end its wait early. So advance once a waiter sleeps.
 ///

@@ -9,7 +9,6 @@ use crate::call::Resolved;
 use crate::sql::{
     Answer, Batch, Blocking, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys,
 };
-#[cfg(feature = "tower")]
 use crate::sql::{AskWindow, PresentWindow};
 use crate::transact::Isolation;
 
@@ -126,7 +125,6 @@ impl Statement for Forgetting<'_> {
     }
 }
 
-#[cfg(feature = "tower")]
 impl Statement for AskWindow {
     type Output = PresentWindow;
 

@@ -1,6 +1,7 @@
 //! The integration tests: one binary and one server, with a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send)]
 
+mod allowance;
 mod answered_late;
 mod bad_input;
 mod calendar;

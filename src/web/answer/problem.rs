@@ -136,7 +136,9 @@ fn invalid_response(invalid: &InvalidCall) -> Response<String> {
         | InvalidCall::NeedsLease { .. }
         | InvalidCall::NoSlots
         | InvalidCall::Slots { .. }
-        | InvalidCall::SlotsHaveNoTokens { .. } => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
+        | InvalidCall::SlotsHaveNoTokens { .. }
+        | InvalidCall::AllowanceUnsupported { .. }
+        | InvalidCall::Allowance { .. } => return plain(StatusCode::INTERNAL_SERVER_ERROR, None),
     };
     plain(status, Some(detail))
 }

@@ -1,0 +1,654 @@
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::call::{Decision, Item, LimitState, Op, Outcome};
+use crate::error::{Error, InvalidCall, NoRuntime};
+use crate::limit::{Kind, Limit, SMALLEST_NUMBER, Tokens};
+use crate::limiter::Limiter;
+use crate::limiter::allowance_tokens::{Batch, Held};
+use crate::retry::longest;
+use crate::sql::AskWindow;
+
+/// After a failed refill in the background, the next one waits for this time. Callers that find too few tokens do not.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// How long the known end of a window is used, so that the clocks of the process and the server cannot drift apart.
+const WINDOW_IS_KNOWN_FOR: Duration = Duration::from_secs(60);
+/// The smallest refill, as a part of the count that needs it.
+const LEAST_REFILL: f64 = 1e-6;
+/// When less than this part is left, the allowance is refilled in the background.
+const REFILL_BELOW: f64 = 0.25;
+
+/// Tokens that this process has taken from a bucket and spends from memory, from [`Limiter::allowance`]. Cheap to clone: all
+/// clones share the tokens.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn f(limiter: pg_limiter::Limiter) -> Result<(), pg_limiter::Error> {
+/// // Takes up to 500 tokens in one decision. Tokens that are unused after 10 seconds are given back.
+/// let allowance = limiter.allowance(("api", "org-7"), 500, Duration::from_secs(10))?;
+/// if !allowance.try_take(1) {
+///     // Too few tokens in memory: waits for one decision of the database.
+///     allowance.take(1).await?.enforce()?;
+/// }
+/// allowance.close().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # What it guarantees
+/// - **Every token that is spent was taken from the bucket before**, by one decision, and is spent once. An allowance holds at
+///   most `size` tokens, including those of a refill that is on its way.
+/// - **The bucket counts tokens when they are taken, and callers spend them up to `ttl` later.** So in any span of time,
+///   callers spend at most what the limit grants in that span, plus the tokens that were in memory when it began: at most `size`
+///   for each allowance. To bound bursts at `capacity`, lower the limit's capacity by `size` for each process.
+/// - **Fixed and calendar windows: a token is never spent after its window has ended**, whatever the `ttl`. So callers spend in
+///   a window at most what the limit grants in it.
+///
+/// # What is given back
+/// Unused tokens are given back at the end of their `ttl`, by [`close`](Self::close), and in the background when the last clone
+/// is dropped:
+/// - **Token buckets**: as by [`credit`](Limiter::credit), up to the capacity.
+/// - **Fixed and calendar windows**: only if the credit is certain to be within their window. Later they are dropped, because they
+///   would add to the tokens of another window.
+/// - **Sliding windows: never.** A credit would be subtracted from the newest counts. These can be tokens that others have
+///   spent since, which would then leave the window too early.
+///
+/// Tokens are also dropped if the limit's definition has been [replaced](Limiter::replace_limits) since they were taken, or if
+/// the credit fails. A credit with an unknown outcome is not repeated. Dropped tokens stay taken: callers get fewer tokens, never
+/// more.
+///
+/// **What a crash strands.** A process that dies spends no more of its tokens and does not give them back. That is at most `size` tokens
+/// for each allowance. The bucket refills as usual, so they delay other callers by at most the time in which it refills `size` tokens.
+/// The same is true of a refill with an [unknown outcome](Error::OutcomeUnknown): its tokens count as spent.
+///
+/// # When not to use it
+/// If a call must be in the caller's transaction, if bursts must never exceed the capacity, or if a key is used less than several times in a
+/// `ttl`: then [`Limiter::limit`] is as fast, and strands nothing. An allowance is for few keys that are used all the time.
+#[derive(Clone)]
+pub struct Allowance {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limiter: Limiter,
+    /// As given, so that a limit that is replaced by name applies from the next refill on.
+    item: Item,
+    name: Arc<str>,
+    size: f64,
+    ttl: Duration,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Held while the database is asked, so that refills and returns follow each other.
+    turn: tokio::sync::Mutex<()>,
+    refills: AtomicU64,
+    waits: AtomicU64,
+}
+
+struct State {
+    held: Held,
+    /// The most tokens to hold: the size, or less if the limit's capacity was lowered.
+    most: f64,
+    waiters: VecDeque<Waiter>,
+    is_refilling: bool,
+    is_closed: bool,
+    has_timer: bool,
+    denial: Option<Denial>,
+    /// No refill in the background before this time.
+    pause_until: Option<Instant>,
+    window: Option<Window>,
+}
+
+struct Waiter {
+    count: f64,
+    answer: oneshot::Sender<Result<Decision, Error>>,
+}
+
+/// The last denial. Counts that are not smaller are denied from memory.
+struct Denial {
+    count: f64,
+    decision: Decision,
+    retry_at: Instant,
+    forgotten_at: Instant,
+}
+
+/// The window of a fixed or calendar window.
+#[derive(Clone, Copy)]
+struct Window {
+    limit: Limit,
+    asked: Instant,
+    /// No later than its end.
+    ends_at: Instant,
+}
+
+/// The answer to a refill.
+enum Refilled {
+    Granted(Box<Batch>),
+    Denied(Decision),
+    /// All but a rounding error is in memory: the need got a decision of its own.
+    Decided(Decision),
+    /// Memory is full.
+    Nothing,
+}
+
+impl Limiter {
+    /// Returns an [`Allowance`]: it takes up to `size` tokens of the item's bucket in one decision, and spends them from memory. Tokens
+    /// that are unused after `ttl` are given back. The count of the item is ignored. Makes no call yet: the first
+    /// [`take`](Allowance::take) does.
+    ///
+    /// Choose a `size` that the process uses in a small part of a second, and that is a small part of the capacity. Choose a
+    /// `ttl` of some seconds: far more than a round trip. A headroom ([`Item::leave`]) applies to refills.
+    ///
+    /// # Errors
+    /// - [`InvalidCall::AllowanceUnsupported`] for concurrency limits and gates.
+    /// - [`InvalidCall::Allowance`] if the size or the `ttl` is 0.
+    /// - [`InvalidCall::CountExceedsCapacity`] if the size exceeds the capacity, and the other errors of an invalid call.
+    /// - [`Error::Unavailable`] outside of a Tokio runtime.
+    ///
+    /// # In a transaction
+    /// Refills run in the limiter's own transactions. There is no such call for the caller's: memory cannot roll back.
+    pub fn allowance(&self, item: impl Into<Item>, size: impl Into<Tokens>, ttl: Duration) -> Result<Allowance, Error> {
+        let item = item.into();
+        let size = size.into().get();
+        supported(&item.clone().pinned(&self.limits()))?;
+        self.resolve(Op::Limit, item.clone().count(size).into())?;
+        if size <= 0.0 || ttl.is_zero() {
+            return Err(InvalidCall::Allowance { limit: item.limit_name().to_owned(), size, ttl }.into());
+        }
+        let shared = Shared {
+            limiter: self.clone(),
+            name: item.limit_name().into(),
+            item,
+            size,
+            ttl: longest(ttl),
+            runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
+            state: Mutex::new(State {
+                held: Held::default(),
+                most: size,
+                waiters: VecDeque::new(),
+                is_refilling: false,
+                is_closed: false,
+                has_timer: false,
+                denial: None,
+                pause_until: None,
+                window: None,
+            }),
+            turn: tokio::sync::Mutex::default(),
+            refills: AtomicU64::default(),
+            waits: AtomicU64::default(),
+        };
+        Ok(Allowance { shared: Arc::new(shared) })
+    }
+}
+
+impl Allowance {
+    /// Takes the tokens from memory, and returns whether it has. Never waits, and makes no call. If less than a quarter of the
+    /// size is left, a refill begins in the background.
+    ///
+    /// `false` is not a denial: the database has not been asked. It is returned if memory has too few tokens, after
+    /// [`close`](Self::close), and for a count that is negative or not a number.
+    ///
+    /// Fractions of tokens are allowed. A result that is not exact is rounded against the caller.
+    #[must_use = "the call is limited only if the answer is checked"]
+    pub fn try_take(&self, count: impl Into<Tokens>) -> bool {
+        let count = count.into().get();
+        let now = Instant::now();
+        let mut state = self.shared.lock();
+        let taken = !state.is_closed && state.held.spend(count, now);
+        let refills = state.begins_refill(now);
+        drop(state);
+        if refills {
+            self.shared.begin_refill();
+        }
+        taken
+    }
+
+    /// Takes the tokens from memory or, if it has too few, waits for a refill. All callers that wait share one refill. If the
+    /// bucket has fewer tokens than a full refill, the refill takes what is left, or just the tokens that a caller waits for.
+    ///
+    /// A count above the size is decided by the database alone, as by [`Limiter::limit`].
+    ///
+    /// # Answers
+    /// Allowed decisions have one limit, with the size as its capacity and the tokens in memory as its balance. The `retry_after` of a denial is
+    /// the database's. It is remembered until then, or for the `ttl` if that is shorter: until then, the same and larger counts
+    /// are denied from memory.
+    ///
+    /// # Errors
+    /// See [`Limiter`]. All callers that wait for a refill get its error. After [`Error::OutcomeUnknown`], the tokens of the refill
+    /// count as spent. [`Error::Closed`] after [`close`](Self::close).
+    ///
+    /// # Cancel safety
+    /// Safe. The refill goes on, and serves others. If the future is dropped at the moment of its answer, its tokens may be spent.
+    ///
+    /// # In a transaction
+    /// Refills run in the limiter's own transaction. The tokens stay taken if the caller's transaction rolls back.
+    pub async fn take(&self, count: impl Into<Tokens> + Send) -> Result<Decision, Error> {
+        let count = count.into().get();
+        let shared = &self.shared;
+        if !(0.0..=shared.size).contains(&count) {
+            if shared.lock().is_closed {
+                return Err(Error::Closed);
+            }
+            return shared.limiter.limit(shared.item.clone().count(count)).await;
+        }
+        let receiver = {
+            let now = Instant::now();
+            let mut state = shared.lock();
+            if state.is_closed {
+                return Err(Error::Closed);
+            }
+            if state.held.spend(count, now) {
+                let decision = shared.allowed(&state.held);
+                let refills = state.begins_refill(now);
+                drop(state);
+                if refills {
+                    shared.begin_refill();
+                }
+                return Ok(decision);
+            }
+            if let Some(denied) = state.remembered(count, now) {
+                return Ok(denied);
+            }
+            let (answer, receiver) = oneshot::channel();
+            state.waiters.push_back(Waiter { count, answer });
+            if !std::mem::replace(&mut state.is_refilling, true) {
+                drop(state);
+                shared.begin_refill();
+            }
+            receiver
+        };
+        shared.waits.fetch_add(1, Ordering::Relaxed);
+        // Without an answer, the runtime of the refill has been shut down.
+        receiver.await.unwrap_or_else(|_| Err(Error::Unavailable { source: NoRuntime.into() }))
+    }
+
+    /// Ends the allowance for all its clones, waits for a refill that is on its way, and gives back what is unused: see
+    /// [`Allowance`]. Later calls return [`Error::Closed`]. Call it before [`Limiter::close`].
+    ///
+    /// # Errors
+    /// See [`Limiter`]. The tokens that could not be given back stay taken.
+    ///
+    /// # Cancel safety
+    /// Safe. The tokens are given back in the background.
+    ///
+    /// # In a transaction
+    /// Runs in the limiter's own transaction.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.shared.lock().is_closed = true;
+        let shared = Arc::clone(&self.shared);
+        let closing = self.shared.runtime.spawn(async move {
+            let _turn = shared.turn.lock().await;
+            let unused = shared.lock().held.drain();
+            let mut result = Ok(());
+            for batch in unused {
+                result = result.and(give_back(&shared.limiter, &shared.item, batch).await);
+            }
+            result
+        });
+        closing.await.unwrap_or_else(|_| Err(Error::Unavailable { source: NoRuntime.into() }))
+    }
+
+    /// Returns the number of tokens in memory.
+    pub fn available(&self) -> f64 {
+        self.shared.lock().held.live(Instant::now())
+    }
+
+    /// Returns how many decisions were made to refill this allowance, over all its clones, allowed and denied ones.
+    pub fn refills(&self) -> u64 {
+        self.shared.refills.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many calls of [`take`](Self::take) had to wait for a refill, over all clones. If it grows all the time, choose
+    /// a larger size.
+    pub fn waits(&self) -> u64 {
+        self.shared.waits.load(Ordering::Relaxed)
+    }
+}
+
+impl State {
+    /// Whether a refill is to begin in the background. If so, the caller begins it.
+    fn begins_refill(&mut self, now: Instant) -> bool {
+        let is_due = !self.is_refilling
+            && !self.is_closed
+            && self.pause_until.is_none_or(|until| until <= now)
+            && self.held.live(now) < self.most * REFILL_BELOW;
+        self.is_refilling |= is_due;
+        is_due
+    }
+
+    /// Returns the denial of this count, or of a smaller one, that is remembered.
+    fn remembered(&self, count: f64, now: Instant) -> Option<Decision> {
+        let denial = self.denial.as_ref().filter(|denial| denial.forgotten_at > now && denial.count <= count)?;
+        let retry_after = denial.retry_at.saturating_duration_since(now);
+        Some(Decision { outcome: Outcome::Denied { retry_after }, ..denial.decision.clone() })
+    }
+
+    /// Answers the waiters that the tokens in memory suffice for. A refill that has just arrived serves them even if its tokens
+    /// have expired on the way.
+    fn serve(&mut self, shared: &Shared, now: Instant) {
+        while let Some(waiter) = self.waiters.front() {
+            if !waiter.answer.is_closed() && !self.held.spend_arrived(waiter.count, now) {
+                return;
+            }
+            let decision = shared.allowed(&self.held);
+            if let Some(waiter) = self.waiters.pop_front() {
+                let _ = waiter.answer.send(Ok(decision));
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The decision of a call that was served from memory.
+    fn allowed(&self, held: &Held) -> Decision {
+        let state = LimitState {
+            limit: Arc::clone(&self.name),
+            remaining: held.all(),
+            denied: false,
+            capacity: self.size,
+            full_in: None,
+            window_ends_in: None,
+            taken: 0.0,
+            is_gate: false,
+        };
+        Decision { outcome: Outcome::Allowed, limits: vec![state] }
+    }
+
+    /// The caller has set `is_refilling`.
+    fn begin_refill(self: &Arc<Self>) {
+        let refilling = Refilling { shared: Arc::clone(self), is_done: false };
+        self.runtime.spawn(refilling.run());
+    }
+
+    /// Asks the database for what is missing, or at least for what `need` lacks.
+    async fn refill(&self, need: Option<f64>) -> Result<Refilled, Error> {
+        let item = self.item.clone().pinned(&self.limiter.limits());
+        let limit = supported(&item)?;
+        let resolved = self.limiter.resolve(Op::Limit, item.clone().count(0).into())?;
+        let leave = resolved.items.first().map_or(0.0, |item| item.leave);
+        let most = self.size.min(limit.largest_count() - leave);
+        if let Some(need) = need.filter(|need| *need > most) {
+            self.limiter.resolve(Op::Limit, item.clone().count(need).into())?;
+        }
+        let held = {
+            let mut state = self.lock();
+            state.most = most;
+            state.held.all()
+        };
+        let missing = most - held;
+        // Enough that what arrives is not lost by rounding.
+        let least = need.map_or(most * REFILL_BELOW, |need| (need - held).max(need * LEAST_REFILL));
+        if missing < need.map_or(most * LEAST_REFILL, |_| least) {
+            return Ok(match need {
+                Some(need) => Refilled::Decided(self.limiter.limit(item.count(need)).await?),
+                None => Refilled::Nothing,
+            });
+        }
+        let window_ends_at = self.end_of_window(&item, limit).await?;
+        let mut tokens = missing;
+        loop {
+            let asked = Instant::now();
+            self.refills.fetch_add(1, Ordering::Relaxed);
+            let decision = self.limiter.limit(item.clone().count(tokens)).await?;
+            if decision.is_allowed() {
+                let expires_at = window_ends_at.map_or(asked + self.ttl, |end| end.min(asked + self.ttl));
+                let batch = Batch { tokens, expires_at, window_ends_at, item, has_just_arrived: true };
+                return Ok(Refilled::Granted(Box::new(batch)));
+            }
+            let left = decision.remaining() - leave;
+            tokens = if tokens == missing && left < missing && left >= least {
+                left
+            } else if tokens > least && need.is_some() {
+                least
+            } else {
+                return Ok(Refilled::Denied(decision));
+            };
+        }
+    }
+
+    /// Returns a time by which the window has certainly not ended; `None` if the limit has no such windows.
+    async fn end_of_window(&self, item: &Item, limit: Limit) -> Result<Option<Instant>, Error> {
+        if !matches!(limit.kind(), Kind::FixedWindow | Kind::CalendarWindow) {
+            return Ok(None);
+        }
+        let asked = Instant::now();
+        let is_known = |window: &Window| {
+            window.limit == limit && asked < window.ends_at && asked < window.asked + WINDOW_IS_KNOWN_FOR
+        };
+        let known = self.lock().window.filter(is_known);
+        if let Some(window) = known {
+            return Ok(Some(window.ends_at));
+        }
+        let rest = if limit.kind() == Kind::CalendarWindow {
+            self.limiter.own_transaction(AskWindow(limit)).await?.ends_in
+        } else {
+            let balances = self.limiter.peek(item.clone()).await?;
+            balances.limits().first().and_then(|state| state.window_ends_in).unwrap_or_default()
+        };
+        let ends_at = asked + longest(rest);
+        self.lock().window = Some(Window { limit, asked, ends_at });
+        Ok(Some(ends_at))
+    }
+
+    /// Gives back the tokens that have expired. The caller has the turn.
+    async fn give_back_expired(&self) {
+        let expired = self.lock().held.take_expired(Instant::now());
+        give_back_all(&self.limiter, &self.item, expired).await;
+    }
+
+    /// Gives back unused tokens when they expire, as long as there are any.
+    fn begin_timer(self: &Arc<Self>) {
+        let shared = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            while let Some(expires_at) = next_expiry(&shared) {
+                tokio::time::sleep_until(expires_at.into()).await;
+                let Some(shared) = shared.upgrade() else { return };
+                let _turn = shared.turn.lock().await;
+                shared.give_back_expired().await;
+            }
+        });
+    }
+}
+
+/// Returns when the first tokens expire. Without any, the timer ends.
+fn next_expiry(shared: &Weak<Shared>) -> Option<Instant> {
+    let shared = shared.upgrade()?;
+    let mut state = shared.lock();
+    let next = state.held.next_expiry();
+    state.has_timer = next.is_some();
+    next
+}
+
+/// A refill. If its runtime is shut down, its waiters return an error.
+struct Refilling {
+    shared: Arc<Shared>,
+    is_done: bool,
+}
+
+impl Refilling {
+    async fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _turn = shared.turn.lock().await;
+        let mut is_first = true;
+        loop {
+            shared.give_back_expired().await;
+            let Some(need) = self.next(is_first) else { return };
+            is_first = false;
+            let refilled = shared.refill(need).await;
+            let now = Instant::now();
+            let mut state = shared.lock();
+            match refilled {
+                Ok(Refilled::Granted(batch)) => {
+                    state.denial = None;
+                    state.held.add(*batch);
+                    state.serve(&shared, now);
+                    state.held.settle();
+                    if !std::mem::replace(&mut state.has_timer, true) {
+                        drop(state);
+                        shared.begin_timer();
+                    }
+                }
+                Ok(Refilled::Denied(decision)) => {
+                    let retry_after = decision.retry_after().unwrap_or_default();
+                    let forgotten_at = now + retry_after.min(shared.ttl);
+                    state.pause_until = Some(forgotten_at);
+                    let Some(count) = need else { continue };
+                    let retry_at = now + longest(retry_after);
+                    for waiter in state.take_waiters(count) {
+                        let _ = waiter.answer.send(Ok(decision.clone()));
+                    }
+                    state.denial = Some(Denial { count, decision, retry_at, forgotten_at });
+                }
+                Ok(Refilled::Decided(decision)) => {
+                    if let Some(Waiter { answer, .. }) = state.waiters.pop_front() {
+                        let _ = answer.send(Ok(decision));
+                    }
+                }
+                Ok(Refilled::Nothing) => {}
+                Err(error) => {
+                    state.pause_until = Some(now + PAUSE_AFTER_FAILURE);
+                    // A count that can no longer be granted says nothing about smaller ones.
+                    let from = if matches!(error, Error::Invalid(_)) { need.unwrap_or(0.0) } else { 0.0 };
+                    for waiter in state.take_waiters(from) {
+                        let _ = waiter.answer.send(Err(error.duplicate()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves waiters from memory, and returns the count that the first of the others needs; in the background, none. Returns `None` if
+    /// the refill is done.
+    #[allow(clippy::option_option, reason = "no refill, or one without a need")]
+    fn next(&mut self, is_first: bool) -> Option<Option<f64>> {
+        let now = Instant::now();
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if state.is_closed {
+            for waiter in state.take_waiters(0.0) {
+                let _ = waiter.answer.send(Err(Error::Closed));
+            }
+        }
+        state.serve(shared, now);
+        match state.waiters.front() {
+            Some(waiter) => Some(Some(waiter.count)),
+            None if is_first && !state.is_closed => Some(None),
+            None => {
+                state.is_refilling = false;
+                self.is_done = true;
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Refilling {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let mut state = self.shared.lock();
+            state.is_refilling = false;
+            state.waiters.clear();
+        }
+    }
+}
+
+impl State {
+    /// Removes the waiters for this count and larger ones.
+    fn take_waiters(&mut self, from: f64) -> Vec<Waiter> {
+        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(|waiter| waiter.count >= from);
+        self.waiters = kept;
+        Vec::from_iter::<VecDeque<_>>(taken)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let unused = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held.drain();
+        if !unused.is_empty() {
+            let (limiter, item) = (self.limiter.clone(), self.item.clone());
+            self.runtime.spawn(async move { give_back_all(&limiter, &item, unused).await });
+        }
+    }
+}
+
+/// Returns the limit of a pinned item, if an allowance can hold its tokens.
+fn supported(item: &Item) -> Result<Limit, InvalidCall> {
+    let limit = item.limit_name().to_owned();
+    match item.inline_limit() {
+        None => Err(InvalidCall::UnknownLimit { limit }),
+        Some(known) => match known.kind() {
+            kind @ (Kind::Concurrency | Kind::Gate) => Err(InvalidCall::AllowanceUnsupported { limit, kind }),
+            _ => Ok(*known),
+        },
+    }
+}
+
+async fn give_back_all(limiter: &Limiter, item: &Item, batches: Vec<Batch>) {
+    for batch in batches {
+        if let Err(error) = give_back(limiter, item, batch).await {
+            tracing::warn!(limit = item.limit_name(), %error, "unused tokens of an allowance were not given back; they stay taken");
+        }
+    }
+}
+
+/// Gives tokens back if they cannot be granted twice. `item` is the allowance's, as given.
+async fn give_back(limiter: &Limiter, item: &Item, batch: Batch) -> Result<(), Error> {
+    let Batch { tokens, window_ends_at, item: taken_from, .. } = batch;
+    let is_replaced = item.clone().pinned(&limiter.limits()).inline_limit() != taken_from.inline_limit();
+    let is_sliding = taken_from.inline_limit().is_none_or(|limit| limit.kind() == Kind::SlidingWindow);
+    if tokens < SMALLEST_NUMBER || is_replaced || is_sliding {
+        return Ok(());
+    }
+    let credit = taken_from.count(tokens).leave(0);
+    let Some(window_ends_at) = window_ends_at else {
+        return limiter.credit(credit).await.map(|_| ());
+    };
+    limiter.credit_before(window_ends_at, credit).await
+}
+
+impl Limiter {
+    /// Gives tokens of a window back if that is certainly done before this time, and else not at all.
+    async fn credit_before(&self, end: Instant, credit: Item) -> Result<(), Error> {
+        if Instant::now() >= end {
+            return Ok(());
+        }
+        let kept = self.resolve(Op::Credit, credit.clone().into())?;
+        let crediting = async {
+            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+            let mut tx = self.pool().begin_with(begin).await.map_err(|source| Error::Unavailable { source })?;
+            self.within(&mut tx).credit(credit).await?;
+            // The row has been written, in a window that has not ended yet. The commit may be later.
+            if Instant::now() >= end {
+                return tx.rollback().await.map_err(|source| Error::Unavailable { source });
+            }
+            tx.commit().await.map_err(|last| Error::OutcomeUnknown { last })
+        };
+        let deadline = end.min(Instant::now() + longest(self.combiner().transactor.retry.deadline));
+        let result = tokio::time::timeout_at(deadline.into(), crediting).await;
+        self.forget_denials(&kept);
+        match result {
+            Ok(result) => result,
+            Err(_) if Instant::now() >= end => Ok(()), // The tokens ended with their window.
+            Err(elapsed) => Err(Error::OutcomeUnknown { last: std::io::Error::from(elapsed).into() }),
+        }
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for Allowance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allowance")
+            .field("limit", &self.shared.name)
+            .field("size", &self.shared.size)
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
