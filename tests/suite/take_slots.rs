@@ -163,7 +163,7 @@ async fn after_a_wait_a_lease_is_not_shorter() {
         held.rollback().await.expect("rollback");
         assert_eq!(waiting.await.expect("the free slots"), [Some(if op == "limit" { 1.0 } else { 2.0 })], "{level}");
         let ends: f64 = sqlx::query_scalar(AssertSqlSafe(format!(
-            "SELECT earlier_counts[array_position(earlier_counts, -{lease}) - 1] FROM rate_limits"
+            "SELECT earlier_counts[array_position(earlier_counts, -{lease}::float8) - 1] FROM rate_limits"
         )))
         .fetch_one(&database.pool)
         .await
