@@ -131,7 +131,7 @@ async fn an_async_closure_looks_up_the_limit_in_a_table() {
     database.execute("CREATE TABLE plans (account text PRIMARY KEY, rate float8 NOT NULL)").await;
     database.execute("INSERT INTO plans VALUES ('a1', 2), ('a2', 3)").await;
     database.execute("GRANT SELECT ON plans TO PUBLIC").await;
-    let (pool, cache) = (database.app.clone(), Arc::<Mutex<HashMap<String, f64>>>::default());
+    let (pool, cache) = (database.pool.clone(), Arc::<Mutex<HashMap<String, f64>>>::default());
     let plans = Arc::clone(&cache);
     let layer = RateLimitLayer::new(database.limiter(Limits::new())).limit_by_async(move |request| {
         let (account, pool, cache) = (header(request, "x-account"), pool.clone(), Arc::clone(&cache));
