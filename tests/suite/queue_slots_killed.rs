@@ -43,7 +43,7 @@ fn worker_process() {
     });
 }
 
-/// What is left to do, and what it waits for.
+/// Returns the jobs that are left, and the rows that decide when they run.
 async fn state(database: &Database) -> String {
     let sql = "SELECT jsonb_pretty(jsonb_build_object(
         'now', rate_limit_clock(),

@@ -291,7 +291,7 @@ async fn sql_and_triggers_follow_the_clock() {
              CREATE TRIGGER limited BEFORE INSERT ON posts FOR EACH ROW EXECUTE FUNCTION limit_posts()",
         )
         .await;
-    // One session, whose plans are kept.
+    // One session, which keeps its plans.
     let mut session = PgConnection::connect(&database.url).await.expect("a session");
     let mut allowed = 0;
     for hour in 0..3 {

@@ -136,7 +136,7 @@ async fn a_settlement_sees_the_request_and_the_sent_response() {
     );
 }
 
-/// Serves a body whose parts are each counted as 10 tokens. It ends when the sender says so.
+/// Serves a body; each part of it counts as 10 tokens. The sender ends it.
 async fn streaming(limiter: &Limiter) -> (Served, watch::Sender<u64>) {
     let layer = layer(limiter, &["tokens", "slots"])
         .cost(|_| 40)

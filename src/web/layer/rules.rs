@@ -77,7 +77,7 @@ pub(super) enum Verdict {
 pub(in crate::web) struct Passed {
     /// For the fields of the response.
     pub(in crate::web) standings: Vec<Standing>,
-    /// The items whose tokens were taken.
+    /// The items of which tokens were taken.
     pub(in crate::web) taken: Vec<Item>,
     /// Holds the request's slots until the response has been sent.
     pub(in crate::web) lease: Option<Lease>,

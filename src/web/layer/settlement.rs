@@ -28,7 +28,7 @@ pub(super) struct Settle {
     pub(super) used: Used,
 }
 
-/// A response whose body has ended, for the closures of [`settle`](crate::web::RateLimitLayer::settle).
+/// A response with an ended body, for the closures of [`settle`](crate::web::RateLimitLayer::settle).
 #[derive(Debug)]
 pub struct SentResponse {
     parts: response::Parts,

@@ -30,7 +30,7 @@ impl Trial {
         Some(Self(tokio::spawn(async move { decide(&rules, items).await })))
     }
 
-    /// Waits for the decisions, releases the slots, and returns the items whose tokens were taken.
+    /// Waits for the decisions, releases the slots, and returns the items of which tokens were taken.
     pub(super) async fn taken(self) -> Vec<Item> {
         // The task ends without a result only if the runtime shuts down.
         self.0.await.map(|taken| taken.items).unwrap_or_default()
