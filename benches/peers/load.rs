@@ -120,7 +120,12 @@ async fn call(
         }
         let answered = Instant::now();
         latencies.record(answered - asked);
-        asked = answered;
+        asked = if peer.settles() {
+            peer.settle(key).await?;
+            Instant::now()
+        } else {
+            answered
+        };
     }
     Ok((latencies, asked))
 }

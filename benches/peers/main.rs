@@ -10,6 +10,7 @@ mod allowance;
 mod case;
 mod cpu;
 mod first_touch;
+mod gateway;
 mod groups;
 mod histogram;
 mod json;
@@ -89,6 +90,7 @@ async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     let mut cases = keyed::cases(stage).await?;
     cases.extend(groups::cases(stage).await?);
     cases.extend(windows::cases(stage).await?);
+    cases.extend(gateway::cases(stage).await?);
     cases.extend(allowance::cases(stage).await?);
     cases.extend(sliding::cases(stage).await?);
     cases.extend(transactions::cases(stage).await?);

@@ -18,6 +18,9 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const SLIDING_256: &str = "sliding_256";
 pub(crate) const FIXED_256: &str = "fixed_256";
 pub(crate) const CONCURRENCY_256: &str = "concurrency_256";
+/// A gateway's requests on 100 keys of users, and on one key.
+pub(crate) const GATEWAY: &str = "gateway";
+pub(crate) const GATEWAY_ONE_KEY: &str = "gateway_one_key";
 /// One hot key, in memory.
 pub(crate) const ALLOWANCE_256: &str = "allowance_256";
 pub(crate) const LONE_SLIDING: &str = "lone_sliding";
@@ -25,7 +28,7 @@ pub(crate) const TRANSACTION_LIMIT: &str = "transaction_limit";
 pub(crate) const TRANSACTION_TWO: &str = "transaction_two";
 pub(crate) const TRANSACTION_SLIDING: &str = "transaction_sliding";
 
-pub(crate) const WORKS: [&str; 22] = [
+pub(crate) const WORKS: [&str; 24] = [
     LONE,
     LONE_SLIDING,
     HOT,
@@ -36,6 +39,8 @@ pub(crate) const WORKS: [&str; 22] = [
     SLIDING_256,
     FIXED_256,
     CONCURRENCY_256,
+    GATEWAY,
+    GATEWAY_ONE_KEY,
     ALLOWANCE_256,
     DENIED,
     SLIDING,
@@ -89,4 +94,6 @@ pub(crate) const ROWS_LIMIT: &str = "pg-limiter, 10^7 rows";
 pub(crate) const ROWS_UPDATE: &str = "update, 10^7 rows";
 pub(crate) const ROWS_LIMIT_QUICK: &str = "pg-limiter, 10^5 rows";
 pub(crate) const ROWS_UPDATE_QUICK: &str = "update, 10^5 rows";
+/// TensorZero's functions in PL/pgSQL.
+pub(crate) const TENSORZERO: &str = "TensorZero's functions";
 pub(crate) const TWO_UPDATES: &str = "2 updates";

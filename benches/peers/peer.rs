@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::cpu::Processes;
+use crate::gateway::{Gateway, Requests};
 use crate::keys::{Keys, partner, second};
 use crate::limiters::AMPLE;
 use crate::redis_peer::RedisLimit;
@@ -47,6 +48,8 @@ pub(crate) enum Means {
     Several(Limiter, Box<[LimitRef; 4]>),
     /// `limiter.limit` with two limits: one for the key and one for its partner among these keys.
     Group(Limiter, [LimitRef; 2], Keys),
+    /// A gateway's request, with its settlement.
+    Gateway(Requests, Gateway),
     /// `limiter.within` in a SERIALIZABLE transaction that also writes a row of the caller, and is retried as a whole.
     Work(Limiter, LimitRef),
     /// `limiter.within` in the caller's READ COMMITTED transaction.
@@ -79,6 +82,7 @@ impl Peer {
             | Means::Slots(limiter, _)
             | Means::Group(limiter, ..)
             | Means::Work(limiter, _) => limiter.retries(),
+            Means::Gateway(_, gateway) => gateway.retries(),
             _ => self.retries.load(Ordering::Relaxed),
         }
     }
@@ -135,6 +139,7 @@ impl Peer {
                 let items = items.map(|(limit, key)| Item::new(limit.clone(), key.clone()));
                 Ok(limiter.limit(items).await?.is_allowed())
             }
+            Means::Gateway(requests, gateway) => gateway.take(requests, key).await,
             Means::Work(limiter, limit) => {
                 let (limits, limit, key) = (limiter.clone(), limit.clone(), key.clone());
                 let work = limiter.transaction(async move |tx| {
@@ -166,6 +171,19 @@ impl Peer {
                 }
             },
             Means::Redis(limit) => limit.take(key).await,
+        }
+    }
+
+    /// Whether each decision is settled.
+    pub(crate) const fn settles(&self) -> bool {
+        matches!(self.means, Means::Gateway(..))
+    }
+
+    /// Settles a decision.
+    pub(crate) async fn settle(&self, key: &str) -> Result<(), Failure> {
+        match &self.means {
+            Means::Gateway(requests, gateway) => gateway.settle(requests, key).await,
+            _ => Ok(()),
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::limiters::PLENTY;
 /// - `seed`: the function that the idea comes from, by F. Pachot, "Rate limiting with PostgreSQL / YugabyteDB (token buckets
 ///   function)", 2022. It updates the row, and inserts it if there is none.
 /// - `orders` and `messages`: the tables of an application.
+/// - `tensorzero_take` and `tensorzero_give_back`: the functions with which TensorZero kept its limits in PostgreSQL, written from
+///   their description. They lock the rows in the order of their keys by an upsert that changes nothing, keep them in a
+///   temporary table, and write all of them.
 /// - `log`: all hits of the last 10 seconds. It counts exactly, because an advisory lock serializes the callers of a key.
 const YARDSTICKS: &str = r#"
 CREATE TABLE plain (key text COLLATE "C" PRIMARY KEY, value double precision NOT NULL) WITH (fillfactor = 70);
@@ -43,6 +46,58 @@ CREATE TABLE messages (
   body text NOT NULL,
   sent_at timestamptz NOT NULL DEFAULT now()
 );
+
+CREATE TABLE tensorzero (key text COLLATE "C" PRIMARY KEY, tickets bigint NOT NULL, as_of timestamptz NOT NULL)
+  WITH (fillfactor = 70);
+CREATE FUNCTION tensorzero_lock(
+  keys text[], counts bigint[], capacities bigint[], refills bigint[], refill_every interval
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  CREATE TEMP TABLE temp_bucket_states (key text, tickets bigint, as_of timestamptz, count bigint, capacity bigint) ON COMMIT DROP;
+  WITH asked AS (
+    SELECT * FROM unnest(keys, counts, capacities, refills) AS asked (key, count, capacity, refill)
+  ), locked AS (
+    INSERT INTO tensorzero AS t (key, tickets, as_of)
+    SELECT a.key, a.capacity, now() FROM asked AS a ORDER BY a.key
+    ON CONFLICT (key) DO UPDATE SET key = EXCLUDED.key
+    RETURNING t.*
+  )
+  INSERT INTO temp_bucket_states
+  SELECT
+    l.key, least(l.tickets + passed.intervals * a.refill, a.capacity), l.as_of + passed.intervals * refill_every, a.count, a.capacity
+  FROM locked AS l
+  JOIN asked AS a ON a.key = l.key
+  CROSS JOIN LATERAL (
+    SELECT greatest(floor(extract(epoch FROM now() - l.as_of) / extract(epoch FROM refill_every)), 0)::bigint AS intervals
+  ) AS passed;
+END $$;
+CREATE FUNCTION tensorzero_take(
+  keys text[], counts bigint[], capacities bigint[], refills bigint[], refill_every interval
+) RETURNS TABLE (bucket text, ok boolean, tickets_left bigint) LANGUAGE plpgsql AS $$
+DECLARE
+  all_ok boolean;
+BEGIN
+  PERFORM tensorzero_lock(keys, counts, capacities, refills, refill_every);
+  SELECT bool_and(s.tickets >= s.count) INTO all_ok FROM temp_bucket_states AS s;
+  RETURN QUERY
+  UPDATE tensorzero AS t
+  SET tickets = CASE WHEN all_ok THEN s.tickets - s.count ELSE s.tickets END, as_of = s.as_of
+  FROM temp_bucket_states AS s
+  WHERE t.key = s.key
+  RETURNING t.key, all_ok, t.tickets;
+END $$;
+CREATE FUNCTION tensorzero_give_back(
+  keys text[], counts bigint[], capacities bigint[], refills bigint[], refill_every interval
+) RETURNS TABLE (bucket text, ok boolean, tickets_left bigint) LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM tensorzero_lock(keys, counts, capacities, refills, refill_every);
+  RETURN QUERY
+  UPDATE tensorzero AS t
+  SET tickets = least(s.tickets + s.count, s.capacity), as_of = s.as_of
+  FROM temp_bucket_states AS s
+  WHERE t.key = s.key
+  RETURNING t.key, true, t.tickets;
+END $$;
 
 CREATE TABLE log (key text COLLATE "C" NOT NULL, at timestamptz NOT NULL);
 CREATE INDEX ON log (key, at);

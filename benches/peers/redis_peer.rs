@@ -1,6 +1,7 @@
 //! Redis, with limits in Lua, over one multiplexed connection.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
@@ -31,32 +32,48 @@ redis.call('HSET', KEYS[1], 'value', value, 'ts', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil((capacity - value) / rate / 1000))
 return {1, 0}";
 
-/// The same for two buckets: it checks both, and then writes both or neither. ARGV: the capacity and the tokens per
-/// microsecond of each. It returns the same as `TAKE`, with the longer wait.
-const TAKE_BOTH: &str = "
+/// The same for several buckets: it checks all, and then writes all or none. ARGV: the capacity, the tokens per microsecond and
+/// the count of each. It returns the same as `TAKE`, with the longest wait.
+const TAKE_ALL: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local values = {}
 local wait = 0
-for i = 1, 2 do
-  local capacity, rate = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+for i = 1, #KEYS do
+  local capacity, rate, count = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   local bucket = redis.call('HMGET', KEYS[i], 'value', 'ts')
   local value = capacity
   if bucket[1] then
     value = math.min(tonumber(bucket[1]) + math.max(now - tonumber(bucket[2]), 0) * rate, capacity)
   end
-  if value < 1 then
-    wait = math.max(wait, math.ceil((1 - value) / rate))
+  if value < count then
+    wait = math.max(wait, math.ceil((count - value) / rate))
   end
-  values[i] = value - 1
+  values[i] = value - count
 end
 if wait > 0 then
   return {0, wait}
 end
-for i = 1, 2 do
-  local capacity, rate = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+for i = 1, #KEYS do
+  local capacity, rate = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1])
   redis.call('HSET', KEYS[i], 'value', values[i], 'ts', now)
   redis.call('PEXPIRE', KEYS[i], math.ceil((capacity - values[i]) / rate / 1000))
+end
+return {1, 0}";
+
+/// Gives tokens back to several buckets, up to their capacity. ARGV: as for `TAKE_ALL`. A bucket that has expired is full.
+const GIVE_BACK: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+for i = 1, #KEYS do
+  local capacity, rate, count = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  local bucket = redis.call('HMGET', KEYS[i], 'value', 'ts')
+  if bucket[1] then
+    local value = tonumber(bucket[1]) + math.max(now - tonumber(bucket[2]), 0) * rate
+    value = math.min(value + count, capacity)
+    redis.call('HSET', KEYS[i], 'value', value, 'ts', now)
+    redis.call('PEXPIRE', KEYS[i], math.ceil((capacity - value) / rate / 1000))
+  end
 end
 return {1, 0}";
 
@@ -147,7 +164,18 @@ impl Redis {
     /// Two token buckets, of each key and of its partner among `others`, all or none.
     pub(crate) fn two_buckets(&self, capacity: f64, period: Duration, others: Keys) -> RedisLimit {
         let (capacity, rate) = (capacity.to_string(), per_microsecond(period));
-        self.limit(TAKE_BOTH, Asks::WithPartner(others), vec![capacity.clone(), rate.clone(), capacity, rate])
+        let of_each = [capacity, rate, "1".to_owned()];
+        self.limit(TAKE_ALL, Asks::WithPartner(others), [of_each.clone(), of_each].concat())
+    }
+
+    /// Token buckets, several in one call, all or none.
+    pub(crate) fn buckets(&self, capacity: f64, period: Duration) -> RedisBuckets {
+        RedisBuckets {
+            connection: self.connection.clone(),
+            take: Script::new(TAKE_ALL),
+            give_back: Script::new(GIVE_BACK),
+            limit: (capacity.to_string(), per_microsecond(period)),
+        }
     }
 
     /// A sliding window.
@@ -255,5 +283,39 @@ impl RedisLimit {
             return Ok(released == 1);
         }
         Ok(allowed)
+    }
+}
+
+/// Token buckets, several in one call, which are settled afterwards.
+pub(crate) struct RedisBuckets {
+    connection: MultiplexedConnection,
+    take: Script,
+    give_back: Script,
+    /// The capacity, and the tokens per microsecond.
+    limit: (String, String),
+}
+
+impl fmt::Debug for RedisBuckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisBuckets({:?})", self.limit)
+    }
+}
+
+impl RedisBuckets {
+    pub(crate) async fn take(&self, keys: &[Arc<str>], counts: &[u32]) -> Result<bool, Failure> {
+        self.call(&self.take, keys, counts).await
+    }
+
+    pub(crate) async fn give_back(&self, keys: &[Arc<str>], counts: &[u32]) -> Result<(), Failure> {
+        self.call(&self.give_back, keys, counts).await.map(drop)
+    }
+
+    async fn call(&self, script: &Script, keys: &[Arc<str>], counts: &[u32]) -> Result<bool, Failure> {
+        let mut call = script.prepare_invoke();
+        for (key, count) in keys.iter().zip(counts) {
+            call.key(&**key).arg(&self.limit.0).arg(&self.limit.1).arg(count);
+        }
+        let (done, _wait): (bool, i64) = call.invoke_async(&mut self.connection.clone()).await?;
+        Ok(done)
     }
 }

@@ -66,9 +66,14 @@ impl Stage {
 
     /// One peer for each Redis that runs: none, one or two.
     pub(crate) fn redis(&self, limit: impl Fn(&Redis) -> RedisLimit) -> Vec<Arc<Peer>> {
+        self.redis_peers(|redis| Means::Redis(limit(redis)))
+    }
+
+    /// The same, with other means than one limit.
+    pub(crate) fn redis_peers(&self, means: impl Fn(&Redis) -> Means) -> Vec<Arc<Peer>> {
         let redis = [(REDIS, &self.in_memory), (REDIS_DURABLE, &self.durable)];
         let there = redis.into_iter().filter_map(|(name, redis)| Some((name, redis.as_ref()?)));
-        let peer = |(name, redis): (_, &Redis)| Peer::new(name, redis.processes, Means::Redis(limit(redis)));
+        let peer = |(name, redis): (_, &Redis)| Peer::new(name, redis.processes, means(redis));
         there.map(peer).collect()
     }
 

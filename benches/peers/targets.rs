@@ -5,7 +5,7 @@ use crate::names::*;
 use crate::options::Options;
 use crate::processes;
 use crate::results::{Figures, Results};
-use crate::{allowance, first_touch, groups, old_snapshot, sliding, transactions, windows};
+use crate::{allowance, first_touch, gateway, groups, old_snapshot, sliding, transactions, windows};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
@@ -111,6 +111,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("remembered_denials_per_second", remembered, At::Least, 1e6),
     ];
     targets.extend(of_several_limits_and_windows(results));
+    targets.extend(of_gateways(results));
     targets.extend(of_allowances(results));
     targets.extend(beside_updates(results));
     targets
@@ -129,6 +130,21 @@ fn of_several_limits_and_windows(results: &Results) -> [Target; 5] {
         Target::new("sliding_256_vs_redis", window(SLIDING_256), At::Least, 0.8),
         Target::new("fixed_256_vs_redis", window(FIXED_256), At::Least, 0.7),
         Target::new("concurrency_256_vs_redis", window(CONCURRENCY_256), At::Least, 0.5),
+    ]
+}
+
+fn of_gateways(results: &Results) -> [Target; 5] {
+    let speed = |above, below| results.ratio(&above, &below, |figures| figures.per_second);
+    let p50 = |above, below| results.ratio(&above, &below, |figures| figures.p50_ms);
+    let few = |peer, callers| Id::of(GATEWAY, peer, callers);
+    let one = |peer| Id::of(GATEWAY_ONE_KEY, peer, gateway::CALLERS[0]);
+    let [twenty, many] = gateway::CALLERS;
+    [
+        Target::reported("gateway_20_vs_tensorzero", speed(few(OWN, twenty), few(TENSORZERO, twenty))),
+        Target::reported("gateway_200_vs_tensorzero", speed(few(OWN, many), few(TENSORZERO, many))),
+        Target::reported("gateway_20_vs_redis", speed(few(OWN, twenty), few(REDIS, twenty))),
+        Target::reported("gateway_200_vs_redis", speed(few(OWN, many), few(REDIS, many))),
+        Target::reported("gateway_one_key_20_p50_vs_tensorzero", p50(one(OWN), one(TENSORZERO))),
     ]
 }
 
