@@ -38,7 +38,7 @@ CREATE SCHEMA limits AUTHORIZATION shop_owner;";
 /// bucket directly, and has no privileges on the queue, which it does not use.
 const GRANTS: &str = "
 GRANT USAGE ON SCHEMA limits TO shop_app;
-GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_take_ample, limits.rate_limit_decide_one,
+GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_decide_sums, limits.rate_limit_decide_one,
   limits.rate_limit_held, limits.rate_limit_decide_once,
   limits.rate_limit_reset(text), limits.rate_limit_prune, limits.rate_limit_prune_answers TO shop_app;";
 

@@ -1,4 +1,4 @@
--- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_take_ample do not
+-- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_decide_sums do not
 -- decide.
 --
 -- A call is an all-or-nothing group of items. An item takes a count of tokens from one bucket (name, key) under one limit.

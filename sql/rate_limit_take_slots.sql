@@ -6,7 +6,7 @@
 --   bucket_*   names and keys, sorted by their bytes, each bucket once; and the index of each bucket's limit
 --   call_*     the op (limit, release, renew), the count and the lease of the call on each bucket
 --
--- Run it only in its own transaction: see rate_limit_take_ample, which does the same for tokens.
+-- Run it only in its own transaction: see rate_limit_decide_sums, which does the same for tokens.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_slots(
   limit_rates double precision[], limit_periods bigint[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
   call_ops text[], call_counts double precision[], call_leases bigint[]

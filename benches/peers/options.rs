@@ -10,7 +10,7 @@ cargo bench --bench peers -- [options]
   --rounds N      the number of rounds (default 5)
   --seconds S     the length of each measurement (default 2)
   --only A,B      run only these workloads: lone, lone_sliding, hot, uniform, zipf, four, groups, sliding_256,
-                  fixed_256, concurrency_256, allowance_256, denied, sliding, transaction_limit,
+                  fixed_256, concurrency_256, gateway, gateway_one_key, allowance_256, denied, sliding, transaction_limit,
                   transaction_two, transaction_sliding, processes, shards, first_touch, rows, table_size, old_snapshot
   --quick         check that the benchmark works: 1 round of 0.3 s and small tables; the figures mean little
   --json          print one JSON object

@@ -1,7 +1,7 @@
 -- rate_limit_decide(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], boolean)
 -- SHA-256: a44bb0124545c6c5e4090f361eb8394072bfa47abe9ae55058e31d8b18b1e012
 
--- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_take_ample do not
+-- Decides calls one by one, on any number of buckets: every call that rate_limit_decide_one and rate_limit_decide_sums do not
 -- decide.
 --
 -- A call is an all-or-nothing group of items. An item takes a count of tokens from one bucket (name, key) under one limit.

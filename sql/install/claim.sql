@@ -68,7 +68,7 @@ BEGIN
         'GRANT EXECUTE ON FUNCTION %s TO %s',
         n.oid::pg_catalog.regprocedure,
         CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
-    FROM (VALUES ('rate_limit_decide', 'rate_limit_take_ample'), ('rate_limit_decide', 'rate_limit_decide_leases'),
+    FROM (VALUES ('rate_limit_decide', 'rate_limit_decide_sums'), ('rate_limit_decide', 'rate_limit_decide_leases'),
       ('rate_limit_decide', 'rate_limit_take_slots'), ('rate_limit_decide', 'rate_limit_window'),
       ('rate_limit_enqueue', 'rate_limit_enqueue_slots'),
       ('rate_limit_take', 'rate_limit_decide_one')) AS s (older, newer)

@@ -188,6 +188,13 @@ impl Resolved {
         self.op == Op::Limit && !self.reserve && self.lease.is_none() && self.items.iter().all(|item| item.leave == 0.0)
     }
 
+    /// Whether it can be decided together with others by the sums of what they take and give back.
+    pub(crate) fn is_by_sums(&self) -> bool {
+        // A charge of 0 creates the row of its bucket.
+        let is_charge = self.op == Op::Charge && self.items.iter().all(|item| item.count > 0.0);
+        self.is_plain() || self.op == Op::Credit || is_charge
+    }
+
     /// Whether it takes slots of one bucket, releases or renews them.
     pub(crate) fn is_on_slots(&self) -> bool {
         matches!(self.op, Op::Limit | Op::Release | Op::Renew)

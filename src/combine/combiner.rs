@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::{RwLock, oneshot};
 
-use crate::call::{Resolved, ResolvedItem};
+use crate::call::{Op, Resolved, ResolvedItem};
 use crate::combine::connection::{LaneConnection, LaneConnections, Sessions, lock_timeout};
 use crate::combine::driver::{Apart, Batched, Lanes, Place, submit};
 use crate::combine::lane::Waiting;
@@ -22,7 +22,7 @@ const CROWDED: u32 = 32;
 /// How a call can be decided together with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By the sums that the calls take from each bucket.
+    /// By the sums that the calls take from each bucket and give back to it.
     Sums,
     /// One call on each bucket of slots.
     Slots,
@@ -33,7 +33,7 @@ impl Way {
     fn of(call: &Resolved, is_short: bool) -> Self {
         if is_short {
             Self::OneByOne
-        } else if call.is_plain() {
+        } else if call.is_by_sums() {
             Self::Sums
         } else if call.is_on_slots() {
             Self::Slots
@@ -276,9 +276,12 @@ impl Batched for Combiner {
         call.buckets()
     }
 
-    /// Splits off the calls that cannot be decided at once with the others, so that they do not slow them down. Calls on one
-    /// bucket keep their order.
+    /// Splits off the calls that cannot be decided at once with the others, so that they do not slow them down. Credits come
+    /// first, as in a decision by sums; otherwise, calls on one bucket keep their order.
     fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> Apart<Resolved, Answer> {
+        let (mut calls, others): (Vec<_>, Vec<_>) =
+            calls.into_iter().partition(|waiting| waiting.call.op == Op::Credit);
+        calls.extend(others);
         let ways = self.ways(&calls);
         let fastest = [Way::Sums, Way::Slots].into_iter().find(|way| ways.contains(way)).unwrap_or(Way::OneByOne);
         let mut apart = Apart { now: Vec::new(), later: Vec::new(), next: Vec::new() };

@@ -401,8 +401,8 @@ impl Limiter {
         }
     }
 
-    /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
-    /// its newest counts, down to 0. A bucket without a row is full and stays without one.
+    /// Gives tokens back, up to the capacity, and returns the balances after that. They may include tokens that other calls give
+    /// back at the same moment. A sliding window subtracts them from its newest counts, down to 0. A bucket without a row is full and stays without one.
     ///
     /// # Errors
     /// See [`Limiter`].

@@ -63,6 +63,7 @@ const ALL: &[&str] = sources![
     "rate_limit_decide_one"
     "rate_limit_decide_rows"
     "rate_limit_decide_started"
+    "rate_limit_decide_sums"
     "rate_limit_drain"
     "rate_limit_draw"
     "rate_limit_enforce"

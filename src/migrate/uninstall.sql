@@ -80,6 +80,7 @@ DROP FUNCTION IF EXISTS public.rate_limit_credited;
 DROP FUNCTION IF EXISTS public.rate_limit_decide_each;
 DROP FUNCTION IF EXISTS public.rate_limit_decide_one;
 DROP FUNCTION IF EXISTS public.rate_limit_decide_rows;
+DROP FUNCTION IF EXISTS public.rate_limit_decide_sums;
 DROP FUNCTION IF EXISTS public.rate_limit_take_ample;
 DROP FUNCTION IF EXISTS public.rate_limit_take_few;
 DROP FUNCTION IF EXISTS public.rate_limit_take_from;

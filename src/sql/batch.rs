@@ -27,6 +27,8 @@ pub(crate) struct Batch {
     pub(super) arrays: Arrays,
     items: usize,
     all_plain: bool,
+    /// Whether the sums of the calls on each bucket can decide them.
+    all_by_sums: bool,
     /// Whether the i-th item is on the i-th bucket, and no bucket has two items.
     is_one_to_one: bool,
     /// Whether every bucket is used with one limit only.
@@ -39,7 +41,7 @@ pub(crate) struct Batch {
 /// A function that decides calls on many buckets in one UPDATE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtOnce {
-    /// `rate_limit_take_ample`
+    /// `rate_limit_decide_sums`
     Sums,
     /// `rate_limit_take_slots`
     Slots,
@@ -109,8 +111,10 @@ pub(super) struct Arrays {
     pub(super) bucket_names: Vec<Arc<str>>,
     pub(super) bucket_keys: Vec<Arc<str>>,
     pub(super) bucket_limits: Vec<i32>,
-    /// The sum of the counts on each bucket.
+    /// The sum of the counts that the calls on each bucket take.
     pub(super) bucket_amounts: Vec<f64>,
+    /// The sum of the counts that they give back. `None`: no call does.
+    pub(super) bucket_credits: Vec<Option<f64>>,
     pub(super) item_buckets: Vec<i32>,
     pub(super) item_limits: Vec<i32>,
     pub(super) item_counts: Vec<f64>,
@@ -122,9 +126,17 @@ pub(super) struct Arrays {
     pub(super) call_leases: Vec<Option<i64>>,
 }
 
+/// The items of the calls that take tokens.
+#[derive(Debug, Default)]
+pub(super) struct Taking {
+    pub(super) buckets: Vec<i32>,
+    pub(super) counts: Vec<f64>,
+    pub(super) sizes: Vec<i32>,
+}
+
 impl Batch {
     pub(crate) fn new() -> Self {
-        Self { all_plain: true, is_one_to_one: true, has_one_limit_each: true, ..Self::default() }
+        Self { all_plain: true, all_by_sums: true, is_one_to_one: true, has_one_limit_each: true, ..Self::default() }
     }
 
     /// Returns a batch of one call.
@@ -155,6 +167,7 @@ impl Batch {
         }
         let nth = self.arrays.call_ops.len();
         self.all_plain &= call.is_plain() && at.is_none();
+        self.all_by_sums &= call.is_by_sums() && at.is_none();
         // Each item of a peek is a call of its own, because a call has only one wait.
         let is_peek = call.op == Op::Peek;
         let (calls, size) = if is_peek { (call.items.len(), 1) } else { (1, call.items.len()) };
@@ -179,6 +192,7 @@ impl Batch {
             let limit = self.limit(item);
             let asked_by = if is_peek { nth + place } else { nth };
             let bucket = self.bucket(item, limit, asked_by, first_item + place);
+            self.arrays.sum(bucket.index, call.op, item.count);
             self.arrays.item_limits.push(limit);
             self.arrays.item_buckets.push(bucket.index);
             self.arrays.item_counts.push(item.count);
@@ -237,6 +251,7 @@ impl Batch {
             arrays.bucket_keys.push(item.key.clone());
             arrays.bucket_limits.push(limit);
             arrays.bucket_amounts.push(0.0);
+            arrays.bucket_credits.push(None);
             BucketUse { index: index(arrays.bucket_names.len()), asked_by, item: nth, calls: 0 }
         });
         bucket.asked_by = asked_by;
@@ -245,7 +260,6 @@ impl Batch {
         self.is_one_to_one &= bucket.calls == 1;
         let place = usize::try_from(bucket.index - 1).unwrap_or_default();
         self.has_one_limit_each &= arrays.bucket_limits[place] == limit;
-        arrays.bucket_amounts[place] += item.count;
         *bucket
     }
 
@@ -288,15 +302,12 @@ impl Batch {
         self.arrays.call_leases.iter().any(Option::is_some)
     }
 
-    /// Whether the calls only take tokens, now, with one limit for each bucket.
-    pub(super) const fn is_plain(&self) -> bool {
-        self.all_plain && self.has_one_limit_each
-    }
-
     /// Decides what it can at once, and leaves the other calls undecided. Only for a transaction of its own.
     pub(crate) fn decide_at_once(&mut self) {
-        let sums =
-            self.is_plain() && self.arrays.limit_shards.iter().all(Option::is_none) && self.lone_limit().is_none();
+        let sums = self.all_by_sums
+            && self.has_one_limit_each
+            && self.arrays.limit_shards.iter().all(Option::is_none)
+            && self.lone_limit().is_none();
         let slots = self.is_one_to_one
             && self.arrays.call_leases.iter().all(Option::is_some)
             && self.limits.iter().all(|(limit, _)| limit.kind() == Kind::Concurrency)
@@ -327,11 +338,29 @@ impl Batch {
 }
 
 impl Arrays {
-    /// Returns the tokens that each item takes in total, over all repetitions of its call.
-    pub(super) fn item_sums(&self) -> impl Iterator<Item = f64> {
-        let times = self.call_sizes.iter().zip(&self.call_times);
-        let times = times.flat_map(|(size, times)| (0..*size).map(|_| f64::from(*times)));
-        self.item_counts.iter().zip(times).map(|(count, times)| count * times)
+    fn sum(&mut self, bucket: i32, op: Op, count: f64) {
+        let place = usize::try_from(bucket - 1).unwrap_or_default();
+        match op {
+            Op::Credit => *self.bucket_credits[place].get_or_insert(0.0) += count,
+            _ => self.bucket_amounts[place] += count,
+        }
+    }
+
+    /// Returns the items of the calls that take tokens: their buckets, and what each takes in total, over all repetitions of its
+    /// call. Returns the numbers of items of these calls, too.
+    pub(super) fn taking(&self) -> Taking {
+        let mut taking = Taking::default();
+        let mut first = 0;
+        for ((op, size), times) in self.call_ops.iter().zip(&self.call_sizes).zip(&self.call_times) {
+            let items = first..first + usize::try_from(*size).unwrap_or_default();
+            first = items.end;
+            if *op != Op::Credit {
+                taking.buckets.extend(&self.item_buckets[items.clone()]);
+                taking.counts.extend(self.item_counts[items].iter().map(|count| count * f64::from(*times)));
+                taking.sizes.push(*size);
+            }
+        }
+        taking
     }
 }
 

@@ -239,19 +239,21 @@ fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgument
             .bind(arrays.call_reserves.first());
     }
     match batch.at_once {
-        Some(AtOnce::Sums) => query_ample(sql, batch),
+        Some(AtOnce::Sums) => query_sums(sql, batch),
         Some(AtOnce::Slots) => query_slots(sql, batch),
         None if batch.has_leases() => query_leases(sql, batch),
         None => query_each(sql, batch),
     }
 }
 
-/// Returns the statement that takes the sums of the calls. The items are listed only if some call has several.
-fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+/// Returns the statement that decides by sums. The items are listed only if some call that takes tokens has several.
+fn query_sums<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let arrays = &batch.arrays;
     let order = batch.order();
-    let has_groups = arrays.call_sizes.iter().any(|size| *size > 1);
-    sql.ample
+    let taking = arrays.call_sizes.iter().any(|size| *size > 1).then(|| arrays.taking());
+    let taking = taking.filter(|taking| taking.sizes.iter().any(|size| *size > 1));
+    let has_credits = arrays.bucket_credits.iter().any(Option::is_some);
+    sql.sums
         .query()
         .bind(&arrays.limit_kinds)
         .bind(&arrays.limit_rates)
@@ -266,9 +268,10 @@ fn query_ample<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgAr
             order.sorted(&arrays.bucket_limits).copied().collect::<Vec<i32>>(),
         ))
         .bind(order.sorted(&arrays.bucket_amounts).copied().collect::<Vec<f64>>())
-        .bind(has_groups.then(|| order.rank(&arrays.item_buckets)))
-        .bind(has_groups.then(|| arrays.item_sums().collect::<Vec<f64>>()))
-        .bind(has_groups.then_some(&arrays.call_sizes))
+        .bind(has_credits.then(|| order.sorted(&arrays.bucket_credits).copied().collect::<Vec<Option<f64>>>()))
+        .bind(taking.as_ref().map(|taking| order.rank(&taking.buckets)))
+        .bind(taking.as_ref().map(|taking| taking.counts.clone()))
+        .bind(taking.map(|taking| taking.sizes))
 }
 
 /// Returns the statement that takes, releases and renews slots, one call for each bucket.
@@ -341,54 +344,57 @@ fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     match batch.lone_limit() {
         Some(_) => answers_of(&Results::of_one(row)?, batch),
         None => match batch.at_once {
-            Some(AtOnce::Sums) => of_ample(row.try_get(0)?, batch),
+            Some(AtOnce::Sums) => of_sums(row.try_get(0)?, batch),
             Some(AtOnce::Slots) => of_slots(row.try_get(0)?, batch),
             None => of_several(row, 0, batch),
         },
     }
 }
 
-/// Converts the result of `rate_limit_take_ample`. `balances` are those after all allowed calls; the balance after a
+/// Converts the result of `rate_limit_decide_sums`. The balances are those after all allowed calls; the balance after a
 /// call is higher by the counts of the later calls. A call is undecided if one of its buckets has no balance here, or
-/// if an earlier call on the same bucket is undecided.
-fn of_ample(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let missing = || sqlx::Error::Decode("rate_limit_take_ample returned fewer balances than buckets".into());
-    let Arrays { item_buckets, item_counts, .. } = &batch.arrays;
-    let mut balances: Vec<Option<f64>> = batch
-        .order()
-        .ranks
-        .iter()
-        .map(|rank| balances.get(*rank).copied())
-        .collect::<Option<_>>()
-        .ok_or_else(missing)?;
+/// if an earlier call on the same bucket is undecided. Credits come before all other calls, and are never undecided.
+fn of_sums(mut results: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    let missing = || sqlx::Error::Decode("rate_limit_decide_sums returned fewer balances than buckets".into());
+    let Arrays { item_buckets, item_counts, call_ops, bucket_names, .. } = &batch.arrays;
+    let only_credited = results.split_off(results.len().min(bucket_names.len()));
+    let ranks = &batch.order().ranks;
+    let mut balances: Vec<Option<f64>> =
+        ranks.iter().map(|rank| results.get(*rank).copied()).collect::<Option<_>>().ok_or_else(missing)?;
     let asked = |place: &Place| {
         (place.item..place.item + place.items)
             .map(|item| (item, usize::try_from(item_buckets[item] - 1).unwrap_or(usize::MAX)))
     };
+    let is_credit = |place: &Place| call_ops[place.call] == Op::Credit;
     let mut left_open: Vec<bool> = balances.iter().map(Option::is_none).collect();
     let mut open_places = Vec::with_capacity(batch.places.len());
     for place in &batch.places {
-        let is_open = asked(place).any(|(_, bucket)| left_open[bucket]);
+        let is_open = !is_credit(place) && asked(place).any(|(_, bucket)| left_open[bucket]);
         if is_open {
             asked(place).for_each(|(_, bucket)| left_open[bucket] = true);
         }
         open_places.push(is_open);
     }
-    let mut answers = Vec::with_capacity(batch.places.len());
-    for (place, is_open) in batch.places.iter().zip(open_places).rev() {
-        if is_open {
-            answers.push(Answer::open());
-            continue;
-        }
+    let mut answers = vec![Answer::open(); batch.places.len()];
+    let done = |items| Answer { ok: true, wait: None, items };
+    for (nth, place) in
+        batch.places.iter().enumerate().rev().filter(|(nth, place)| !open_places[*nth] && !is_credit(place))
+    {
         let item = |(item, bucket): (usize, usize)| {
             let balance = balances[bucket].as_mut()?;
             let remaining = if *balance <= 1e-9 { 0.0 } else { *balance }; // Ignores rounding errors.
             *balance += item_counts[item];
             Some(ItemAnswer { denied: false, balance: remaining, peeked: None })
         };
-        answers.push(Answer { ok: true, wait: None, items: asked(place).filter_map(item).collect() });
+        answers[nth] = done(asked(place).filter_map(item).collect());
     }
-    answers.reverse();
+    for (nth, place) in batch.places.iter().enumerate().filter(|(_, place)| is_credit(place)) {
+        let item = |(_, bucket): (usize, usize)| {
+            let balance = balances[bucket].or_else(|| only_credited.get(ranks[bucket]).copied().flatten());
+            Some(ItemAnswer { denied: false, balance: balance?, peeked: None })
+        };
+        answers[nth] = done(asked(place).map(item).collect::<Option<_>>().ok_or_else(missing)?);
+    }
     Ok(answers)
 }
 

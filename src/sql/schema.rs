@@ -91,7 +91,7 @@ pub(crate) struct Deciding {
     /// One call on one bucket.
     pub(crate) one: Sql,
     /// The sums that a batch takes from several buckets.
-    pub(crate) ample: Sql,
+    pub(crate) sums: Sql,
     /// Slots of several buckets, one call for each.
     pub(crate) slots: Sql,
     /// All calls, one by one.
@@ -111,7 +111,7 @@ impl Deciding {
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
         Self {
             one: Sql::new(format!("SELECT {quoted}.rate_limit_decide_one({}){from}", arguments(13)), names),
-            ample: Sql::new(format!("SELECT {quoted}.rate_limit_take_ample({}){from}", arguments(13)), names),
+            sums: Sql::new(format!("SELECT {quoted}.rate_limit_decide_sums({}){from}", arguments(14)), names),
             slots: Sql::new(format!("SELECT {quoted}.rate_limit_take_slots({}){from}", arguments(8)), names),
             each: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide({}){and}", arguments(18)), names),
             leases: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide_leases({}){and}", arguments(19)), names),

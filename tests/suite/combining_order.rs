@@ -1,4 +1,4 @@
-//! A batch decides its calls as if they were made one after the other.
+//! A batch decides its calls as if they were made one after the other, credits first.
 
 use std::time::Duration;
 
@@ -120,7 +120,20 @@ async fn together_is_one_by_one(database: &Database, gathering: &Limiter, lanes:
     assert!(gathering.batches() - before <= 4 * lanes, "{} batches", gathering.batches() - before);
     truncate(database).await;
     let alone = limiter(&database.pool, limits(), |_| ());
-    for (nth, (each, together)) in asks.iter().zip(&together).enumerate() {
+    let (credits, others): (Vec<_>, Vec<_>) = asks.iter().zip(&together).partition(|((op, _), _)| *op == Op::Credit);
+    let mut credited = Vec::new();
+    for (each, together) in credits {
+        credited.push((each, together, ask(&alone, each).await));
+    }
+    // A credit may return the balance after the other credits of its batch.
+    for (each, together, one) in credited {
+        let peek = ask(&alone, &(Op::Peek, each.1.clone())).await;
+        assert!(
+            same(together, &one) || same(together, &peek),
+            "{each:?}: together {together:?}, alone {one:?}, last {peek:?}"
+        );
+    }
+    for (nth, (each, together)) in others.into_iter().enumerate() {
         let one = ask(&alone, each).await;
         assert!(same(together, &one), "{nth}: {each:?}: together {together:?}, alone {one:?}");
     }

@@ -11,6 +11,7 @@ mod combining_faults;
 mod combining_order;
 mod concurrency;
 mod crash;
+mod decide_sums;
 mod extremes;
 mod failures;
 mod fault_cases;
@@ -72,7 +73,7 @@ mod sqlx_test;
 mod statistics;
 mod support;
 mod surface;
-mod take_ample;
+
 mod take_slots;
 #[cfg(feature = "testing")]
 mod test_clock;

@@ -226,7 +226,7 @@ async fn a_soak_reports_the_faults_that_its_role_may_not_inject() {
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              REVOKE EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend FROM PUBLIC;
              GRANT USAGE ON SCHEMA public TO {name};
-             GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_take_ample, rate_limit_decide_one, rate_limit_decide_leases,
+             GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_decide_sums, rate_limit_decide_one, rate_limit_decide_leases,
              rate_limit_take_slots, rate_limit_block, rate_limit_held, rate_limit_decide_once,
              rate_limit_reset(text), rate_limit_prune, rate_limit_prune_answers TO {name}"
         ))

@@ -39,6 +39,7 @@ const SOURCES: &[&str] = &[
     "take_few",
     "asked",
     "retake",
+    "rate_limit_decide_sums",
     "rate_limit_take_ample",
     "rate_limit_decide",
     "rate_limit_decide_leases",

@@ -200,7 +200,7 @@ async fn a_database_of_the_previous_release_is_upgraded_under_load() {
     let database = of_the_release_before().await;
     let app = role(&database, "app");
     database.execute(&format!("CREATE ROLE {app}")).await;
-    let grants = ["take_ample", "decide_leases", "take_slots", "window"]
+    let grants = ["decide_sums", "decide_leases", "take_slots", "window"]
         .iter()
         .fold(guide::grants()[0].to_owned(), |grants, new| grants.replace(&format!("public.rate_limit_{new},"), ""));
     database.execute(&grants.replace("rate_limit_decide_one", "rate_limit_take").replace("app_role", &app)).await;
@@ -386,7 +386,7 @@ async fn roles_keep_the_right_to_make_decisions() {
             migrate(&database.pool).await.expect("migrated");
         }
         for (role, expected) in [(&app, "true"), (&other, "false")] {
-            for new in ["decide_one", "take_ample", "decide_leases", "take_slots", "window", "enqueue_slots"] {
+            for new in ["decide_one", "decide_sums", "decide_leases", "take_slots", "window", "enqueue_slots"] {
                 let function = format!("rate_limit_{new}");
                 let sql = format!(
                     "SELECT bool_and(has_function_privilege('{role}', oid, 'EXECUTE'))::text FROM pg_proc \

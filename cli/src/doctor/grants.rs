@@ -18,7 +18,7 @@ const LIMITING: Group = Group {
     what: "limit",
     functions: &[
         ("rate_limit_decide", None),
-        ("rate_limit_take_ample", None),
+        ("rate_limit_decide_sums", None),
         ("rate_limit_decide_one", None),
         ("rate_limit_decide_leases", None),
         ("rate_limit_take_slots", None),

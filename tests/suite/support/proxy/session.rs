@@ -335,7 +335,7 @@ fn of_text(text: &str) -> Option<Point> {
         ".rate_limit_decide(",
         ".rate_limit_decide_leases(",
         ".rate_limit_take_slots(",
-        ".rate_limit_take_ample(",
+        ".rate_limit_decide_sums(",
         ".rate_limit_decide_one(",
         ".rate_limit_decide_once(",
     ]

@@ -1,4 +1,4 @@
-//! `rate_limit_take_ample` itself: what it takes, what it leaves undecided, and as of which time.
+//! `rate_limit_decide_sums` itself: what it takes, what it leaves undecided, and as of which time.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
@@ -10,7 +10,7 @@ const LIMITS: &str = "ARRAY['token_bucket', 'fixed_window', 'sliding_window'], A
     ARRAY['a', 'b', 'c'], ARRAY['k', 'k', 'k'], ARRAY[1, 2, 3]";
 
 async fn take(conn: &mut PgConnection, amounts: &str, calls: &str) -> Vec<Option<f64>> {
-    let sql = format!("SELECT rate_limit_take_ample({LIMITS}, {amounts}, {calls})");
+    let sql = format!("SELECT rate_limit_decide_sums({LIMITS}, {amounts}, NULL, {calls})");
     let balances: Vec<Option<f64>> =
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await.expect("the balances");
     balances.into_iter().map(|balance| balance.map(|tokens| (tokens * 10.0).round() / 10.0)).collect()

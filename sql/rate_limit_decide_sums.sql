@@ -1,0 +1,190 @@
+-- Decides a batch of calls by sums: gives back the tokens that its calls credit to each bucket, and then takes the tokens that the
+-- others need, from each bucket that covers their sum. If every bucket does, the order of the calls does not matter, and all are
+-- allowed. Calls on a bucket that does not cover its sum are undone, and so are later calls on the other buckets of those calls.
+-- The client then lets rate_limit_decide decide them, in a later transaction. Credits are never undone.
+--
+--   limit_*         as for rate_limit_decide, without shards
+--   bucket_*        names and keys, sorted by their bytes, each bucket once; the index of each bucket's limit, counted from 1
+--                   (NULL: all use the first); the tokens needed from each; and the tokens credited to each (NULL: no credit)
+--   item_*          the bucket of each item, and the tokens it needs in total, without credits; NULL: no call has several items
+--   call_sizes      the number of items of each call, without credits
+--
+-- Returns the balance of each bucket afterwards, in the order given; NULL for a bucket that did not cover its sum. If
+-- bucket_credits is given, as many balances follow: those after the credit, for the buckets that did not cover their sum.
+--
+-- Run it only in its own transaction: it locks rows in the order given, but leaves rows that do not cover their sum unlocked,
+-- so nothing may be locked after this. One UPDATE reads and writes each row, so that under SERIALIZABLE no read remains that
+-- could cause a conflict. If another transaction has changed a row meanwhile, READ COMMITTED evaluates this UPDATE again on
+-- the new row, and SERIALIZABLE raises an error (40001).
+CREATE OR REPLACE FUNCTION public.rate_limit_decide_sums(
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_amounts double precision[], bucket_credits double precision[], item_buckets integer[], item_counts double precision[],
+  call_sizes integer[]
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  buckets CONSTANT integer := cardinality(bucket_names);
+  now CONSTANT bigint := public.rate_limit_clock();
+  is_late boolean;
+  taken integer[];
+  balances double precision[];
+  backs double precision[]; -- the tokens that undone calls return to each bucket
+  open_buckets integer[]; -- the buckets of undone calls
+  balances_after double precision[];
+  uncovered integer[]; -- the buckets with a credit that did not cover their sum
+  last_item integer := 0;
+  asked record;
+  new_row record;
+BEGIN
+  -- The balance is at most the capacity, so a credit can be added before the refill as well as after it.
+  -- ANY, because with `=` on the first column of the key the planner might scan a small table in index order, and keep that
+  -- plan when the table has grown.
+  WITH u AS (
+    UPDATE public.rate_limits AS r
+    SET
+      value = public.rate_limit_value_after(
+        a.kind, r.value + a.credit, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount),
+      ts = public.rate_limit_ts_after(a.kind, r.ts, greatest(now, r.ts), a.period, a.phase),
+      idle_at = public.rate_limit_idle_after(
+        a.kind, r.value + a.credit, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount),
+      earlier_counts = public.rate_limit_counts_after(
+        a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
+    FROM (
+      SELECT a.*, coalesce(bucket_credits[a.nth], 0) AS credit
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+    ) AS a
+    WHERE (a.amount > 0 OR a.credit > 0) AND r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
+      AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)
+      AND (a.credit = 0 OR a.kind <> 'sliding_window') -- Its counts are no balance.
+      AND public.rate_limit_left(
+        a.kind, r.value + a.credit, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        >= a.amount
+    RETURNING a.nth, public.rate_limit_left(
+      a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution) AS balance
+  )
+  SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
+
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
+  IF taken IS NULL THEN
+    taken := '{}';
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      WHERE a.amount > 0
+      ORDER BY a.nth
+    LOOP
+      new_row := public.rate_limit_take_from(
+        asked.kind,
+        public.rate_limit_adopt(
+          asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
+        now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
+      INSERT INTO public.rate_limits (name, key, value, ts, idle_at, earlier_counts)
+      VALUES (
+        asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at,
+        (new_row.after).earlier_counts)
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      IF FOUND THEN
+        taken := taken || asked.nth;
+        balances := balances || new_row.remaining;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- A bucket from which nothing is taken is only read.
+  IF 0 = ANY (bucket_amounts) THEN
+    FOR asked IN
+      SELECT
+        a.nth,
+        CASE
+          WHEN r.ts IS NULL THEN a.capacity
+          ELSE public.rate_limit_left(
+            a.kind, r.value, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        END AS balance,
+        r.ts IS NULL OR (
+          r.shards = 1 AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)) AS fits
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      LEFT JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0
+      WHERE a.amount = 0 AND coalesce(bucket_credits[a.nth], 0) = 0
+    LOOP
+      IF asked.fits AND asked.balance >= 0 THEN
+        taken := taken || asked.nth;
+        balances := balances || asked.balance;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- If the UPDATE was slow, another transaction may have locked a row without changing it. A decision as of a time before that
+  -- wait would count the refill since then twice, so it is made again.
+  is_late := public.rate_limit_clock() - now > 2000 + 50 * buckets;
+  IF cardinality(taken) < buckets THEN
+    backs := array_fill(0::double precision, ARRAY[buckets]);
+    open_buckets := ARRAY(SELECT nth FROM generate_series(1, buckets) AS nth WHERE nth <> ALL (taken));
+    FOR nth_call IN 1 .. coalesce(cardinality(call_sizes), 0) LOOP
+      IF item_buckets[last_item + 1 : last_item + call_sizes[nth_call]] && open_buckets THEN
+        open_buckets := open_buckets || item_buckets[last_item + 1 : last_item + call_sizes[nth_call]];
+        FOR item IN last_item + 1 .. last_item + call_sizes[nth_call] LOOP
+          backs[item_buckets[item]] := backs[item_buckets[item]] + item_counts[item];
+        END LOOP;
+      END IF;
+      last_item := last_item + call_sizes[nth_call];
+    END LOOP;
+  END IF;
+  IF is_late OR 0 < ANY (backs) THEN
+    FOR asked IN
+      SELECT *
+      FROM public.rate_limit_asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      WHERE a.nth = ANY (taken) AND a.amount > 0
+    LOOP
+      balances[array_position(taken, asked.nth)] := public.rate_limit_retake(
+        asked.name, asked.key, 0, asked.kind, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution,
+        asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN public.rate_limit_clock() END);
+    END LOOP;
+  END IF;
+  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
+    backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+    FOR place IN 1 .. cardinality(taken) LOOP
+      backs[taken[place]] := balances[place];
+    END LOOP;
+    balances := backs;
+  END IF;
+  IF bucket_credits IS NULL THEN
+    RETURN balances;
+  END IF;
+
+  backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+  uncovered := ARRAY(
+    SELECT nth FROM generate_series(1, buckets) AS nth
+    WHERE bucket_credits[nth] IS NOT NULL AND balances[nth] IS NULL ORDER BY nth);
+  IF cardinality(uncovered) > 0 THEN
+    -- These rows are locked after others, so two processes can deadlock here, though rarely; one of them then retries.
+    SELECT d.item_values
+    INTO balances_after
+    FROM public.rate_limit_decide(
+      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL,
+      ARRAY(SELECT bucket_names[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
+      ARRAY(SELECT bucket_keys[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
+      NULL,
+      ARRAY(SELECT coalesce(bucket_limits[u.nth], 1) FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
+      ARRAY(SELECT bucket_credits[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
+      array_fill('credit'::text, ARRAY[cardinality(uncovered)]), NULL, NULL, NULL, NULL) AS d;
+    FOR place IN 1 .. cardinality(uncovered) LOOP
+      backs[uncovered[place]] := balances_after[place];
+    END LOOP;
+  END IF;
+  RETURN balances || backs;
+END
+$function$;
+COMMENT ON FUNCTION public.rate_limit_decide_sums IS
+  'Gives back and takes the tokens of a batch of calls, from each bucket that covers its sum; called by the client.';
