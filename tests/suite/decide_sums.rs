@@ -83,3 +83,99 @@ async fn after_a_wait_the_tokens_are_taken_as_of_now() {
         assert!(times.iter().all(|ts| *ts >= let_go), "{level}: {times:?}, let go at {let_go}");
     }
 }
+
+/// Decides calls of one bucket each by sums: what each bucket's calls take and give back.
+async fn by_sums(conn: &mut PgConnection, amounts: &[f64; 3], credits: &[Option<f64>; 3]) -> Vec<Option<f64>> {
+    let sql = format!("SELECT rate_limit_decide_sums({LIMITS}, $1, $2, {NO_GROUPS})");
+    let balances: Vec<Option<f64>> =
+        sqlx::query_scalar(AssertSqlSafe(sql)).bind(amounts).bind(credits).fetch_one(conn).await.expect("the balances");
+    balances.into_iter().map(|balance| balance.map(|tokens| (tokens * 10.0).round() / 10.0)).collect()
+}
+
+#[tokio::test]
+async fn credits_come_first_and_fill_a_bucket_up_to_its_capacity() {
+    for level in ["SERIALIZABLE", "READ COMMITTED"] {
+        let database = Database::migrated().await;
+        let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+        let set = format!("SET default_transaction_isolation = '{level}'");
+        sqlx::query(AssertSqlSafe(set)).execute(&mut conn).await.expect("a level");
+        // Buckets without rows are full, and a credit creates none.
+        let answer = by_sums(&mut conn, &[0.0, 0.0, 0.0], &[Some(3.0), Some(0.0), Some(3.0)]).await;
+        assert_eq!(answer, [None, Some(10.0), None, Some(10.0), None, Some(10.0)], "{level}");
+        assert_eq!(database.rows().await, 0);
+        assert_eq!(take(&mut conn, "ARRAY[8, 8, 8]", NO_GROUPS).await, [Some(2.0), Some(2.0), Some(2.0)]);
+        // 2 + 5 covers 6. The counts of a sliding window are no balance: its credit is decided by rate_limit_decide, and the calls
+        // that take from it stay undecided.
+        let answer = by_sums(&mut conn, &[6.0, 6.0, 6.0], &[Some(5.0), Some(5.0), Some(5.0)]).await;
+        assert_eq!(answer, [Some(1.0), Some(1.0), None, None, None, Some(7.0)], "{level}");
+        // 1 + 20 is 10, and covers 4; 1 + 2 does not, and the credit is kept.
+        let answer = by_sums(&mut conn, &[4.0, 4.0, 0.0], &[Some(20.0), Some(2.0), None]).await;
+        assert_eq!(answer, [Some(6.0), None, Some(7.0), None, Some(3.0), None], "{level}");
+        // More than the capacity is never covered.
+        let answer = by_sums(&mut conn, &[12.0, 0.0, 0.0], &[Some(5.0), Some(20.0), Some(0.0)]).await;
+        assert_eq!(answer, [None, Some(10.0), Some(7.0), Some(10.0), None, None], "{level}");
+    }
+}
+
+/// The calls {a: 2, b: 11} and {c: 3}, and credits of 1 to each. The first call is undone; no credit is.
+#[tokio::test]
+async fn credits_stay_when_calls_are_undone() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    assert_eq!(take(&mut conn, "ARRAY[5, 5, 5]", NO_GROUPS).await, [Some(5.0), Some(5.0), Some(5.0)]);
+    let sql = format!(
+        "SELECT rate_limit_decide_sums({LIMITS}, ARRAY[2, 10, 3], ARRAY[1, 1, NULL]::float8[], ARRAY[1, 2, 3],
+           ARRAY[2, 10, 3]::float8[], ARRAY[2, 1])"
+    );
+    let balances: Vec<Option<f64>> =
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut conn).await.expect("the balances");
+    let rounded: Vec<Option<f64>> = balances.into_iter().map(|balance| balance.map(f64::round)).collect();
+    assert_eq!(rounded, [Some(6.0), None, Some(2.0), None, Some(6.0), None]);
+    assert_eq!(take(&mut conn, "ARRAY[6, 6, 2]", NO_GROUPS).await, [Some(0.0), Some(0.0), Some(0.0)]);
+}
+
+/// Decides a call on the same bucket of another name. Returns whether it was allowed, and the balance.
+async fn one_by_one(conn: &mut PgConnection, nth: usize, op: &str, count: f64) -> (bool, f64) {
+    let kind = ["token_bucket", "fixed_window", "sliding_window"][nth];
+    let sql = format!(
+        "SELECT call_admitted IS NULL OR call_admitted[1] = 1, item_values[1] FROM rate_limit_decide(
+           ARRAY['{kind}'], ARRAY[10]::float8[], ARRAY[3600000000], NULL, NULL, ARRAY[{}]::bigint[], NULL, NULL,
+           ARRAY['one by one'], ARRAY['{nth}'], NULL, NULL, ARRAY[$1], ARRAY['{op}'], NULL, NULL, NULL, NULL)",
+        if nth == 0 { "NULL" } else { "0" }
+    );
+    let (allowed, balance): (bool, f64) =
+    sqlx::query_as(AssertSqlSafe(sql)).bind(count).fetch_one(conn).await.expect("a decision")
+}
+
+/// Random sums: each bucket has the balance that it has if the credit and then the call are decided one by one.
+#[tokio::test]
+async fn random_sums_are_decided_as_one_by_one() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    let mut random = fastrand::Rng::with_seed(19);
+    let mut covered = [0, 0];
+    for round in 0..300 {
+        let amounts = [0; 3].map(|_| f64::from(random.u8(..8)));
+        let credits = [0; 3].map(|_| random.bool().then(|| f64::from(random.u8(..8))));
+        let balances = by_sums(&mut conn, &amounts, &credits).await;
+        for nth in 0..3 {
+            let credited = match credits[nth] {
+                Some(count) => Some(one_by_one(&mut conn, nth, "credit", count).await.1),
+                None => None,
+            };
+            covered[usize::from(balances[nth].is_some())] += 1;
+            let Some(balance) = balances[nth] else {
+                // Its call is left to rate_limit_decide.
+                if let Some(credited) = credited {
+                    let balance = balances[3 + nth].expect("the balance after the credit");
+                    assert!((balance - credited).abs() <= 0.1, "round {round}, {nth}: {balances:?}, not {credited}");
+                }
+                continue;
+            };
+            let (allowed, expected) = one_by_one(&mut conn, nth, "limit", amounts[nth]).await;
+            assert!(allowed, "round {round}, {nth}: {amounts:?} {credits:?} {balances:?}");
+            assert!((balance - expected).abs() <= 0.1, "round {round}, {nth}: {balances:?}, not {expected}");
+        }
+    }
+    assert!(covered.iter().all(|count| *count > 100), "both happen: {covered:?}");
+}
