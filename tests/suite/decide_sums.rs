@@ -143,7 +143,6 @@ async fn one_by_one(conn: &mut PgConnection, nth: usize, op: &str, count: f64) -
            ARRAY['one by one'], ARRAY['{nth}'], NULL, NULL, ARRAY[$1], ARRAY['{op}'], NULL, NULL, NULL, NULL)",
         if nth == 0 { "NULL" } else { "0" }
     );
-    let (allowed, balance): (bool, f64) =
     sqlx::query_as(AssertSqlSafe(sql)).bind(count).fetch_one(conn).await.expect("a decision")
 }
 
