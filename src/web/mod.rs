@@ -90,11 +90,14 @@ mod request_limits;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 mod axum;
+#[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+mod tonic;
 
 #[cfg(feature = "axum")]
-pub use self::axum::{NoRequestLimits, RouteKey};
+pub use self::axum::RouteKey;
 pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
 pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
-pub use request_limits::RequestLimits;
+pub use request_limits::{NoRequestLimits, RequestLimits};
