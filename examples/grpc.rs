@@ -132,19 +132,13 @@ async fn serve(pool: &PgPool, limiter: &Limiter) -> Result<(SocketAddr, JoinHand
         .limit("failed_log_ins", account()?)?
         .skip(|request| request.uri.path() != chat::LOG_IN)
         .settle(|_, response| response.grpc_code().map(|code| if code == Code::Unauthenticated { 1 } else { 0 }));
-    let messages = layer()
-        .limit("messages", account()?)?
-        .skip(|request| request.uri.path() != chat::SEND)
-        .in_handler();
+    let messages = layer().limit("messages", account()?)?.skip(|request| request.uri.path() != chat::SEND).in_handler();
 
     let listener = TcpIncoming::bind("127.0.0.1:0".parse()?)?;
     let address = listener.local_addr()?;
     let chat = Chat { pool: pool.clone() };
-    let server = Server::builder()
-        .layer(InterceptorLayer::new(with_peer))
-        .layer(per_address)
-        .layer(log_ins)
-        .layer(messages);
+    let server =
+        Server::builder().layer(InterceptorLayer::new(with_peer)).layer(per_address).layer(log_ins).layer(messages);
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let chat = chat.clone();
         async move { Ok::<_, std::convert::Infallible>(chat::serve(chat, request).await) }
@@ -213,7 +207,12 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         println!("message {nth} by ann: {code:?}");
         story.messages.push(code);
     }
-    println!("  denied by {:?}, retry in {:?}\n  {}", story.violations, story.retry_delay, story.ratelimit.join("\n  "));
+    println!(
+        "  denied by {:?}, retry in {:?}\n  {}",
+        story.violations,
+        story.retry_delay,
+        story.ratelimit.join("\n  ")
+    );
     story.stored = sqlx::query_scalar("SELECT count(*) FROM messages").fetch_one(pool).await?;
     println!("{} messages are stored", story.stored);
 

@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
 use axum::response::{IntoResponse, Response};
-use http::request::Parts;
 use http::Extensions;
+use http::request::Parts;
 
 use crate::call::{Denied, Key};
 use crate::error::Error;

@@ -20,9 +20,7 @@ impl Protocol {
     #[cfg(feature = "tonic")]
     pub(in crate::web) fn of(headers: &HeaderMap) -> Self {
         match headers.get(http::header::CONTENT_TYPE) {
-            Some(content_type) if is_grpc(content_type.as_bytes()) => {
-                Self::Grpc { content_type: content_type.clone() }
-            }
+            Some(content_type) if is_grpc(content_type.as_bytes()) => Self::Grpc { content_type: content_type.clone() },
             _ => Self::Http,
         }
     }

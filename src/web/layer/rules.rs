@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::request::Parts;
 use http::HeaderMap;
+use http::request::Parts;
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;

@@ -80,7 +80,8 @@ impl SentResponse {
     #[cfg(feature = "tonic")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
     pub fn grpc_code(&self) -> Option<tonic::Code> {
-        let code_in = |fields: &HeaderMap| fields.get("grpc-status").map(|code| tonic::Code::from_bytes(code.as_bytes()));
+        let code_in =
+            |fields: &HeaderMap| fields.get("grpc-status").map(|code| tonic::Code::from_bytes(code.as_bytes()));
         self.trailers.as_ref().and_then(code_in).or_else(|| code_in(&self.parts.headers))
     }
 
