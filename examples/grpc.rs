@@ -25,7 +25,7 @@ use tonic_types::StatusExt;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What `tonic-prost-build` generates from a `.proto` file, in short and by hand:
+/// The service, written by hand. `tonic-prost-build` generates such code from a `.proto` file:
 ///
 /// ```proto
 /// service Chat {
@@ -163,7 +163,7 @@ fn by_ann<M>(message: M) -> Request<M> {
 pub(crate) struct Story {
     /// The status codes of four messages of one account.
     pub(crate) messages: Vec<Code>,
-    /// What the client learns from the last of them, which is denied: the limits, the time to wait, and `RateLimit`.
+    /// The details of the last status, a denial: the limits, the time to wait, and `RateLimit`.
     pub(crate) violations: Vec<String>,
     pub(crate) retry_delay: Duration,
     pub(crate) ratelimit: Vec<String>,

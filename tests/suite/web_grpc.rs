@@ -66,7 +66,7 @@ async fn a_denied_call_has_a_status_with_details() {
     served.check(call::SUCCEED, Some("u2")).await.expect("another key");
 }
 
-/// What the client's library does not show: a refusal is one frame of headers, and a success keeps its trailers.
+/// The generated client does not show the frames: a refusal is one frame of headers, and a success keeps its trailers.
 #[tokio::test]
 async fn a_refusal_has_only_trailers_and_a_success_keeps_its_own() {
     let database = Database::migrated().await;

@@ -70,7 +70,7 @@ async fn a_stream_holds_its_slot_until_it_has_ended_or_its_client_is_gone() {
     until_left(&limiter, "running", 2.0).await;
 }
 
-/// What a closure of `settle` learns: the code, whether there were trailers, and whether the response was sent as a whole.
+/// A response in `settle`: its code, whether it had trailers, and whether it was sent as a whole.
 type Sent = (Option<Code>, bool, bool);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// What the handlers do, by the name of the service that a call asks for.
+/// Names of services. Calls select by them how the handlers respond.
 pub mod call {
     pub const SUCCEED: &str = "succeed";
     /// A log-in with a wrong password. In `watch`, it fails after a message, so the status is in trailers.
