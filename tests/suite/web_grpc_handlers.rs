@@ -8,7 +8,7 @@ use pg_limiter::web::{HeaderKey, RateLimitLayer, SentResponse};
 use pg_limiter::{Limit, Limiter, Limits};
 use tonic::Code;
 
-use crate::support::grpc::{App, GrpcServed, call, fields, request};
+use crate::support::grpc::{App, GrpcServed, call, fields as fields_of, request};
 use crate::support::web::members;
 use crate::support::{Database, Events, watch};
 
@@ -132,11 +132,15 @@ async fn a_handler_takes_tokens_in_its_own_transaction() {
 
     let denied = served.check(call::ORDER, Some("u1")).await.expect_err("denied");
     assert_eq!(denied.code(), Code::ResourceExhausted, "{denied:?}");
-    let fields = fields(&denied);
+    let fields = fields_of(&denied);
     let wait: i64 = fields["retry-after"].to_str().expect("text").parse().expect("a number");
     assert_eq!(members(&fields, "ratelimit")[0].1["t"], wait);
     let orders: i64 = sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&database.pool).await.expect("count");
     assert_eq!(orders, 2);
+
+    let own = served.check(call::OWN_STATUS, Some("u1")).await.expect_err("denied");
+    assert_eq!((own.code(), own.message()), (Code::ResourceExhausted, "slow down"));
+    assert!(fields_of(&own).contains_key("retry-after"), "the layer adds it: {own:?}");
 
     // A handler that fails need not charge its limits, and one that succeeds must.
     assert_eq!(served.check(call::FAIL, Some("u1")).await.expect_err("it fails").code(), Code::Unauthenticated);

@@ -25,6 +25,8 @@ pub mod call {
     pub const ORDER: &str = "order";
     /// The same, and fails before the commit.
     pub const ORDER_AND_FAIL: &str = "order and fail";
+    /// Takes the tokens of `RequestLimits` without a transaction, and responds to a denial with a status of its own.
+    pub const OWN_STATUS: &str = "own status";
     /// In `watch`: streams until the test ends it.
     pub const STREAM: &str = "stream";
 }
@@ -64,6 +66,10 @@ impl Health for App {
             call::FAIL => return Err(wrong_password()),
             call::ORDER => self.order(RequestLimits::of(request.extensions())?, false).await?,
             call::ORDER_AND_FAIL => self.order(RequestLimits::of(request.extensions())?, true).await?,
+            call::OWN_STATUS => {
+                let permit = RequestLimits::of(request.extensions())?.enforce().await;
+                permit.map_err(|_| Status::resource_exhausted("slow down"))?;
+            }
             _ => {}
         }
         Ok(Response::new(HealthCheckResponse::default()))
