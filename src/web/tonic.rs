@@ -39,7 +39,7 @@ impl From<Error> for Status {
     }
 }
 
-/// See [`Status: From<Error>`](#impl-From<Error>-for-Status).
+/// Converts a denial as the conversion of [`Error`] does.
 impl From<Denied> for Status {
     fn from(denied: Denied) -> Self {
         Error::Denied(denied).into()
