@@ -43,7 +43,7 @@
 //! - The handle that owns a pool: [`Limiter`], its [`RetryPolicy`], and units of work ([`Limiter::transaction`]).
 //! - Tokens for hot paths, taken many at once and spent from memory: [`Allowance`].
 //! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
-//! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower` and `axum`).
+//! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower`, `axum` and `tonic`).
 //! - Spans, and metrics with the feature `metrics`: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
 //! - A private PostgreSQL for tests: `embedded` (feature `embedded`).

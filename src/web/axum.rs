@@ -1,20 +1,19 @@
 //! Extractors and responses for axum.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use axum::body::Body;
 use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, FromRequestParts, MatchedPath};
 use axum::response::{IntoResponse, Response};
+use http::Extensions;
 use http::request::Parts;
-use http::{Extensions, StatusCode};
 
 use crate::call::{Denied, Key};
 use crate::error::Error;
-use crate::web::answer::{error_response, plain};
+use crate::web::answer::{Refusal, error_response};
 use crate::web::keys::{KeyExtractor, NoKey};
-use crate::web::{RequestLimits, log};
+use crate::web::{NoRequestLimits, RequestLimits, log};
 
 /// The peer's address, if the app is served with `into_make_service_with_connect_info` or tested with a `MockConnectInfo`.
 pub(super) fn connect_info(extensions: &Extensions) -> Option<SocketAddr> {
@@ -50,24 +49,10 @@ impl IntoResponse for Denied {
     }
 }
 
-/// The rejection of the [`RequestLimits`] extractor: no layer with [`in_handler`](crate::web::RateLimitLayer::in_handler)
-/// wraps the handler. The response is 500, and the message is logged at level ERROR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NoRequestLimits;
-
-impl fmt::Display for NoRequestLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the handler extracts RequestLimits, but no RateLimitLayer with in_handler() wraps it; add one")
-    }
-}
-
-impl std::error::Error for NoRequestLimits {}
-
 impl IntoResponse for NoRequestLimits {
     fn into_response(self) -> Response {
         log::misconfigured(&self);
-        plain(StatusCode::INTERNAL_SERVER_ERROR, None).map(Body::from)
+        Refusal::Misconfigured.problem().map(Body::from)
     }
 }
 
@@ -75,6 +60,6 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestLimits {
     type Rejection = NoRequestLimits;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NoRequestLimits> {
-        parts.extensions.get().cloned().ok_or(NoRequestLimits)
+        Self::of(&parts.extensions)
     }
 }

@@ -1,5 +1,6 @@
-//! Rate limits for HTTP: a [tower] layer, and [`RequestLimits`] for handlers that take tokens in their own transactions.
-//! Requires the feature `tower`. The feature `axum` adds extractors and responses for axum.
+//! Rate limits for HTTP and gRPC: a [tower] layer, and [`RequestLimits`] for handlers that take tokens in their own
+//! transactions. Requires the feature `tower`. The feature `axum` adds extractors and responses for axum, and the feature
+//! `tonic` adds [responses to gRPC clients](#grpc).
 //!
 //! ```no_run
 //! # #[cfg(feature = "axum")]
@@ -38,16 +39,16 @@
 //! The layer never reserves tokens, because a request with a reservation would have to wait.
 //!
 //! # Responses
-//! | | |
-//! |---|---|
-//! | a limit denies the request | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` |
-//! | the request has no key or a key of more than 1024 bytes, or costs more than a limit ever grants | 400 |
-//! | its address is in a [denied network](RateLimitLayer::deny_networks) | 403 |
-//! | its idempotency key was used for another call (only in handlers) | 422 |
-//! | the database made no decision, too many calls wait for it, or a limit could not be [looked up](RateLimitLayer::limit_by_async) | 503 and `Retry-After: 1`; with [`OnFailure::Open`], the response of the inner service |
-//! | the limits or keys are misconfigured | 500 |
+//! | | HTTP | gRPC |
+//! |---|---|---|
+//! | a limit denies the request | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` | `RESOURCE_EXHAUSTED`, `retry-after`, `RetryInfo`, `QuotaFailure` |
+//! | the request has no key or a key of more than 1024 bytes, or costs more than a limit ever grants | 400 | `INVALID_ARGUMENT` |
+//! | its address is in a [denied network](RateLimitLayer::deny_networks) | 403 | `PERMISSION_DENIED` |
+//! | its idempotency key was used for another call (only in handlers) | 422 | `INVALID_ARGUMENT` |
+//! | the database made no decision, too many calls wait for it, or a limit could not be [looked up](RateLimitLayer::limit_by_async); with [`OnFailure::Open`], the request passes | 503, `Retry-After: 1` | `UNAVAILABLE`, `retry-after: 1`, `RetryInfo` |
+//! | the limits or keys are misconfigured | 500 | `INTERNAL` |
 //!
-//! The bodies are `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). They contain names of
+//! The bodies over HTTP are `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)). They contain names of
 //! limits and headers, but no keys and no details of the database. Handlers can create the same responses with
 //! [`error_response`].
 //!
@@ -75,8 +76,27 @@
 //! String ([RFC 9651](https://www.rfc-editor.org/rfc/rfc9651)) cannot contain are percent-encoded, here and in
 //! `violated-policies`. Several layers add members to the same fields.
 //!
+//! # gRPC
+//! With the feature `tonic`, a request of the content type `application/grpc`, `application/grpc-web` or
+//! `application/grpc-web-text`, with any message format, gets a gRPC status in place of a problem. Without the feature, it gets
+//! the response over HTTP, and its client reports 429 and 503 as `UNAVAILABLE`.
+//!
+//! - The response has only trailers ("Trailers-Only"): HTTP 200 with `grpc-status`, `grpc-message` and
+//!   `grpc-status-details-bin` among its headers, and no body. All kinds of calls accept it, and gRPC-Web, too.
+//! - The details are [`google.rpc`](https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto)
+//!   messages. `RetryInfo` has the exact time, and the metadata `retry-after` whole seconds, rounded up. `QuotaFailure` has one
+//!   violation for each limit that denied the request; the `subject` is the limit's name.
+//! - `ratelimit-policy` and `ratelimit` are in the initial metadata of calls that were allowed, and in the metadata of the status
+//!   of calls that were denied.
+//! - A request is one decision, also if it is a stream. It holds its slots until the trailers are sent or the client is gone.
+//! - An [`Error`](crate::Error) and a [`Denied`](crate::Denied) convert to the same status, as a `tonic::Status`.
+//! - `grpc-retry-pushback-ms` is not sent. A client with a retry policy would wait that long within the call, perhaps for hours,
+//!   and then report `DEADLINE_EXCEEDED` instead of the denial.
+//!
+//! # Older fields and CORS
 //! [`x_ratelimit_headers`](RateLimitLayer::x_ratelimit_headers) adds the older `X-RateLimit-*` fields. To let scripts of other
-//! origins read the fields, list them in `Access-Control-Expose-Headers`.
+//! origins read the fields, list them in `Access-Control-Expose-Headers`; for gRPC-Web, also `grpc-status`, `grpc-message` and
+//! `grpc-status-details-bin`.
 //!
 //! [tower]: https://docs.rs/tower
 
@@ -90,11 +110,14 @@ mod request_limits;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 mod axum;
+#[cfg(feature = "tonic")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+mod tonic;
 
 #[cfg(feature = "axum")]
-pub use self::axum::{NoRequestLimits, RouteKey};
+pub use self::axum::RouteKey;
 pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
 pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
-pub use request_limits::RequestLimits;
+pub use request_limits::{NoRequestLimits, RequestLimits};

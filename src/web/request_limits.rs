@@ -2,13 +2,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::{Extensions, Response};
 use sqlx::PgConnection;
 
 use crate::call::{Decision, Item, Permit};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::web::answer::{Standing, set_retry_after};
+use crate::web::answer::{Standing, is_denial, is_success, set_retry_after};
 use crate::web::layer::{Passed, Rules, Trial, limits};
 use crate::web::log;
 
@@ -82,6 +82,28 @@ struct ResponseState {
 impl RequestLimits {
     pub(super) fn new(rules: Arc<Rules>, items: Vec<Item>) -> Self {
         Self { rules, items, state: Arc::default() }
+    }
+
+    /// Finds the limits of a request in its extensions, in a handler without an extractor for them: of tonic, or of a tower
+    /// service.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "tonic")]
+    /// # mod app {
+    /// use pg_limiter::web::RequestLimits;
+    /// use tonic::{Request, Response, Status};
+    ///
+    /// async fn search(request: Request<String>) -> Result<Response<String>, Status> {
+    ///     RequestLimits::of(request.extensions())?.enforce().await?;
+    ///     Ok(Response::new(format!("results for {}", request.get_ref())))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoRequestLimits`] if no layer with [`in_handler`](crate::web::RateLimitLayer::in_handler) wraps the handler.
+    pub fn of(extensions: &Extensions) -> Result<Self, NoRequestLimits> {
+        extensions.get().cloned().ok_or(NoRequestLimits)
     }
 
     /// The limits, keys and costs of this request. Empty if the request is skipped, or if no limit applies.
@@ -241,16 +263,24 @@ impl RequestLimits {
     /// Adds the decision to the fields of the response.
     pub(super) fn add_fields<B>(&self, response: &mut Response<B>) {
         let state = self.lock();
-        if !state.charged && !self.items.is_empty() && response.status().is_success() {
+        if !state.charged && !self.items.is_empty() && is_success(response) {
             log::not_asked(&self.items);
         }
-        // For handlers that create their own 429 without it.
-        if let Some(retry_after) = state.retry_after.filter(|_| response.status() == StatusCode::TOO_MANY_REQUESTS) {
+        // For handlers that create their own denial without it.
+        if let Some(retry_after) = state.retry_after.filter(|_| is_denial(response)) {
             set_retry_after(response.headers_mut(), retry_after);
         }
         self.rules.add_fields(response.headers_mut(), &state.standings);
     }
 }
+
+/// No layer with [`in_handler`](crate::web::RateLimitLayer::in_handler) wraps a handler that asks for its [`RequestLimits`].
+///
+/// As a response of axum it is 500, and as a status of tonic `INTERNAL`. Then the message is logged at level ERROR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the handler asks for RequestLimits, but no RateLimitLayer with in_handler() wraps it; add one")]
+#[non_exhaustive]
+pub struct NoRequestLimits;
 
 impl fmt::Debug for RequestLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,9 @@ mod bans;
 mod common;
 #[path = "../../examples/cooldown.rs"]
 mod cooldown;
+#[cfg(feature = "tonic")]
+#[path = "../../examples/grpc.rs"]
+mod grpc;
 #[path = "../../examples/in_transaction.rs"]
 mod in_transaction;
 #[path = "../../examples/llm_tokens.rs"]

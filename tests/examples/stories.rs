@@ -124,6 +124,27 @@ async fn axum_plans_are_settled_and_a_limit_follows_its_file() {
     assert!(story.mistake.contains("limits.toml: limit \"per_address\""), "{}", story.mistake);
 }
 
+#[cfg(feature = "tonic")]
+#[tokio::test]
+async fn grpc_limits_addresses_failed_log_ins_and_messages_in_the_transaction() {
+    use tonic::Code::{InvalidArgument, Ok, ResourceExhausted, Unauthenticated};
+    let story = outcome_of(crate::grpc::run).await;
+    assert_eq!(story.messages, [Ok, Ok, Ok, ResourceExhausted]);
+    assert_eq!(story.violations, ["messages"]);
+    assert!(
+        story.retry_delay > Duration::ZERO && story.retry_delay <= Duration::from_secs(1200),
+        "{:?}",
+        story.retry_delay
+    );
+    assert!(story.ratelimit.iter().any(|field| field.starts_with("\"messages\";r=0;t=")), "{:?}", story.ratelimit);
+    assert_eq!(story.stored, 3);
+    assert_eq!(story.log_ins, [Ok, Unauthenticated, Ok, Unauthenticated]);
+    assert_eq!(story.failed_log_ins_left, 8.0);
+    let (last, before) = story.flood.split_last().expect("calls");
+    assert!(*last == ResourceExhausted && before.iter().all(|code| *code == InvalidArgument), "{:?}", story.flood);
+    assert!(before.len() >= 12, "{:?}", story.flood);
+}
+
 #[tokio::test]
 async fn bans_grow_and_a_banned_address_is_charged_nothing() {
     use bans::Answer;

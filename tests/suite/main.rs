@@ -90,6 +90,10 @@ mod web_addresses;
 mod web_chosen;
 #[cfg(feature = "axum")]
 mod web_failures;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+mod web_grpc;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+mod web_grpc_handlers;
 #[cfg(feature = "axum")]
 mod web_in_handler;
 #[cfg(feature = "tower")]

@@ -64,8 +64,8 @@ impl ClientAddress {
     /// Like `find`; without a peer's address, the server is misconfigured.
     pub(in crate::web) fn require(&self, request: &Parts) -> Result<IpAddr, NoKey> {
         self.find(request).ok_or_else(|| NoKey::Misconfigured {
-            advice: "the peer's address is unknown; serve with \
-                     into_make_service_with_connect_info::<SocketAddr>(), or insert a PeerAddress into the extensions"
+            advice: "the peer's address is unknown; with axum, serve with \
+                     into_make_service_with_connect_info::<SocketAddr>(); otherwise, insert a PeerAddress into the extensions"
                 .into(),
         })
     }

@@ -6,7 +6,7 @@ use http::Extensions;
 ///
 /// With axum, `ConnectInfo<SocketAddr>` provides it, if the app is served with `into_make_service_with_connect_info`. With
 /// other servers, or if the listener knows a better address (PROXY protocol, a Unix socket), insert a `PeerAddress` into the
-/// request's extensions. It takes precedence over `ConnectInfo`.
+/// request's extensions, in a layer outside of the rate limits. It takes precedence over `ConnectInfo`.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -14,6 +14,27 @@ use http::Extensions;
 /// # let mut request = http::Request::new(());
 /// # let peer: SocketAddr = "192.0.2.1:4711".parse().unwrap();
 /// request.extensions_mut().insert(PeerAddress::from(peer));
+/// ```
+///
+/// With the server of tonic, an interceptor does it, with TLS or without:
+///
+/// ```no_run
+/// # #[cfg(feature = "tonic")]
+/// # fn f(rate_limits: pg_limiter::web::RateLimitLayer) {
+/// use pg_limiter::web::PeerAddress;
+/// use tonic::service::InterceptorLayer;
+/// use tonic::transport::Server;
+/// use tonic::{Request, Status};
+///
+/// fn with_peer(mut request: Request<()>) -> Result<Request<()>, Status> {
+///     if let Some(peer) = request.remote_addr() {
+///         request.extensions_mut().insert(PeerAddress::from(peer));
+///     }
+///     Ok(request)
+/// }
+///
+/// let server = Server::builder().layer(InterceptorLayer::new(with_peer)).layer(rate_limits);
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);

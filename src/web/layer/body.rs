@@ -32,7 +32,9 @@ impl<B> ResponseBody<B> {
     }
 
     pub(super) fn refusal(text: String) -> Self {
-        Self { kind: Kind::Refusal { rest: Some(text.into()) } }
+        // A gRPC client expects no frame after the headers, not even an empty one.
+        let rest = (!text.is_empty()).then(|| text.into());
+        Self { kind: Kind::Refusal { rest } }
     }
 }
 

@@ -48,6 +48,9 @@ pub enum OnFailure {
 /// With axum, `Router::layer` limits all routes and the fallback, `Router::route_layer` only requests that match a route, and
 /// `MethodRouter::layer` a single route. An outer layer runs first, so put authentication outside this layer. Preflight
 /// requests of browsers (`OPTIONS`) count as requests: [`skip`](Self::skip) them, or put a CORS layer outside this one.
+///
+/// With tonic, `Server::layer` limits all services, and `tonic::service::LayerExt::named_layer` a single one. An interceptor
+/// cannot limit, because it cannot wait for the database. The feature `tonic` adds [gRPC responses](crate::web#grpc).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RateLimitLayer {

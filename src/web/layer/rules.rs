@@ -7,15 +7,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use http::HeaderMap;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
 use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::{Acquired, Lease, Limiter};
 use crate::web::address::{ClientAddress, Networks};
-use crate::web::answer::{Calendars, Fields, Standing, error_response, no_key_response, plain, standings, unavailable};
+use crate::web::answer::{Calendars, Fields, Refusal, Standing, standings};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::layer::OnFailure;
 use crate::web::layer::settlement::{Settle, UnderWay};
@@ -69,7 +69,8 @@ pub(in crate::web) struct Rules {
 /// The decision on a request.
 pub(super) enum Verdict {
     Pass(Passed),
-    Refuse(Response<String>),
+    /// With the fields of the response.
+    Refuse(Refusal, Vec<Standing>),
 }
 
 /// The tokens and slots of a request that passes.
@@ -86,7 +87,7 @@ pub(in crate::web) struct Passed {
 }
 
 /// Why a request has no items.
-pub(super) enum Refusal {
+enum NoItems {
     NoKey(NoKey),
     /// Its address is in a denied network.
     DeniedNetwork,
@@ -94,19 +95,7 @@ pub(super) enum Refusal {
     NotChosen,
 }
 
-impl Refusal {
-    pub(super) fn response(&self) -> Response<String> {
-        match self {
-            Self::NoKey(no_key) => no_key_response(no_key),
-            Self::DeniedNetwork => {
-                plain(StatusCode::FORBIDDEN, Some("Requests from this address are not accepted.".to_owned()))
-            }
-            Self::NotChosen => unavailable(),
-        }
-    }
-}
-
-impl From<NoKey> for Refusal {
+impl From<NoKey> for NoItems {
     fn from(no_key: NoKey) -> Self {
         Self::NoKey(no_key)
     }
@@ -141,23 +130,28 @@ impl Rules {
             return Ok(Vec::new());
         }
         match self.find_items(request).await {
-            Err(Refusal::NoKey(no_key)) if self.shadow => log::let_through_without_key(&no_key),
-            Err(Refusal::DeniedNetwork) if self.shadow => {
+            Ok(items) => Ok(items),
+            Err(NoItems::NoKey(no_key)) if self.shadow => {
+                log::let_through_without_key(&no_key);
+                Ok(Vec::new())
+            }
+            Err(NoItems::DeniedNetwork) if self.shadow => {
                 self.count_shadow_denial();
                 log::denied_network("in shadow mode: let through");
+                Ok(Vec::new())
             }
-            Err(Refusal::DeniedNetwork) => {
+            Err(NoItems::NoKey(no_key)) => Err(Refusal::without_key(&no_key)),
+            Err(NoItems::DeniedNetwork) => {
                 log::denied_network("refused");
-                return Err(Refusal::DeniedNetwork);
+                Err(Refusal::DeniedNetwork)
             }
-            items => return items,
+            Err(NoItems::NotChosen) => Err(Refusal::NoDecision),
         }
-        Ok(Vec::new())
     }
 
-    async fn find_items(&self, request: &Parts) -> Result<Vec<Item>, Refusal> {
+    async fn find_items(&self, request: &Parts) -> Result<Vec<Item>, NoItems> {
         if is_in(&self.denied_networks, request)? {
-            return Err(Refusal::DeniedNetwork);
+            return Err(NoItems::DeniedNetwork);
         }
         if is_in(&self.allowed_networks, request)? {
             return Ok(Vec::new());
@@ -179,7 +173,7 @@ impl Rules {
                         Some(why) => log::let_through_unchosen(&*error, why),
                         None => {
                             log::not_chosen(&*error);
-                            return Err(Refusal::NotChosen);
+                            return Err(NoItems::NotChosen);
                         }
                     },
                 },
@@ -220,7 +214,7 @@ impl Rules {
                 self.verdict(enforced, tried, decision, lease)
             }
             Err(error) if self.lets_through(&error) => Verdict::Pass(Passed::default()),
-            Err(error) => Verdict::Refuse(error_response(&error)),
+            Err(error) => Verdict::Refuse(Refusal::of(&error), Vec::new()),
         }
     }
 
@@ -246,9 +240,7 @@ impl Rules {
         if !self.shadow
             && let Err(denied) = decision.enforce()
         {
-            let mut response = error_response(&denied);
-            self.add_fields(response.headers_mut(), &standings);
-            return Verdict::Refuse(response);
+            return Verdict::Refuse(Refusal::of(&denied), standings);
         }
         Verdict::Pass(Passed { standings, taken, lease, trial: Trial::start(self, tried) })
     }

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::web::RequestLimits;
-use crate::web::answer::no_key_response;
+use crate::web::answer::{Protocol, Refusal, Standing};
 use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
 use crate::web::layer::rules::{Passed, Rules, Verdict, limits};
@@ -63,9 +63,10 @@ where
     RequestBody: Send,
 {
     let (mut parts, body) = request.into_parts();
+    let protocol = Protocol::of(&parts.headers);
     let items = match rules.items(&parts).await {
         Ok(items) => items,
-        Err(refusal) => return Ok(refusal.response().map(ResponseBody::refusal)),
+        Err(refusal) => return Ok(refuse(&rules, &protocol, &refusal, &[])),
     };
     let kept = (!rules.settles.is_empty() && !items.is_empty()).then(|| parts.clone());
     if rules.in_handler {
@@ -74,7 +75,7 @@ where
         let limits = RequestLimits::new(Arc::clone(&rules), items);
         if parts.extensions.insert(limits.clone()).is_some() {
             // The limits of the other layer would be lost.
-            return Ok(no_key_response(&two_in_handler()).map(ResponseBody::refusal));
+            return Ok(refuse(&rules, &protocol, &Refusal::without_key(&two_in_handler()), &[]));
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         limits.add_fields(&mut response);
@@ -86,8 +87,19 @@ where
             rules.add_fields(response.headers_mut(), &passed.standings);
             Ok(hold(&rules, passed, kept, response))
         }
-        Verdict::Refuse(refusal) => Ok(refusal.map(ResponseBody::refusal)),
+        Verdict::Refuse(refusal, standings) => Ok(refuse(&rules, &protocol, &refusal, &standings)),
     }
+}
+
+fn refuse<Body>(
+    rules: &Rules,
+    protocol: &Protocol,
+    refusal: &Refusal,
+    standings: &[Standing],
+) -> Response<ResponseBody<Body>> {
+    let mut response = refusal.response(protocol);
+    rules.add_fields(response.headers_mut(), standings);
+    response.map(ResponseBody::refusal)
 }
 
 /// Keeps the request's slots until the response has been sent, and settles its tokens then.

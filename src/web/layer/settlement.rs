@@ -59,6 +59,32 @@ impl SentResponse {
         self.trailers.as_ref()
     }
 
+    /// Returns the status of a gRPC response: from its trailers, or from its headers if it had no body. `None` if it was not gRPC,
+    /// or the client went away before the trailers. (In a body of gRPC-Web, trailers are part of the data: put
+    /// `tonic_web::GrpcWebLayer` outside of this layer.)
+    ///
+    /// Only failed log-ins count here:
+    ///
+    /// ```
+    /// use pg_limiter::web::{HeaderKey, RateLimitLayer};
+    /// use tonic::Code;
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("failed_log_ins", HeaderKey::new("x-account")?)?
+    ///     .settle(|_, response| response.grpc_code().map(|code| if code == Code::Unauthenticated { 1 } else { 0 }));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Without a status, the closure returns `None`, and the token stays charged.
+    #[cfg(feature = "tonic")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
+    pub fn grpc_code(&self) -> Option<tonic::Code> {
+        let code_in =
+            |fields: &HeaderMap| fields.get("grpc-status").map(|code| tonic::Code::from_bytes(code.as_bytes()));
+        self.trailers.as_ref().and_then(code_in).or_else(|| code_in(&self.parts.headers))
+    }
+
     /// Returns the length of the body that was sent, in bytes. An outer layer may still compress it.
     pub const fn body_bytes(&self) -> u64 {
         self.body_bytes
@@ -138,6 +164,7 @@ impl Held {
             settlement.response.body_bytes += data.remaining() as u64;
         } else if let Some(trailers) = frame.trailers_ref() {
             settlement.response.trailers = Some(trailers.clone());
+            self.complete(); // Nothing follows trailers, so servers do not ask for more.
         }
     }
 

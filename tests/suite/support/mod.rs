@@ -5,6 +5,8 @@ pub mod database;
 pub mod events;
 pub mod function;
 pub mod gate;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+pub mod grpc;
 pub mod guide;
 pub mod history;
 pub mod node;
