@@ -96,5 +96,6 @@ pub use self::axum::{NoRequestLimits, RouteKey};
 pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
-pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
+pub use crate::limiter::OnFailure;
+pub use layer::{RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
 pub use request_limits::RequestLimits;
