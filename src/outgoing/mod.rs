@@ -55,8 +55,8 @@
 //! # Retries
 //! A response is retried at most [`max_retries`](OutgoingLimits::max_retries) times, if all of this holds:
 //! - The request has a [gate](OutgoingLimits::gate).
-//! - The status is 429; or it is 503, the response has a `Retry-After`, and the method is idempotent; or it is another status from 400
-//!   on, and `pause_for` returned a time. Other failures are not retried.
+//! - The status is 429; or it is 503, the response has a `Retry-After`, and the method is idempotent; or it is any status from 400 on,
+//!   and `pause_for` returned a time. Other failures are not retried.
 //! - The body of the request is not a stream: [`try_clone`](::reqwest::Request::try_clone) can copy it.
 //! - The pause ends within the wait that is left.
 //! - The gate could be blocked.

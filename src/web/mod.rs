@@ -93,9 +93,9 @@ mod axum;
 
 #[cfg(feature = "axum")]
 pub use self::axum::{NoRequestLimits, RouteKey};
+pub use crate::limiter::OnFailure;
 pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
-pub use crate::limiter::OnFailure;
 pub use layer::{RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
 pub use request_limits::RequestLimits;
