@@ -29,7 +29,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const REQUESTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// What the third party has received.
+/// The requests that the third party has received.
 #[derive(Debug, Default)]
 pub(crate) struct ThirdParty {
     /// The senders of the requests that it served, in order.

@@ -41,7 +41,7 @@ impl Middleware for OutgoingLimits {
     }
 }
 
-/// What a response demands.
+/// The demands of a response.
 struct Demand {
     /// How long all requests must pause.
     pause: Option<Duration>,

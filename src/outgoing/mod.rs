@@ -65,7 +65,7 @@
 //!
 //! # Errors
 //! If a request, or its retry, is not sent, the error is
-//! [`reqwest_middleware::Error::Middleware`](::reqwest_middleware::Error::Middleware) with an [`Error`](crate::Error):
+//! [`reqwest_middleware::Error::Middleware`] with an [`Error`](crate::Error):
 //!
 //! ```no_run
 //! # async fn f(client: reqwest_middleware::ClientWithMiddleware) {

@@ -73,11 +73,8 @@ impl OutgoingLimits {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the limit is not defined, can never grant the count, or is a
-    /// [concurrency limit](Limit::concurrency). To limit how many requests run at the same time, use
+    /// [concurrency limit](crate::Limit::concurrency). To limit how many requests run at the same time, use
     /// [`Limiter::acquire`] around the request, until its body has been read.
-    ///
-    /// [`Limit::concurrency`]: crate::Limit::concurrency
-    /// [concurrency limit]: crate::Limit::concurrency
     pub fn limit(mut self, item: impl Into<Item>) -> Result<Self, Error> {
         let item = item.into();
         Call::from(item.clone()).validate(Op::Limit, &self.limiter.limits())?;

@@ -34,7 +34,7 @@ fn limits() -> Limits {
 type Scripted = (u16, Vec<(&'static str, &'static [u8])>);
 type Fields = &'static [(&'static str, &'static [u8])];
 
-/// What the third party responds next (otherwise 200), and what it has received.
+/// The next responses of the third party (then 200), and the bodies that it has received.
 #[derive(Default)]
 struct Script {
     next: VecDeque<Scripted>,
@@ -156,7 +156,7 @@ async fn a_retry_is_another_request_with_the_same_body() {
     assert_eq!(left(&limiter).await, 4.0);
 }
 
-/// Another client, whose gate is open.
+/// The same middleware with a gate of its own.
 fn with_gate(limiter: &Limiter, key: &'static str) -> OutgoingLimits {
     outgoing(limiter).gate(("pause", key)).expect("a gate")
 }
@@ -396,4 +396,20 @@ async fn a_dropped_request_is_not_sent_and_reserved_tokens_stay_spent() {
     assert!(request.await.expect_err("dropped").is_cancelled());
     limiter.unblock(("pause", "blocked")).await.expect("unblocked");
     assert_eq!((left(&limiter).await, third_party.hits()), (10.0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_refusals_at_once_pause_and_are_all_retried() {
+    let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
+    let limiter = database.limiter(limits());
+    let outgoing = OutgoingLimits::new(limiter.clone()).gate(("pause", "k")).expect("a gate");
+    let client = client(outgoing.max_wait(5 * MINUTE).max_retries(60));
+    (0..60).for_each(|_| third_party.next(429, &[("retry-after", b"1")]));
+    let sent = (0..60).map(|_| client.get(&third_party.served.url).send());
+    let statuses = futures_util::future::join_all(sent).await;
+    assert!(
+        statuses.iter().all(|response| response.as_ref().is_ok_and(|response| response.status() == 200)),
+        "{statuses:?}"
+    );
+    assert_eq!(third_party.hits(), 120);
 }
