@@ -44,6 +44,7 @@
 //! - Tokens for hot paths, taken many at once and spent from memory: [`Allowance`].
 //! - A job queue that reserves tokens when a job is enqueued and runs the job later: [`queue`].
 //! - Limits for HTTP, as a tower layer and in handlers: `web` (features `tower`, `axum` and `tonic`).
+//! - Limits for requests to third parties, as a middleware for reqwest: `outgoing` (feature `reqwest`).
 //! - Spans, and metrics with the feature `metrics`: [`observability`].
 //! - The tables and functions in your database: [`migrate`].
 //! - A private PostgreSQL for tests: `embedded` (feature `embedded`).
@@ -74,6 +75,9 @@ pub mod embedded;
 pub mod guide;
 pub mod migrate;
 pub mod observability;
+#[cfg(feature = "reqwest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
+pub mod outgoing;
 pub mod queue;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]

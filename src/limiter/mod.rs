@@ -9,6 +9,8 @@ mod gate;
 mod lease;
 mod limiter;
 mod limits_file;
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+mod on_failure;
 mod prune;
 mod unit_of_work;
 mod until_ready;
@@ -20,4 +22,6 @@ pub use config::{DenialMemory, LimiterConfig};
 pub use lease::{Acquired, Lease};
 pub use limiter::Limiter;
 pub use limits_file::{LimitsFile, LimitsWatch};
+#[cfg(any(feature = "reqwest", feature = "tower"))]
+pub use on_failure::OnFailure;
 pub use wait::WaitConfig;

@@ -15,7 +15,8 @@ impl Limiter {
     /// [`max_wait`](WaitConfig::max_wait).
     ///
     /// When it returns an allowed decision, the wait is over and the caller can go ahead at once. A denial takes
-    /// nothing. It is returned as soon as it is certain, not at the end of the wait.
+    /// nothing, except after a block during the wait (see below). It is returned as soon as it is certain, not at the end of
+    /// the wait.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -38,6 +39,10 @@ impl Limiter {
     ///   database. The jitter is for waiters in different processes. (As governor's `until_ready_with_jitter`.)
     /// - **Several limits** wait for the slowest of them. All of them are charged or none. If one of them is a sliding
     ///   window or has a headroom, none of them reserves.
+    ///
+    /// A call that slept until its reserved tokens were available checks its [gates](crate::Limit::gate) again. If one has been
+    /// blocked meanwhile, the call waits for the end of the block and takes new tokens, or is denied. The reserved tokens stay
+    /// spent: otherwise all calls that slept would go ahead at the end of the block.
     ///
     /// Reservations are served in the order of the database's decisions, across all processes. A line is served in
     /// order of arrival. Lines in different processes, or for different sets of limits, have no common order: the first
@@ -101,10 +106,14 @@ impl Limiter {
             }
             let again = match waiter.ask(left).await? {
                 Attempted::Ready { decision, wait, ready_at } => {
-                    drop(place); // A call that has reserved must not hold up the line.
+                    place = None; // A call that has reserved must not hold up the line.
                     let jitter = waiter.jitter_of_reserved(wait, until(deadline));
                     clock.sleep_until(ready_at + jitter).await;
-                    return Ok(decision);
+                    if wait.is_zero() || !waiter.is_blocked().await? {
+                        return Ok(decision);
+                    }
+                    left = until(deadline);
+                    continue;
                 }
                 Attempted::Denied(decision) => return Ok(decision),
                 Attempted::Again(again) => again,
@@ -211,6 +220,18 @@ impl<'l> Waiter<'l> {
     /// if some waiters cannot reserve.
     fn may_meet_a_line(&self) -> bool {
         !self.call.reserve || self.call.items.iter().any(|item| item.limit.max_reserved().is_some())
+    }
+
+    /// Returns whether a gate of the call is blocked by now.
+    async fn is_blocked(&self) -> Result<bool, Error> {
+        let items: Vec<_> = self.call.items.iter().filter(|item| item.limit.is_gate()).cloned().collect();
+        if items.is_empty() {
+            return Ok(false);
+        }
+        let places = (0..items.len()).collect();
+        let call = Resolved { op: Op::Check, reserve: false, items, places, ..self.call.clone() };
+        let (call, answer) = self.limiter.combiner.ask(call).await?;
+        Ok(answer.decision(&call).is_denied())
     }
 
     /// Returns a denial by the limits that cannot serve the call by then, with the time until the tokens would be

@@ -101,6 +101,13 @@ pub(crate) fn lost_lease(limits: &[Arc<str>]) {
     }
 }
 
+/// Counts a pause that a third party demanded.
+#[cfg(feature = "reqwest")]
+pub(crate) fn paused(gate: &Arc<str>) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::PAUSES, "limit" => gate.clone()).increment(1);
+}
+
 /// Counts deleted rows.
 pub(crate) fn pruned(rows: u64) {
     #[cfg(feature = "metrics")]

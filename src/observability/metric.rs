@@ -18,6 +18,8 @@ pub const SHADOW_DENIALS: &str = "pg_limiter_shadow_denials_total";
 pub const LOST_LEASES: &str = "pg_limiter_lost_leases_total";
 /// Counter: changes of a watched limits file.
 pub const LIMITS_RELOADS: &str = "pg_limiter_limits_reloads_total";
+/// Counter: pauses that third parties demanded of requests.
+pub const PAUSES: &str = "pg_limiter_pauses_total";
 /// Counter: rows that `prune` deleted.
 pub const PRUNED_ROWS: &str = "pg_limiter_pruned_rows_total";
 /// Counter: jobs that were enqueued or denied.
@@ -41,6 +43,7 @@ pub fn describe() {
         (SHADOW_DENIALS, "Denials that were not enforced, for each limit that denied."),
         (LOST_LEASES, "Leases that ended before their release, for each concurrency limit."),
         (LIMITS_RELOADS, "Changes of a watched limits file."),
+        (PAUSES, "Pauses that third parties demanded of requests, for each gate."),
         (PRUNED_ROWS, "Rows that prune deleted."),
         (ENQUEUED, "Jobs that were enqueued or denied."),
     ];

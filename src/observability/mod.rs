@@ -12,6 +12,8 @@ pub use count::count_shadow_denial;
 
 pub(crate) use batch::{asking, deciding};
 pub(crate) use call_span::{Answered, CallSpan};
+#[cfg(feature = "reqwest")]
+pub(crate) use count::paused;
 #[cfg(feature = "metrics")]
 pub(crate) use count::queue_is;
 pub(crate) use count::{batch, enqueued, limits_reloaded, lost_lease, pruned, retried};

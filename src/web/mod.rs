@@ -116,8 +116,9 @@ mod tonic;
 
 #[cfg(feature = "axum")]
 pub use self::axum::RouteKey;
+pub use crate::limiter::OnFailure;
 pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
 pub use answer::error_response;
 pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
-pub use layer::{OnFailure, RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
+pub use layer::{RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
 pub use request_limits::{NoRequestLimits, RequestLimits};

@@ -27,6 +27,9 @@ mod llm_tokens;
 mod login_throttle;
 #[path = "../../examples/migrate_by_hand.rs"]
 mod migrate_by_hand;
+#[cfg(feature = "reqwest")]
+#[path = "../../examples/outgoing.rs"]
+mod outgoing;
 #[path = "../../examples/per_user_and_per_org.rs"]
 mod per_user_and_per_org;
 #[path = "../../examples/signup_global.rs"]

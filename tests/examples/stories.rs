@@ -153,3 +153,17 @@ async fn bans_grow_and_a_banned_address_is_charged_nothing() {
     assert_eq!(story.bans, [60, 240, 960].map(Duration::from_secs));
     assert_eq!((story.neighbour, story.pardoned), (Answer::Served, Answer::Served));
 }
+
+#[cfg(feature = "reqwest")]
+#[tokio::test]
+async fn outgoing_requests_of_two_processes_pause_after_one_429() {
+    let story = outcome_of(crate::outgoing::run).await;
+    // Every request was served in the end, and the third party refused one of them, once.
+    assert_eq!(story.statuses, [vec![200; 6], vec![200; 2]]);
+    let (served, sixth_on) = story.third_party.served.split_at(5);
+    assert_eq!(
+        (served, sixth_on.len()),
+        (&["one".to_owned(), "one".into(), "one".into(), "one".into(), "one".into()][..], 3)
+    );
+    assert_eq!((story.third_party.refused, story.third_party.too_early), (vec!["one".to_owned()], 0));
+}

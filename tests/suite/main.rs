@@ -37,6 +37,10 @@ mod mixed_load;
 mod model;
 mod observability;
 mod outages;
+#[cfg(feature = "reqwest")]
+mod outgoing;
+#[cfg(all(feature = "reqwest", feature = "testing"))]
+mod outgoing_pauses;
 mod peek;
 mod pgbouncer;
 mod privacy;

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pg_limiter::observability::count_shadow_denial;
+#[cfg(feature = "reqwest")]
+use pg_limiter::outgoing::OutgoingLimits;
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::{Error, Item, LeaseId, Limit, Limits, LimitsFile};
 
+#[cfg(feature = "reqwest")]
+use crate::outgoing::{ThirdParty, client};
 use crate::queue::{in_state, quick};
 use crate::support::gate::{self, CENTURY};
 use crate::support::{Database, Spans, watch};
@@ -42,6 +46,16 @@ fn table(heading: &str, head: &str) -> Vec<Vec<String>> {
 /// The words between backticks.
 fn words(cell: &str) -> BTreeSet<String> {
     cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
+}
+
+/// A third party demands a pause.
+#[cfg(feature = "reqwest")]
+async fn pause(limiter: &pg_limiter::Limiter) {
+    let third_party = ThirdParty::start().await;
+    third_party.next(429, &[("retry-after", b"3600")]);
+    let outgoing = OutgoingLimits::new(limiter.clone()).gate(("gate", KEY)).expect("a gate");
+    let request = client(outgoing).get(&third_party.served.url);
+    assert_eq!(request.send().await.expect("sent").status(), 429);
 }
 
 /// Makes everything that is documented happen at least once.
@@ -124,6 +138,9 @@ async fn everything(database: &Database) {
     assert!(limiter.within(&mut tx).renew(named()).await.expect("an answer"));
     assert!(limiter.within(&mut tx).release(named()).await.expect("an answer"));
     tx.commit().await.expect("commit");
+
+    #[cfg(feature = "reqwest")]
+    pause(&limiter).await;
 
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let job = |how: &str| Job::new(("jobs", KEY), &how).expect("a job").group(KEY).max_attempts(2);
@@ -283,6 +300,9 @@ mod metrics {
 
     use super::*;
 
+    /// The number of pauses that third parties demand.
+    const PAUSES: usize = if cfg!(feature = "reqwest") { 1 } else { 0 };
+
     type Labels = BTreeMap<String, String>;
 
     #[derive(Debug)]
@@ -344,9 +364,10 @@ mod metrics {
         };
         let promised: BTreeSet<String> = table("Metrics", "| metric ")
             .iter()
+            .filter(|row| PAUSES == 1 || !row[0].contains("pauses"))
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 14);
+        assert_eq!(promised.len(), 14 + PAUSES);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
@@ -374,6 +395,7 @@ mod metrics {
         assert!(values("pg_limiter_job_duration_seconds", "outcome").is_subset(&closed["`outcome` of jobs"]));
         assert!(values("pg_limiter_retries_total", "cause").is_subset(&closed["`cause`"]));
         assert_eq!(values("pg_limiter_errors_total", "kind").len(), 2);
+        assert_eq!(total(&series, "pg_limiter_pauses_total", &[("limit", "gate")]), PAUSES as u64);
         assert_eq!(total(&series, "pg_limiter_lost_leases_total", &[("limit", "slots")]), 2);
         assert_eq!(total(&series, "pg_limiter_decisions_total", &[("limit", "slots"), ("outcome", "denied")]), 1);
         let errors = &[("op", "acquire"), ("kind", "invalid")];

@@ -9,7 +9,7 @@ use pg_limiter::migrate::{Drift, Migrator, migrate};
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::testing::{TestClock, TestClockError};
-use pg_limiter::{Calendar, Call, DenialMemory, Limit, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Calendar, Call, DenialMemory, Item, Limit, Limiter, LimiterConfig, Limits, Schema};
 
 use crate::queue::{quick, until_in_state};
 use crate::support::other_role::OtherRole;
@@ -163,6 +163,26 @@ async fn an_advance_wakes_a_call_that_has_reserved() {
     assert!(!waiting.is_finished(), "half an hour is left");
     clock.advance(30 * MINUTE).await.expect("advance");
     assert!(within_minutes(waiting).await.expect("no panic").is_allowed());
+}
+
+/// Otherwise a block would not stop the calls that wait when it begins.
+#[tokio::test]
+async fn a_call_that_has_reserved_checks_its_gates_when_it_wakes() {
+    let database = Database::migrated().await;
+    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    assert!(is_allowed(&limiter, "bucket").await);
+    let group = [Item::new("gate", "k"), Item::new("bucket", "k")];
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.until_ready(group, 80 * MINUTE).await.expect("a decision") }
+    });
+    until_row(&database, "name = 'bucket' AND key = 'k' AND value < -0.5").await;
+    limiter.block(("gate", "k"), 90 * MINUTE).await.expect("a block");
+    clock.advance(HOUR).await.expect("advance");
+    let denied = within_minutes(waiting).await.expect("no panic");
+    assert!(denied.denied_by().contains(&"gate"), "{denied:?}");
+    // Its token stays spent.
+    assert!(limiter.peek(("bucket", "k")).await.expect("a balance").remaining() < 0.5);
 }
 
 #[tokio::test]

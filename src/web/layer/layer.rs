@@ -7,28 +7,12 @@ use tower_layer::Layer;
 use crate::call::{Item, LimitRef};
 use crate::error::{Error, InvalidCall};
 use crate::limit::Tokens;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, OnFailure};
 use crate::web::address::{ClientAddress, Networks};
 use crate::web::keys::KeyExtractor;
 use crate::web::layer::rules::{BoxError, Chosen, Cost, Keyed, Rule, Rules};
 use crate::web::layer::settlement::{Settle, Used};
 use crate::web::layer::{RateLimitService, SentResponse};
-
-/// How the layer treats a request without a decision: the database cannot be reached or has no schema, or too many
-/// calls wait for it.
-///
-/// A request waits for up to the deadline of the limiter's [`RetryPolicy`](crate::RetryPolicy), 5 seconds by default, before
-/// it is rejected or passed on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnFailure {
-    /// Rejects the request with 503.
-    #[default]
-    Closed,
-    /// Passes the request on to the inner service, and logs an event of level WARN. While the database is down, nothing is
-    /// limited. If the outcome of a commit is unknown, tokens may have been taken.
-    Open,
-}
 
 /// A tower layer that limits the requests to a service: see [`web`](crate::web). Cheap to clone.
 ///

@@ -8,7 +8,7 @@ mod settlement;
 mod trial;
 
 pub use body::ResponseBody;
-pub use layer::{OnFailure, RateLimitLayer};
+pub use layer::RateLimitLayer;
 pub use service::RateLimitService;
 pub use settlement::SentResponse;
 

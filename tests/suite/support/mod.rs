@@ -19,7 +19,7 @@ pub mod settings;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
-#[cfg(feature = "axum")]
+#[cfg(any(feature = "axum", feature = "reqwest"))]
 pub mod web;
 pub mod yugabyte;
 

@@ -1,0 +1,115 @@
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use http::{Extensions, Method, StatusCode};
+use reqwest::{Request, Response};
+use reqwest_middleware::{Error as MiddlewareError, Middleware, Next};
+
+use crate::call::Item;
+use crate::error::Error;
+use crate::limiter::OnFailure;
+use crate::observability::paused;
+use crate::outgoing::outgoing_limits::{OutgoingLimits, RequestLimits};
+use crate::outgoing::{log, pause};
+
+/// See [`outgoing`](crate::outgoing).
+#[async_trait]
+impl Middleware for OutgoingLimits {
+    async fn handle(
+        &self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response, MiddlewareError> {
+        let limits = self.of(&request).map_err(|error| MiddlewareError::middleware(Error::from(error)))?;
+        let deadline = self.limiter.clock().now() + self.max_wait;
+        let mut retries = self.max_retries;
+        loop {
+            self.admit(&limits, deadline).await.map_err(MiddlewareError::middleware)?;
+            let copy = if retries > 0 { request.try_clone() } else { None };
+            let method = request.method().clone();
+            let response = next.clone().run(request, extensions).await?;
+            let Demand { pause, is_refusal } = self.demand(&method, &response);
+            let (Some(gate), Some(pause)) = (&limits.gate, pause) else { return Ok(response) };
+            let Some(rest) = self.block(gate, pause, response.status()).await else { return Ok(response) };
+            match copy {
+                Some(copy) if is_refusal && rest <= self.left(deadline) => request = copy,
+                _ => return Ok(response),
+            }
+            retries -= 1;
+        }
+    }
+}
+
+/// The demands of a response.
+struct Demand {
+    /// How long all requests must pause.
+    pause: Option<Duration>,
+    /// Whether the request was refused, and may be sent again after the pause.
+    is_refusal: bool,
+}
+
+impl OutgoingLimits {
+    fn left(&self, deadline: Instant) -> Duration {
+        deadline.saturating_duration_since(self.limiter.clock().now())
+    }
+
+    /// Waits until the limits allow the request, and takes its tokens.
+    async fn admit(&self, limits: &RequestLimits, deadline: Instant) -> Result<(), Error> {
+        if limits.items.is_empty() {
+            return Ok(());
+        }
+        match self.limiter.until_ready(limits.items.clone(), self.left(deadline)).await {
+            Ok(decision) => decision.enforce().map(drop),
+            // The program is wrong, not the database.
+            Err(error @ Error::Invalid(_)) => Err(error),
+            Err(error) if self.on_failure == OnFailure::Open => {
+                log::let_through(&error);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what the response demands.
+    fn demand(&self, method: &Method, response: &Response) -> Demand {
+        let (status, headers) = (response.status(), response.headers());
+        let read = self.pause_for.as_ref().and_then(|read| read(response));
+        let retry_after = pause::retry_after(status, headers, SystemTime::now());
+        let default = (status == StatusCode::TOO_MANY_REQUESTS).then_some(self.default_pause);
+        let pause = read.or(retry_after).or_else(|| pause::until_reset(headers)).or(default);
+        let is_refusal = match status {
+            StatusCode::TOO_MANY_REQUESTS => true,
+            StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() && method.is_idempotent() => true,
+            _ => read.is_some() && (status.is_client_error() || status.is_server_error()),
+        };
+        Demand { pause: pause.map(|pause| self.cut(pause)), is_refusal }
+    }
+
+    /// Returns the pause within its bound, in whole microseconds.
+    fn cut(&self, pause: Duration) -> Duration {
+        if pause > self.max_pause {
+            log::cut(pause, self.max_pause);
+        }
+        let micros = pause.min(self.max_pause).as_nanos().div_ceil(1000);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+
+    /// Blocks the gate, and returns the rest of its block. `None` if that failed.
+    async fn block(&self, gate: &Item, pause: Duration, status: StatusCode) -> Option<Duration> {
+        if pause.is_zero() {
+            return Some(pause);
+        }
+        match self.limiter.block(gate.clone(), pause).await {
+            Ok(rest) => {
+                log::paused(gate.limit_name(), pause, status.as_u16());
+                paused(&gate.limit.name);
+                Some(rest)
+            }
+            Err(error) => {
+                log::not_paused(gate.limit_name(), pause, &error);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Rate limits for requests to third parties: a middleware for [reqwest]. Requires the feature `reqwest`.
+//!
+//! Before it sends a request, the middleware waits for the request's tokens. If the third party responds with 429, it blocks a
+//! [gate](crate::Limit::gate) for as long as the response demands, so that the requests of all processes wait. Then it retries.
+//!
+//! ```no_run
+//! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use pg_limiter::outgoing::OutgoingLimits;
+//! use pg_limiter::{Limit, Limiter, Limits};
+//! use reqwest_middleware::ClientBuilder;
+//!
+//! let limits = Limits::new()
+//!     .define("mail_api", Limit::token_bucket(10, Duration::from_secs(1)))?
+//!     .define("mail_api_pause", Limit::gate())?;
+//! let outgoing = OutgoingLimits::new(Limiter::new(pool, limits))
+//!     .limit(("mail_api", ""))?
+//!     .gate(("mail_api_pause", ""))?;
+//! let client = ClientBuilder::new(reqwest::Client::new()).with(outgoing).build();
+//! let response = client.post("https://mail.example.com/send").body("hello").send().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # How a request is sent
+//! 1. The middleware calls [`Limiter::until_ready`](crate::Limiter::until_ready) with the gate and all limits of the request. So it
+//!    waits until the gate is open and the tokens are available, and takes the tokens of all limits or of none.
+//! 2. It sends the request.
+//! 3. It reads how long the response asks clients to pause (see below), and blocks the gate for that time.
+//! 4. If the third party refused the request, the middleware begins again, with new tokens. Otherwise it returns the response.
+//!
+//! All waits of a request together last at most [`max_wait`](OutgoingLimits::max_wait). The time in which the third party
+//! responds is included; the time in which the database answers is not.
+//!
+//! # Pauses
+//! The first of these that a response has is used:
+//!
+//! | | |
+//! |---|---|
+//! | [`pause_for`](OutgoingLimits::pause_for) | the result of your closure |
+//! | `Retry-After` of a 429 or 503 | seconds, or a date. A date counts from the `Date` of the response, or from this machine's clock if there is none. |
+//! | `RateLimit` | `t` of a member with `r=0`, of [draft-ietf-httpapi-ratelimit-headers](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) (version 8 and later); the longest, if there are several. `reset` with `remaining=0`, of version 7. |
+//! | `RateLimit-Remaining: 0` and `RateLimit-Reset` | seconds, of older versions |
+//! | a 429 | [`default_pause`](OutgoingLimits::default_pause) |
+//!
+//! A response of any status can pause: a 200 with `RateLimit: "default";r=0;t=30` says that the next request would be refused. The
+//! fields `X-RateLimit-*` are not read, because services disagree on their meaning: read them in `pause_for`.
+//!
+//! A pause lasts at most [`max_pause`](OutgoingLimits::max_pause). A longer one is cut, and a field that is not valid is ignored, both
+//! with an event of level WARN.
+//!
+//! **What a pause does not stop.** A request that was decided before the gate was blocked is still sent. A request that waits
+//! for its tokens, in any process, checks the gate again before it is sent. When the pause ends, the requests that waited are
+//! released as fast as their limits allow. So add a token bucket: with a gate alone, all of them go ahead at once.
+//!
+//! # Retries
+//! A response is retried at most [`max_retries`](OutgoingLimits::max_retries) times, if all of this holds:
+//! - The request has a [gate](OutgoingLimits::gate).
+//! - The status is 429; or it is 503, the response has a `Retry-After`, and the method is idempotent; or it is any status from 400 on,
+//!   and `pause_for` returned a time. Other failures are not retried.
+//! - The body of the request is not a stream: [`try_clone`](::reqwest::Request::try_clone) can copy it.
+//! - The pause ends within the wait that is left.
+//! - The gate could be blocked.
+//!
+//! If one of these does not hold, the caller gets the response of the third party.
+//!
+//! # Errors
+//! If a request, or its retry, is not sent, the error is
+//! [`reqwest_middleware::Error::Middleware`] with an [`Error`](crate::Error):
+//!
+//! ```no_run
+//! # async fn f(client: reqwest_middleware::ClientWithMiddleware) {
+//! match client.get("https://api.example.com/").send().await {
+//!     Ok(response) => println!("{}", response.status()),
+//!     Err(reqwest_middleware::Error::Middleware(error)) => match error.downcast_ref::<pg_limiter::Error>() {
+//!         Some(pg_limiter::Error::Denied(denied)) => println!("not sent; possible in {:?}", denied.retry_after),
+//!         Some(error) => println!("not sent: no decision, {error}"),
+//!         None => println!("another middleware failed: {error}"),
+//!     },
+//!     Err(error) => println!("sent or not: {error}"),
+//! }
+//! # }
+//! ```
+//!
+//! - [`Error::Denied`](crate::Error::Denied): the tokens or the end of the pause are further away than the wait allows. It has the names
+//!   of the limits, and the time to wait.
+//! - [`Error::Invalid`](crate::Error::Invalid): the limits are set up wrongly, or the request costs more than a limit ever grants.
+//! - All others: the database made no decision. With [`OnFailure::Open`] the request is sent instead.
+//!
+//! # Cancel safety
+//! Dropping the future of a request is safe. Tokens that were taken stay spent. If it is dropped after the response has arrived and
+//! before the gate is blocked, the pause may be lost.
+//!
+//! # In a transaction
+//! The middleware decides in the limiter's own transactions. It has no form for the caller's: a transaction would keep its row locks
+//! and its connection while the third party responds. The guide's page on [requests to third parties](crate::guide::outgoing) describes
+//! what to do instead.
+
+mod log;
+mod middleware;
+mod outgoing_limits;
+mod pause;
+
+pub use crate::limiter::OnFailure;
+pub use outgoing_limits::OutgoingLimits;
+
+/// The versions that this release works with. Their types appear in public signatures.
+pub use {::reqwest, ::reqwest_middleware};
