@@ -135,6 +135,17 @@ class RateLimits(unittest.TestCase):
             "SELECT rate_limit_release('reports', %s, %s)", [self.user, decision.limits[0]["lease_id"]])
         self.assertTrue(release.fetchone()[0])
 
+    def test_an_estimate_is_corrected_to_the_actual_usage(self):
+        def tokens(count):
+            return [{"name": "llm_tokens", "key": self.user, "kind": "token_bucket", "rate": 100, "period": "1 day", "count": count}]
+
+        enforce(self.conn, tokens(40))
+        for correct, left in ("rate_limit_charge_all", -10), ("rate_limit_credit_all", 60):
+            limits = self.conn.execute(f"SELECT {correct}(%s)", [Jsonb(tokens(70))]).fetchone()[0]
+            self.assertAlmostEqual(limits[0]["value"], left, delta=1)
+        balances = self.conn.execute("SELECT limits FROM rate_limit_check_all(%s)", [Jsonb(tokens(0))]).fetchone()[0]
+        self.assertAlmostEqual(balances[0]["value"], 60, delta=1)
+
     def test_a_malformed_call_reports_what_is_wrong(self):
         good = item("per_user", self.user)
         for calls, message in [
