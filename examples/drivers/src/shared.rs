@@ -54,7 +54,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// What a message costs: the argument of `rate_limit_all`.
+    /// The tokens that a message takes, as the argument of `rate_limit_all`.
     pub fn cost(&self) -> Value {
         json!([item("per_user", self.author), item("per_org", self.org)])
     }

@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::common::{self, BoxError};
 
-/// What the tests need from a driver.
+/// A driver, as the tests use it.
 pub(crate) trait Driver: Clone + Send + Sync + 'static {
     async fn connect(url: &str) -> Result<Self, BoxError>;
     fn limit_alone(&self, calls: &Value) -> impl Future<Output = Result<Decision, BoxError>> + Send;
