@@ -33,7 +33,7 @@ BEGIN
   FOR item IN 1 .. coalesce(cardinality(item_counts), 0) LOOP
     IF NOT coalesce(item_counts[item] = 0 OR item_counts[item] BETWEEN 1e-100 AND 1e100, false) THEN
       RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
-        item_counts[item], bucket_names[coalesce(item_buckets[item], item)]
+        coalesce(item_counts[item]::text, 'NULL'), bucket_names[coalesce(item_buckets[item], item)]
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
     END IF;
   END LOOP;

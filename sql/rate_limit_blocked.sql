@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION public.rate_limit_blocked(name text, key text) RETURNS interval LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on SET jit = off
 AS $function$
+  SELECT public.rate_limit_validate_item(NULL, name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
   SELECT d.rest * interval '1 microsecond'
   FROM (
     SELECT r.ts - r.value - greatest(public.rate_limit_clock(), r.ts) AS rest

@@ -97,10 +97,14 @@ BEGIN
     RETURN;
   END IF;
   IF is_calendar THEN
-    reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
+    BEGIN
+      reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
+    EXCEPTION WHEN invalid_parameter_value THEN
+      reason := format('the server does not know the time zone "%s"', element ->> 'zone');
+    END;
     IF reason IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: element %: %', nth, reason
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and a zone of pg_timezone_names.';
     END IF;
   END IF;
   FOREACH field IN ARRAY ARRAY['period', 'lease', 'start'] LOOP

@@ -7,9 +7,9 @@
 BEGIN;
 
 -- A role needs EXECUTE on the functions that it calls, and no other privilege:
---   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_all, rate_limit_check, rate_limit_check_all, rate_limit_enforce,
---     rate_limit_reset(text, text), rate_limit_acquire, rate_limit_release, rate_limit_renew, rate_limit_block,
---     rate_limit_unblock, rate_limit_blocked TO app_role;
+--   GRANT EXECUTE ON FUNCTION rate_limit, rate_limit_all, rate_limit_check, rate_limit_check_all, rate_limit_charge_all,
+--     rate_limit_credit_all, rate_limit_enforce, rate_limit_reset(text, text), rate_limit_acquire, rate_limit_release,
+--     rate_limit_renew, rate_limit_block, rate_limit_unblock, rate_limit_blocked TO app_role;
 
 -- Take a token. The result is a row: `ok`, `retry_after` (NULL if there is no need to wait) and `value`, the tokens left. A
 -- denial is not an error, and takes nothing.

@@ -1,5 +1,5 @@
 -- rate_limit_guard(text[], double precision[], bigint[], double precision[], double precision[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], bigint[])
--- SHA-256: 8cde5febfcc4a2de008c15707aad05be8dadd740dc2a6ade9880a7ecf35a6422
+-- SHA-256: 39495237a66a08383318478d9a4508c68252c326a9775c2041d12278b262b7e2
 
 -- Raises an error if a limit, bucket, item or clock of a batch would corrupt a row. The caller has to check with
 -- rate_limit_validate which options apply to which kind.
@@ -36,7 +36,7 @@ BEGIN
   FOR item IN 1 .. coalesce(cardinality(item_counts), 0) LOOP
     IF NOT coalesce(item_counts[item] = 0 OR item_counts[item] BETWEEN 1e-100 AND 1e100, false) THEN
       RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or a number from 1e-100 to 1e100',
-        item_counts[item], bucket_names[coalesce(item_buckets[item], item)]
+        coalesce(item_counts[item]::text, 'NULL'), bucket_names[coalesce(item_buckets[item], item)]
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, or a number from 1e-100 to 1e100.';
     END IF;
   END LOOP;

@@ -1,7 +1,7 @@
 -- rate_limit_several(text, jsonb, boolean)
--- SHA-256: 3507a21e09617ee8019f53b64fc9d915861d905b30d88e70b65b44c1f6cc6680
+-- SHA-256: 4ae9349969011ebf401594e07d49642a241d0350219d5451c44d003590d856f9
 
--- Decides one call on several buckets, for rate_limit_all and rate_limit_check_all: converts an array of limits to the arrays
+-- Decides one call on several buckets, for rate_limit_all and its variants: converts an array of limits to the arrays
 -- of rate_limit_decide. Elements with the same name and key become one item, with the sum of their counts and the largest
 -- `leave`. A gate becomes a token bucket of which nothing is taken: see rate_limit_block. All slots of a call are held under one
 -- lease.
@@ -108,6 +108,11 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give it once, or with the same options each time.';
   END IF;
 
+  IF op IN ('charge', 'credit') AND 'gate' = ANY (kinds) THEN
+    RAISE EXCEPTION 'no_tokens: the gate "%" has no tokens to %', names[array_position(kinds, 'gate')], op
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave the gate out, or call rate_limit_block.';
+  END IF;
+
   IF cardinality(leases) > 1 THEN
     RAISE EXCEPTION 'invalid_call: the call names two leases, % and %', leases[1], leases[2]
       USING ERRCODE = 'invalid_parameter_value', HINT = 'One lease holds all slots of a call: name it once, or not at all.';
@@ -168,4 +173,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION public.rate_limit_several IS
-  'Decides one call on several buckets, given as jsonb; called by rate_limit_all and rate_limit_check_all.';
+  'Decides one call on several buckets, given as jsonb; called by rate_limit_all and its variants.';

@@ -1,5 +1,5 @@
 -- rate_limit_validate_element(jsonb, integer)
--- SHA-256: 8c74de43e38c321f8772d2743d0e6cf43798d2cd8d786b1c6dafaeb776a76be4
+-- SHA-256: 541e9bba8a06681ce79c3e23c22940a763dd7d08a3bbe1e7c718f7f942911a53
 
 -- Raises an error if an element of the array for rate_limit_all is not valid. It checks the names and types of the fields,
 -- then the rules of rate_limit. The messages show no key.
@@ -100,10 +100,14 @@ BEGIN
     RETURN;
   END IF;
   IF is_calendar THEN
-    reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
+    BEGIN
+      reason := public.rate_limit_calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
+    EXCEPTION WHEN invalid_parameter_value THEN
+      reason := format('the server does not know the time zone "%s"', element ->> 'zone');
+    END;
     IF reason IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: element %: %', nth, reason
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and a zone of pg_timezone_names.';
     END IF;
   END IF;
   FOREACH field IN ARRAY ARRAY['period', 'lease', 'start'] LOOP

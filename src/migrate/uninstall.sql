@@ -62,6 +62,8 @@ DROP TABLE IF EXISTS public.rate_limit_workers;
 DROP TABLE IF EXISTS public.rate_limit_groups;
 DROP TABLE IF EXISTS public.rate_limit_jobs;
 DROP FUNCTION IF EXISTS public.rate_limit_enforce;
+DROP FUNCTION IF EXISTS public.rate_limit_charge_all;
+DROP FUNCTION IF EXISTS public.rate_limit_credit_all;
 DROP FUNCTION IF EXISTS public.rate_limit_check_all;
 DROP FUNCTION IF EXISTS public.rate_limit_check;
 DROP FUNCTION IF EXISTS public.rate_limit_all;

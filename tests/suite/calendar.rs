@@ -458,6 +458,10 @@ async fn sql_accepts_periods_and_whole_calendars() {
         ("rate_limit('a', 'k', 'fixed_window', 1, '1 month')", &["months"]),
         (&all("1 fortnight"), &["element 1", "1 fortnight"]),
         (&all("1 month").replace("Asia/Kolkata", "Berlin2"), &["element 1", "\"Berlin2\""]),
+        (
+            &all("1 month").replace("Asia/Kolkata", "Mars/Phobos"),
+            &["invalid_limit: element 1: the server does not know the time zone \"Mars/Phobos\""],
+        ),
         (&all("1 month").replace("1999-12-31", "1999-02-29"), &["element 1", "1999-02-29"]),
         (
             &all("1 month").replace("calendar_window", "fixed_window").replace("every", "period"),

@@ -276,7 +276,9 @@ async fn invalid_blocks_and_uses_of_a_gate_have_typed_errors() {
         ("rate_limit_block('a', 'k', '1 month')", "22023", "invalid_block: the block 1 mon is not between"),
         ("rate_limit_block('a', NULL, '1 day')", "22023", "invalid_key: the key is NULL"),
         ("rate_limit_block('', 'k', '1 day')", "22023", "invalid_name: the limit's name is empty"),
-        ("rate_limit_unblock('a', NULL)", "22023", "invalid_key: rate_limit_reset(name, key) takes no NULL"),
+        ("rate_limit_unblock('a', NULL)", "22023", "invalid_key: the key is NULL"),
+        ("rate_limit_blocked('a', NULL)", "22023", "invalid_key: the key is NULL"),
+        ("rate_limit_blocked(NULL, 'k')", "22023", "invalid_name: the limit's name is NULL"),
         ("rate_limit('a', 'k', 'gate', 1, '1 day')", "22023", "invalid_limit: a gate has no tokens: name it in"),
         (
             r#"rate_limit_all('[{"name": "a", "key": "k", "kind": "gate", "rate": 1}]')"#,

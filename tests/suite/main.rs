@@ -5,6 +5,7 @@ mod allowance;
 mod answered_late;
 mod bad_input;
 mod calendar;
+mod charge_all;
 mod combining;
 mod combining_exact;
 mod combining_faults;

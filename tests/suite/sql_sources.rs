@@ -56,6 +56,8 @@ const SOURCES: &[&str] = &[
     "rate_limit_all",
     "rate_limit_check",
     "rate_limit_check_all",
+    "rate_limit_charge_all",
+    "rate_limit_credit_all",
     "rate_limit_enforce",
     "rate_limit_reset",
     "rate_limit_reset_name",

@@ -252,6 +252,29 @@ fn the_guide_lists_the_defaults_of_the_limiter() {
     }
 }
 
+/// Each line of code on the page about other drivers is a line of the examples, which have tests of their own.
+#[test]
+fn the_code_for_other_drivers_is_that_of_the_examples() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = [
+        "drivers/src/tokio_postgres.rs",
+        "drivers/src/diesel_async.rs",
+        "drivers/src/sea_orm.rs",
+        "python/rate_limits.py",
+        "node/rate_limits.js",
+    ];
+    let page = guide::chapter("drivers");
+    assert!(files.iter().all(|file| page.contains(&format!("`examples/{file}`"))));
+    let texts = files.map(|file| std::fs::read_to_string(root.join(file)).expect(file));
+    let known: Vec<&str> = texts.iter().flat_map(|text| text.lines()).map(str::trim).collect();
+    let blocks = page.split("```").skip(1).step_by(2).filter(|block| !block.starts_with("sql"));
+    let lines: Vec<&str> = blocks.flat_map(|block| block.trim_end().lines().skip(1)).map(str::trim).collect();
+    assert!(lines.len() >= 10, "{lines:?}");
+    for line in lines {
+        assert!(known.contains(&line), "no example has this line: {line}");
+    }
+}
+
 /// A table row is either in the README or in the guide.
 #[test]
 fn no_table_row_is_in_both_the_readme_and_the_guide() {

@@ -35,6 +35,8 @@ const FROM_SQL: Group = Group {
         ("rate_limit_all", None),
         ("rate_limit_check", None),
         ("rate_limit_check_all", None),
+        ("rate_limit_charge_all", None),
+        ("rate_limit_credit_all", None),
         ("rate_limit_enforce", None),
         ("rate_limit_reset", Some(2)),
         ("rate_limit_acquire", None),

@@ -7,9 +7,10 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 21] = chapters![
+pub const GUIDE: [(&str, &str); 22] = chapters![
     "alternatives",
     "concurrency",
+    "drivers",
     "failures",
     "glossary",
     "index",
