@@ -3,6 +3,8 @@
 #![cfg(feature = "embedded")]
 #![allow(unreachable_pub, clippy::future_not_send)]
 
+#[path = "../../examples/allowances.rs"]
+mod allowances;
 #[cfg(feature = "axum")]
 #[path = "../../examples/axum_api.rs"]
 mod axum_api;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::login_throttle::LogIn;
-use crate::{bans, cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org};
+use crate::{
+    allowances, bans, cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org,
+};
 use crate::{outcome_of, signup_global, usage_alerts};
 
 #[tokio::test]
@@ -166,4 +168,12 @@ async fn outgoing_requests_of_two_processes_pause_after_one_429() {
         (&["one".to_owned(), "one".into(), "one".into(), "one".into(), "one".into()][..], 3)
     );
     assert_eq!((story.third_party.refused, story.third_party.too_early), (vec!["one".to_owned()], 0));
+}
+
+#[tokio::test]
+async fn allowances_of_two_processes_never_exceed_the_limit() {
+    let story = outcome_of(allowances::run).await;
+    assert_eq!(story.accepted, [6_000, 8_000]);
+    assert_eq!((story.left, story.again), (6_000.0, 6_000));
+    assert!(story.statements < 200, "{} statements", story.statements);
 }
