@@ -2,7 +2,6 @@
 //! time together.
 
 mod allowance;
-mod allowance_tokens;
 mod config;
 mod denials;
 mod gate;

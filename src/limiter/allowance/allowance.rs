@@ -9,20 +9,12 @@ use tokio::sync::oneshot;
 
 use crate::call::{Decision, Item, LimitState, Op, Outcome};
 use crate::error::{Error, InvalidCall, NoRuntime};
-use crate::limit::{Kind, Limit, SMALLEST_NUMBER, Tokens};
+use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::Limiter;
-use crate::limiter::allowance_tokens::{Batch, Held};
+use crate::limiter::allowance::give_back::{give_back, give_back_all};
+use crate::limiter::allowance::refill::{REFILL_BELOW, Refilling};
+use crate::limiter::allowance::tokens::Held;
 use crate::retry::longest;
-use crate::sql::AskWindow;
-
-/// After a failed refill in the background, the next one waits for this time. Callers that find too few tokens do not.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How long the known end of a window is used, so that the clocks of the process and the server cannot drift apart.
-const WINDOW_IS_KNOWN_FOR: Duration = Duration::from_secs(60);
-/// The smallest refill, as a part of the count that needs it.
-const LEAST_REFILL: f64 = 1e-6;
-/// When less than this part is left, the allowance is refilled in the background.
-const REFILL_BELOW: f64 = 0.25;
 
 /// Tokens that this process has taken from a bucket and spends from memory, from [`Limiter::allowance`]. Cheap to clone: all
 /// clones share the tokens.
@@ -74,65 +66,55 @@ pub struct Allowance {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    limiter: Limiter,
+pub(super) struct Shared {
+    pub(super) limiter: Limiter,
     /// As given, so that a limit that is replaced by name applies from the next refill on.
-    item: Item,
-    name: Arc<str>,
-    size: f64,
-    ttl: Duration,
-    runtime: Handle,
-    state: Mutex<State>,
+    pub(super) item: Item,
+    pub(super) name: Arc<str>,
+    pub(super) size: f64,
+    pub(super) ttl: Duration,
+    pub(super) runtime: Handle,
+    pub(super) state: Mutex<State>,
     /// Held while the database is asked, so that refills and returns follow each other.
-    turn: tokio::sync::Mutex<()>,
-    refills: AtomicU64,
-    waits: AtomicU64,
+    pub(super) turn: tokio::sync::Mutex<()>,
+    pub(super) refills: AtomicU64,
+    pub(super) waits: AtomicU64,
 }
 
-struct State {
-    held: Held,
+pub(super) struct State {
+    pub(super) held: Held,
     /// The most tokens to hold: the size, or less if the limit's capacity was lowered.
-    most: f64,
-    waiters: VecDeque<Waiter>,
-    is_refilling: bool,
-    is_closed: bool,
-    has_timer: bool,
-    denial: Option<Denial>,
+    pub(super) most: f64,
+    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) is_refilling: bool,
+    pub(super) is_closed: bool,
+    pub(super) has_timer: bool,
+    pub(super) denial: Option<Denial>,
     /// No refill in the background before this time.
-    pause_until: Option<Instant>,
-    window: Option<Window>,
+    pub(super) pause_until: Option<Instant>,
+    pub(super) window: Option<Window>,
 }
 
-struct Waiter {
-    count: f64,
-    answer: oneshot::Sender<Result<Decision, Error>>,
+pub(super) struct Waiter {
+    pub(super) count: f64,
+    pub(super) answer: oneshot::Sender<Result<Decision, Error>>,
 }
 
 /// The last denial. Counts that are not smaller are denied from memory.
-struct Denial {
-    count: f64,
-    decision: Decision,
-    retry_at: Instant,
-    forgotten_at: Instant,
+pub(super) struct Denial {
+    pub(super) count: f64,
+    pub(super) decision: Decision,
+    pub(super) retry_at: Instant,
+    pub(super) forgotten_at: Instant,
 }
 
 /// The window of a fixed or calendar window.
 #[derive(Clone, Copy)]
-struct Window {
-    limit: Limit,
-    asked: Instant,
+pub(super) struct Window {
+    pub(super) limit: Limit,
+    pub(super) asked: Instant,
     /// No later than its end.
-    ends_at: Instant,
-}
-
-/// The answer to a refill.
-enum Refilled {
-    Granted(Box<Batch>),
-    Denied(Decision),
-    /// All but a rounding error is in memory: the need got a decision of its own.
-    Decided(Decision),
-    /// Memory is full.
-    Nothing,
+    pub(super) ends_at: Instant,
 }
 
 impl Limiter {
@@ -329,7 +311,7 @@ impl State {
 
     /// Answers the waiters that the tokens in memory suffice for. A refill that has just arrived serves them even if its tokens
     /// have expired on the way.
-    fn serve(&mut self, shared: &Shared, now: Instant) {
+    pub(super) fn serve(&mut self, shared: &Shared, now: Instant) {
         while let Some(waiter) = self.waiters.front() {
             if !waiter.answer.is_closed() && !self.held.spend_arrived(waiter.count, now) {
                 return;
@@ -343,7 +325,7 @@ impl State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -364,88 +346,17 @@ impl Shared {
 
     /// The caller has set `is_refilling`.
     fn begin_refill(self: &Arc<Self>) {
-        let refilling = Refilling { shared: Arc::clone(self), is_done: false };
-        self.runtime.spawn(refilling.run());
-    }
-
-    /// Asks the database for what is missing, or at least for what `need` lacks.
-    async fn refill(&self, need: Option<f64>) -> Result<Refilled, Error> {
-        let item = self.item.clone().pinned(&self.limiter.limits());
-        let limit = supported(&item)?;
-        let resolved = self.limiter.resolve(Op::Limit, item.clone().count(0).into())?;
-        let leave = resolved.items.first().map_or(0.0, |item| item.leave);
-        let most = self.size.min(limit.largest_count() - leave);
-        if let Some(need) = need.filter(|need| *need > most) {
-            self.limiter.resolve(Op::Limit, item.clone().count(need).into())?;
-        }
-        let held = {
-            let mut state = self.lock();
-            state.most = most;
-            state.held.all()
-        };
-        let missing = most - held;
-        // Enough that what arrives is not lost by rounding.
-        let least = need.map_or(most * REFILL_BELOW, |need| (need - held).max(need * LEAST_REFILL));
-        if missing < need.map_or(most * LEAST_REFILL, |_| least) {
-            return Ok(match need {
-                Some(need) => Refilled::Decided(self.limiter.limit(item.count(need)).await?),
-                None => Refilled::Nothing,
-            });
-        }
-        let window_ends_at = self.end_of_window(&item, limit).await?;
-        let mut tokens = missing;
-        loop {
-            let asked = Instant::now();
-            self.refills.fetch_add(1, Ordering::Relaxed);
-            let decision = self.limiter.limit(item.clone().count(tokens)).await?;
-            if decision.is_allowed() {
-                let expires_at = window_ends_at.map_or(asked + self.ttl, |end| end.min(asked + self.ttl));
-                let batch = Batch { tokens, expires_at, window_ends_at, item, has_just_arrived: true };
-                return Ok(Refilled::Granted(Box::new(batch)));
-            }
-            let left = decision.remaining() - leave;
-            tokens = if tokens == missing && left < missing && left >= least {
-                left
-            } else if tokens > least && need.is_some() {
-                least
-            } else {
-                return Ok(Refilled::Denied(decision));
-            };
-        }
-    }
-
-    /// Returns a time by which the window has certainly not ended; `None` if the limit has no such windows.
-    async fn end_of_window(&self, item: &Item, limit: Limit) -> Result<Option<Instant>, Error> {
-        if !matches!(limit.kind(), Kind::FixedWindow | Kind::CalendarWindow) {
-            return Ok(None);
-        }
-        let asked = Instant::now();
-        let is_known = |window: &Window| {
-            window.limit == limit && asked < window.ends_at && asked < window.asked + WINDOW_IS_KNOWN_FOR
-        };
-        let known = self.lock().window.filter(is_known);
-        if let Some(window) = known {
-            return Ok(Some(window.ends_at));
-        }
-        let rest = if limit.kind() == Kind::CalendarWindow {
-            self.limiter.own_transaction(AskWindow(limit)).await?.ends_in
-        } else {
-            let balances = self.limiter.peek(item.clone()).await?;
-            balances.limits().first().and_then(|state| state.window_ends_in).unwrap_or_default()
-        };
-        let ends_at = asked + longest(rest);
-        self.lock().window = Some(Window { limit, asked, ends_at });
-        Ok(Some(ends_at))
+        self.runtime.spawn(Refilling::of(Arc::clone(self)).run());
     }
 
     /// Gives back the tokens that have expired. The caller has the turn.
-    async fn give_back_expired(&self) {
+    pub(super) async fn give_back_expired(&self) {
         let expired = self.lock().held.take_expired(Instant::now());
         give_back_all(&self.limiter, &self.item, expired).await;
     }
 
     /// Gives back unused tokens when they expire, as long as there are any.
-    fn begin_timer(self: &Arc<Self>) {
+    pub(super) fn begin_timer(self: &Arc<Self>) {
         let shared = Arc::downgrade(self);
         self.runtime.spawn(async move {
             while let Some(expires_at) = next_expiry(&shared) {
@@ -467,120 +378,8 @@ fn next_expiry(shared: &Weak<Shared>) -> Option<Instant> {
     next
 }
 
-/// A refill. If its runtime is shut down, its waiters return an error.
-struct Refilling {
-    shared: Arc<Shared>,
-    is_done: bool,
-}
-
-impl Refilling {
-    async fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let _turn = shared.turn.lock().await;
-        let mut is_first = true;
-        loop {
-            shared.give_back_expired().await;
-            let Some(need) = self.next(is_first) else { return };
-            is_first = false;
-            let refilled = shared.refill(need).await;
-            let now = Instant::now();
-            let mut state = shared.lock();
-            match refilled {
-                Ok(Refilled::Granted(batch)) => {
-                    state.denial = None;
-                    state.held.add(*batch);
-                    state.serve(&shared, now);
-                    state.held.settle();
-                    if !std::mem::replace(&mut state.has_timer, true) {
-                        drop(state);
-                        shared.begin_timer();
-                    }
-                }
-                Ok(Refilled::Denied(decision)) => {
-                    let retry_after = decision.retry_after().unwrap_or_default();
-                    let forgotten_at = now + retry_after.min(shared.ttl);
-                    state.pause_until = Some(forgotten_at);
-                    let Some(count) = need else { continue };
-                    let retry_at = now + longest(retry_after);
-                    for waiter in state.take_waiters(count) {
-                        let _ = waiter.answer.send(Ok(decision.clone()));
-                    }
-                    state.denial = Some(Denial { count, decision, retry_at, forgotten_at });
-                }
-                Ok(Refilled::Decided(decision)) => {
-                    if let Some(Waiter { answer, .. }) = state.waiters.pop_front() {
-                        let _ = answer.send(Ok(decision));
-                    }
-                }
-                Ok(Refilled::Nothing) => {}
-                Err(error) => {
-                    state.pause_until = Some(now + PAUSE_AFTER_FAILURE);
-                    // A count that can no longer be granted says nothing about smaller ones.
-                    let from = if matches!(error, Error::Invalid(_)) { need.unwrap_or(0.0) } else { 0.0 };
-                    for waiter in state.take_waiters(from) {
-                        let _ = waiter.answer.send(Err(error.duplicate()));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Serves waiters from memory, and returns the count that the first of the others needs; in the background, none. Returns `None` if
-    /// the refill is done.
-    #[allow(clippy::option_option, reason = "no refill, or one without a need")]
-    fn next(&mut self, is_first: bool) -> Option<Option<f64>> {
-        let now = Instant::now();
-        let shared = &self.shared;
-        let mut state = shared.lock();
-        if state.is_closed {
-            for waiter in state.take_waiters(0.0) {
-                let _ = waiter.answer.send(Err(Error::Closed));
-            }
-        }
-        state.serve(shared, now);
-        match state.waiters.front() {
-            Some(waiter) => Some(Some(waiter.count)),
-            None if is_first && !state.is_closed => Some(None),
-            None => {
-                state.is_refilling = false;
-                self.is_done = true;
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Refilling {
-    fn drop(&mut self) {
-        if !self.is_done {
-            let mut state = self.shared.lock();
-            state.is_refilling = false;
-            state.waiters.clear();
-        }
-    }
-}
-
-impl State {
-    /// Removes the waiters for this count and larger ones.
-    fn take_waiters(&mut self, from: f64) -> Vec<Waiter> {
-        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(|waiter| waiter.count >= from);
-        self.waiters = kept;
-        Vec::from_iter::<VecDeque<_>>(taken)
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let unused = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held.drain();
-        if !unused.is_empty() {
-            let (limiter, item) = (self.limiter.clone(), self.item.clone());
-            self.runtime.spawn(async move { give_back_all(&limiter, &item, unused).await });
-        }
-    }
-}
-
 /// Returns the limit of a pinned item, if an allowance can hold its tokens.
-fn supported(item: &Item) -> Result<Limit, InvalidCall> {
+pub(super) fn supported(item: &Item) -> Result<Limit, InvalidCall> {
     let limit = item.limit_name().to_owned();
     match item.inline_limit() {
         None => Err(InvalidCall::UnknownLimit { limit }),
@@ -588,57 +387,6 @@ fn supported(item: &Item) -> Result<Limit, InvalidCall> {
             kind @ (Kind::Concurrency | Kind::Gate) => Err(InvalidCall::AllowanceUnsupported { limit, kind }),
             _ => Ok(*known),
         },
-    }
-}
-
-async fn give_back_all(limiter: &Limiter, item: &Item, batches: Vec<Batch>) {
-    for batch in batches {
-        if let Err(error) = give_back(limiter, item, batch).await {
-            tracing::warn!(limit = item.limit_name(), %error, "unused tokens of an allowance were not given back; they stay taken");
-        }
-    }
-}
-
-/// Gives tokens back if they cannot be granted twice. `item` is the allowance's, as given.
-async fn give_back(limiter: &Limiter, item: &Item, batch: Batch) -> Result<(), Error> {
-    let Batch { tokens, window_ends_at, item: taken_from, .. } = batch;
-    let is_replaced = item.clone().pinned(&limiter.limits()).inline_limit() != taken_from.inline_limit();
-    let is_sliding = taken_from.inline_limit().is_none_or(|limit| limit.kind() == Kind::SlidingWindow);
-    if tokens < SMALLEST_NUMBER || is_replaced || is_sliding {
-        return Ok(());
-    }
-    let credit = taken_from.count(tokens).leave(0);
-    let Some(window_ends_at) = window_ends_at else {
-        return limiter.credit(credit).await.map(|_| ());
-    };
-    limiter.credit_before(window_ends_at, credit).await
-}
-
-impl Limiter {
-    /// Gives tokens of a window back if that is certainly done before this time, and else not at all.
-    async fn credit_before(&self, end: Instant, credit: Item) -> Result<(), Error> {
-        if Instant::now() >= end {
-            return Ok(());
-        }
-        let kept = self.resolve(Op::Credit, credit.clone().into())?;
-        let crediting = async {
-            let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-            let mut tx = self.pool().begin_with(begin).await.map_err(|source| Error::Unavailable { source })?;
-            self.within(&mut tx).credit(credit).await?;
-            // The row has been written, in a window that has not ended yet. The commit may be later.
-            if Instant::now() >= end {
-                return tx.rollback().await.map_err(|source| Error::Unavailable { source });
-            }
-            tx.commit().await.map_err(|last| Error::OutcomeUnknown { last })
-        };
-        let deadline = end.min(Instant::now() + longest(self.combiner().transactor.retry.deadline));
-        let result = tokio::time::timeout_at(deadline.into(), crediting).await;
-        self.forget_denials(&kept);
-        match result {
-            Ok(result) => result,
-            Err(_) if Instant::now() >= end => Ok(()), // The tokens ended with their window.
-            Err(elapsed) => Err(Error::OutcomeUnknown { last: std::io::Error::from(elapsed).into() }),
-        }
     }
 }
 
