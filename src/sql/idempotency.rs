@@ -7,7 +7,8 @@ use sqlx::{PgConnection, Row};
 use crate::call::{Op, Resolved};
 use crate::error::{Error, InvalidCall};
 use crate::limit::LONGEST_PERIOD;
-use crate::sql::decide::{bind_items, of_several};
+use crate::sql::answer::of_several;
+use crate::sql::query::bind_items;
 use crate::sql::{Answer, Batch, Statements};
 
 /// How long answers are kept by default: one day.

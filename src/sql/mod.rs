@@ -1,11 +1,13 @@
 //! The SQL calls on a connection. Each is one statement in one round trip.
 
+mod answer;
 mod batch;
 mod decide;
 mod forget;
 mod gate;
 mod idempotency;
 mod prune;
+mod query;
 pub(crate) mod queue;
 mod schema;
 mod schema_version;
@@ -20,8 +22,9 @@ pub use within::{TransactionLimiter, Within};
 
 pub(crate) use within::reset_all_keys;
 
+pub(crate) use answer::Answer;
 pub(crate) use batch::{Batch, Bucket};
-pub(crate) use decide::{Alone, Answer, decide, decide_alone, flush, held};
+pub(crate) use decide::{Alone, decide, decide_alone, flush, held};
 pub(crate) use forget::{Forgetting, check_key};
 pub(crate) use gate::Blocking;
 pub(crate) use idempotency::{KEEP_ANSWERS, Once, decide_once};

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use sqlx::{PgConnection, Row};
 
 use crate::sql::Batch;
-use crate::sql::decide::bind_items;
+use crate::sql::query::bind_items;
 use crate::sql::queue::QueueStatements;
 
 /// Jobs as arrays, with one element for each job.

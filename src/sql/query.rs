@@ -1,0 +1,170 @@
+//! The statements that decide a batch, with its arrays as arguments.
+
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+
+use crate::call::Op;
+use crate::sql::Deciding;
+use crate::sql::batch::{Arrays, AtOnce, Batch, index};
+
+fn unless<T>(usual: bool, array: T) -> Option<T> {
+    (!usual).then_some(array)
+}
+
+fn given<T>(array: &[Option<T>]) -> Option<&[Option<T>]> {
+    array.iter().any(Option::is_some).then_some(array)
+}
+
+/// Binds the limits of a batch, as eight arguments. An array of defaults is sent as NULL, which is faster.
+fn bind_limits<'q>(query: Query<'q, Postgres, PgArguments>, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    query
+        .bind(&arrays.limit_kinds)
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(given(&arrays.limit_capacities))
+        .bind(given(&arrays.limit_max_reserved))
+        .bind(given(&arrays.limit_starts))
+        .bind(given(&arrays.limit_resolutions))
+        .bind(given(&arrays.limit_shards))
+}
+
+/// Binds the limits, buckets and items of a batch and the sizes of its calls, as fourteen arguments. No array is left
+/// out.
+pub(super) fn bind_items<'q>(
+    query: Query<'q, Postgres, PgArguments>,
+    batch: &'q Batch,
+) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    bind_limits(query, batch)
+        .bind(arrays.bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(arrays.bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+        .bind(&arrays.item_buckets)
+        .bind(&arrays.item_limits)
+        .bind(&arrays.item_counts)
+        .bind(&arrays.call_sizes)
+}
+
+/// Returns the statement that decides the batch, with its arguments.
+pub(super) fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    if let Some(limit) = batch.lone_limit() {
+        let arrays = &batch.arrays;
+        return sql
+            .one
+            .query()
+            .bind(arrays.bucket_names.first().map(|name| &**name))
+            .bind(arrays.bucket_keys.first().map(|key| &**key))
+            .bind(arrays.limit_kinds.first())
+            .bind(limit.rate())
+            .bind(limit.period_micros())
+            .bind(limit.capacity())
+            .bind(limit.max_reserved())
+            .bind(limit.start_micros())
+            .bind(index(limit.resolution() as usize))
+            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
+            .bind(arrays.item_counts.first())
+            .bind(arrays.call_times.first())
+            .bind(arrays.call_reserves.first());
+    }
+    match batch.at_once {
+        Some(AtOnce::Sums) => query_sums(sql, batch),
+        Some(AtOnce::Slots) => query_slots(sql, batch),
+        None if batch.has_leases() => query_leases(sql, batch),
+        None => query_each(sql, batch),
+    }
+}
+
+/// Returns the statement that decides by sums. The items are listed only if some call that takes tokens has several.
+fn query_sums<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    let taking = arrays.call_sizes.iter().any(|size| *size > 1).then(|| arrays.taking());
+    let taking = taking.filter(|taking| taking.sizes.iter().any(|size| *size > 1));
+    let has_credits = arrays.bucket_credits.iter().any(Option::is_some);
+    sql.sums
+        .query()
+        .bind(&arrays.limit_kinds)
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(given(&arrays.limit_capacities))
+        .bind(given(&arrays.limit_starts))
+        .bind(given(&arrays.limit_resolutions))
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(
+            arrays.bucket_limits.iter().all(|limit| *limit == 1),
+            order.sorted(&arrays.bucket_limits).copied().collect::<Vec<i32>>(),
+        ))
+        .bind(order.sorted(&arrays.bucket_amounts).copied().collect::<Vec<f64>>())
+        .bind(has_credits.then(|| order.sorted(&arrays.bucket_credits).copied().collect::<Vec<Option<f64>>>()))
+        .bind(taking.as_ref().map(|taking| order.rank(&taking.buckets)))
+        .bind(taking.as_ref().map(|taking| taking.counts.clone()))
+        .bind(taking.map(|taking| taking.sizes))
+}
+
+/// Returns the statement that takes, releases and renews slots, one call for each bucket.
+fn query_slots<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    let ops: Vec<&str> = arrays.call_ops.iter().map(|op| op.as_str()).collect();
+    sql.slots
+        .query()
+        .bind(&arrays.limit_rates)
+        .bind(&arrays.limit_periods)
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.item_limits).copied().collect::<Vec<i32>>())
+        .bind(order.sorted(&ops).copied().collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.item_counts).copied().collect::<Vec<f64>>())
+        .bind(order.sorted(&arrays.call_leases).copied().collect::<Vec<Option<i64>>>())
+}
+
+/// Returns the statement that also decides on leases, with the buckets in order.
+fn query_leases<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let order = batch.order();
+    bind_limits(sql.leases.query(), batch)
+        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(order.rank(&arrays.item_buckets))
+        .bind(&arrays.item_limits)
+        .bind(&arrays.item_counts)
+        .bind(arrays.call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>())
+        .bind(&arrays.call_reserves)
+        .bind(&arrays.call_sizes)
+        .bind(&arrays.call_times)
+        .bind(given(&arrays.call_ats))
+        .bind(&arrays.call_leases)
+}
+
+fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let Arrays {
+        item_buckets,
+        item_limits,
+        item_counts,
+        call_ops,
+        call_reserves,
+        call_sizes,
+        call_times,
+        call_ats,
+        bucket_names,
+        bucket_keys,
+        ..
+    } = &batch.arrays;
+    bind_limits(sql.each.query(), batch)
+        .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
+        .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
+        .bind(unless(batch.is_one_to_one(), item_buckets))
+        .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
+        .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
+        // With a headroom they are always listed: the functions of an older schema then reject it, instead of ignoring it.
+        .bind(
+            (batch.has_headroom() || !call_ops.iter().all(|op| *op == Op::Limit))
+                .then(|| call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>()),
+        )
+        .bind(unless(!call_reserves.contains(&true), call_reserves))
+        .bind(unless(call_sizes.iter().all(|size| *size == 1), call_sizes))
+        .bind(unless(call_times.iter().all(|times| *times == 1), call_times))
+        .bind(given(call_ats))
+}
