@@ -1,5 +1,5 @@
 -- rate_limit_decide_sums(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], double precision[], double precision[], integer[], double precision[], integer[])
--- SHA-256: e60d124c169676dc903a71b35c6e41b384b869b51a4f183ee769b9c659dfbca5
+-- SHA-256: 72c00371773418566905e54b33207404c3de77e3c856cb57ba4eb3f0c21aedb7
 
 -- Decides a batch of calls by sums: gives back the tokens that its calls credit to each bucket, and then takes the tokens that the
 -- others need, from each bucket that covers their sum. If every bucket does, the order of the calls does not matter, and all are
@@ -64,7 +64,8 @@ BEGIN
     ) AS a
     WHERE (a.amount > 0 OR a.credit > 0) AND r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
       AND public.rate_limit_fits(a.kind, r.earlier_counts, a.period, a.phase, a.resolution)
-      AND (a.credit = 0 OR a.kind <> 'sliding_window') -- Its counts are no balance.
+      -- The counts of a sliding window are no balance.
+      AND (a.credit = 0 OR a.credit BETWEEN 1e-100 AND 1e100 AND a.kind <> 'sliding_window')
       AND public.rate_limit_left(
         a.kind, r.value + a.credit, r.ts, r.earlier_counts, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
         >= a.amount
@@ -171,17 +172,23 @@ BEGIN
     SELECT nth FROM generate_series(1, buckets) AS nth
     WHERE bucket_credits[nth] IS NOT NULL AND balances[nth] IS NULL ORDER BY nth);
   IF cardinality(uncovered) > 0 THEN
-    -- These rows are locked after others, so two processes can deadlock here, though rarely; one of them then retries.
+    SELECT
+      array_agg(bucket_names[u.nth] ORDER BY u.nth) AS names, array_agg(bucket_keys[u.nth] ORDER BY u.nth) AS keys,
+      array_agg(coalesce(bucket_limits[u.nth], 1) ORDER BY u.nth) AS limits,
+      array_agg(bucket_credits[u.nth] ORDER BY u.nth) AS credits
+    INTO asked
+    FROM unnest(uncovered) AS u (nth);
+    -- Rows that come later in the order are locked already, so this must not wait for a lock: it could deadlock.
+    IF true = ANY (public.rate_limit_held(asked.names, asked.keys)) THEN
+      RAISE EXCEPTION 'another transaction has locked a bucket that is short'
+        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+    END IF;
     SELECT d.item_values
     INTO balances_after
     FROM public.rate_limit_decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL,
-      ARRAY(SELECT bucket_names[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
-      ARRAY(SELECT bucket_keys[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
-      NULL,
-      ARRAY(SELECT coalesce(bucket_limits[u.nth], 1) FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
-      ARRAY(SELECT bucket_credits[u.nth] FROM unnest(uncovered) WITH ORDINALITY AS u (nth, place) ORDER BY u.place),
-      array_fill('credit'::text, ARRAY[cardinality(uncovered)]), NULL, NULL, NULL, NULL) AS d;
+      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL, asked.names,
+      asked.keys, NULL, asked.limits, asked.credits, array_fill('credit'::text, ARRAY[cardinality(uncovered)]), NULL, NULL, NULL,
+      NULL) AS d;
     FOR place IN 1 .. cardinality(uncovered) LOOP
       backs[uncovered[place]] := balances_after[place];
     END LOOP;

@@ -70,6 +70,7 @@ BEGIN
         CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
     FROM (VALUES ('rate_limit_decide', 'rate_limit_decide_sums'), ('rate_limit_decide', 'rate_limit_decide_leases'),
       ('rate_limit_decide', 'rate_limit_take_slots'), ('rate_limit_decide', 'rate_limit_window'),
+      ('rate_limit_decide', 'rate_limit_take_ample'),
       ('rate_limit_enqueue', 'rate_limit_enqueue_slots'),
       ('rate_limit_take', 'rate_limit_decide_one')) AS s (older, newer)
     JOIN pg_catalog.pg_proc AS o ON o.proname = s.older AND o.pronamespace = home

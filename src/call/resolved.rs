@@ -190,9 +190,12 @@ impl Resolved {
 
     /// Whether it can be decided together with others by the sums of what they take and give back.
     pub(crate) fn is_by_sums(&self) -> bool {
-        // A charge of 0 creates the row of its bucket.
-        let is_charge = self.op == Op::Charge && self.items.iter().all(|item| item.count > 0.0);
-        self.is_plain() || self.op == Op::Credit || is_charge
+        let corrects = match self.op {
+            Op::Credit => true,
+            Op::Charge => self.items.iter().all(|item| item.count > 0.0), // A charge of 0 creates the row of its bucket.
+            _ => false,
+        };
+        self.is_plain() || corrects && self.items.iter().all(|item| item.limit.given_shards().is_none())
     }
 
     /// Whether it takes slots of one bucket, releases or renews them.

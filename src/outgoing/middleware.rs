@@ -32,8 +32,9 @@ impl Middleware for OutgoingLimits {
             let Demand { pause, is_refusal } = self.demand(&method, &response);
             let (Some(gate), Some(pause)) = (&limits.gate, pause) else { return Ok(response) };
             let Some(rest) = self.block(gate, pause, response.status()).await else { return Ok(response) };
+            let left = self.left(deadline);
             match copy {
-                Some(copy) if is_refusal && rest <= self.left(deadline) => request = copy,
+                Some(copy) if is_refusal && rest <= left && !left.is_zero() => request = copy,
                 _ => return Ok(response),
             }
             retries -= 1;
@@ -62,7 +63,7 @@ impl OutgoingLimits {
         match self.limiter.until_ready(limits.items.clone(), self.left(deadline)).await {
             Ok(decision) => decision.enforce().map(drop),
             // The program is wrong, not the database.
-            Err(error @ Error::Invalid(_)) => Err(error),
+            Err(error @ (Error::Invalid(_) | Error::InvalidLimit(_))) => Err(error),
             Err(error) if self.on_failure == OnFailure::Open => {
                 log::let_through(&error);
                 Ok(())

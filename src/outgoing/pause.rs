@@ -24,7 +24,9 @@ pub(super) fn retry_after(status: StatusCode, headers: &HeaderMap, now: SystemTi
 pub(super) fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     ratelimit(headers).or_else(|| {
         let is_empty = the_only(headers, &RATELIMIT_REMAINING, seconds)?.is_zero();
-        if is_empty { the_only(headers, &RATELIMIT_RESET, seconds) } else { None }
+        // Some services send the time of the reset since 1970 instead of the time until then.
+        let until_reset = |text: &str| seconds(text).filter(|reset| reset.as_secs() < 1_000_000_000);
+        if is_empty { the_only(headers, &RATELIMIT_RESET, until_reset) } else { None }
     })
 }
 

@@ -304,7 +304,8 @@ impl Batch {
 
     /// Decides what it can at once, and leaves the other calls undecided. Only for a transaction of its own.
     pub(crate) fn decide_at_once(&mut self) {
-        let sums = self.all_by_sums
+        // A lone credit or charge is always decided in one statement.
+        let sums = (self.all_plain || self.all_by_sums && self.arrays.call_ops.len() > 1)
             && self.has_one_limit_each
             && self.arrays.limit_shards.iter().all(Option::is_none)
             && self.lone_limit().is_none();

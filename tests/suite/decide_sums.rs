@@ -178,3 +178,61 @@ async fn random_sums_are_decided_as_one_by_one() {
     }
     assert!(covered.iter().all(|count| *count > 100), "both happen: {covered:?}");
 }
+
+/// Returns the SQLSTATE of sums that fail.
+async fn failure(conn: &mut PgConnection, amounts: &[f64; 3], credits: &[Option<f64>; 3]) -> String {
+    let sql = format!("SELECT rate_limit_decide_sums({LIMITS}, $1, $2, {NO_GROUPS})");
+    let failed: Result<Vec<Option<f64>>, sqlx::Error> =
+        sqlx::query_scalar(AssertSqlSafe(sql)).bind(amounts).bind(credits).fetch_one(conn).await;
+    let error = failed.expect_err("no balances");
+    error.as_database_error().and_then(|error| error.code()).unwrap_or_else(|| panic!("{error}")).into_owned()
+}
+
+#[tokio::test]
+async fn impossible_credits_are_errors() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    take(&mut conn, "ARRAY[5, 5, 5]", NO_GROUPS).await;
+    for credit in [f64::NAN, f64::INFINITY, -1.0, 1e101] {
+        for nth in 0..3 {
+            let mut credits = [None; 3];
+            credits[nth] = Some(credit);
+            assert_eq!(failure(&mut conn, &[1.0, 1.0, 1.0], &credits).await, "22023", "{credits:?}");
+        }
+    }
+    assert_eq!(take(&mut conn, "ARRAY[5, 5, 5]", NO_GROUPS).await, [Some(0.0), Some(0.0), Some(0.0)]);
+}
+
+/// The row of a short bucket comes after rows that are locked already, so waiting for it could deadlock.
+#[tokio::test]
+async fn a_credit_of_a_short_bucket_waits_for_no_lock() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    let mut holder = PgConnection::connect(&database.url).await.expect("connect");
+    take(&mut conn, "ARRAY[9, 9, 9]", NO_GROUPS).await;
+    let mut held = holder.begin().await.expect("begin");
+    let lock = "SELECT FROM rate_limits WHERE name = 'a' FOR UPDATE";
+    sqlx::query(lock).execute(&mut *held).await.expect("a lock");
+    // 1 + 1 does not cover 5, so the UPDATE does not wait for the row.
+    let (amounts, credits) = ([5.0, 1.0, 0.0], [Some(1.0), None, None]);
+    assert_eq!(failure(&mut conn, &amounts, &credits).await, "40001");
+    held.rollback().await.expect("rollback");
+    let answer = by_sums(&mut conn, &amounts, &credits).await;
+    assert_eq!(answer, [None, Some(0.0), Some(1.0), Some(2.0), None, None]);
+}
+
+#[tokio::test]
+async fn the_function_of_earlier_releases_takes_the_same() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    let sql = format!("SELECT rate_limit_take_ample({LIMITS}, ARRAY[4, 10, 4], $1, $2, $3)");
+    let balances: Vec<Option<f64>> = sqlx::query_scalar(AssertSqlSafe(sql))
+        .bind(vec![1, 2, 3, 1, 3, 1])
+        .bind(vec![2.0, 11.0, 3.0, 1.0, 1.0, 1.0])
+        .bind(vec![2, 1, 2, 1])
+        .fetch_one(&mut conn)
+        .await
+        .expect("the balances");
+    let rounded: Vec<Option<f64>> = balances.into_iter().map(|balance| balance.map(f64::round)).collect();
+    assert_eq!(rounded, [Some(6.0), Some(0.0), Some(6.0)]);
+}

@@ -11,7 +11,7 @@ use axum::response::Response;
 use http::header::HeaderValue;
 use pg_limiter::outgoing::{OnFailure, OutgoingLimits};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
-use pg_limiter::{Denied, Error, InvalidCall, Item, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Calendar, Denied, Error, InvalidCall, Item, Limit, Limiter, LimiterConfig, Limits};
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
 
 use crate::support::gate::CENTURY;
@@ -221,7 +221,12 @@ async fn the_fields_of_a_response_determine_the_pause() {
         ("a number that overflows", 429, &[("retry-after", b"99999999999999999999999999")], 50 * MINUTE),
         ("a far date", 429, &[("retry-after", b"Fri, 31 Dec 9999 23:59:59 GMT")], 50 * MINUTE),
         ("a huge t", 200, &[("ratelimit", b"\"a\";r=0;t=999999999999999")], 50 * MINUTE),
-        ("a time since 1970", 200, &[("ratelimit-remaining", b"0"), ("ratelimit-reset", b"1800000000")], 50 * MINUTE),
+        (
+            "a time since 1970 is ignored",
+            429,
+            &[("ratelimit-remaining", b"0"), ("ratelimit-reset", b"1800000000")],
+            40 * MINUTE,
+        ),
         ("X-RateLimit is not read", 429, &[("x-ratelimit-remaining", b"0"), ("x-ratelimit-reset", b"9")], 40 * MINUTE),
     ];
     for (key, status, fields, pause) in cases {
@@ -286,6 +291,16 @@ async fn fields_that_are_not_valid_are_ignored_and_logged() {
 }
 
 #[tokio::test]
+async fn nothing_is_retried_when_the_wait_is_over() {
+    let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
+    let limiter = database.limiter(limits());
+    third_party.next(429, &[("retry-after", b"0")]);
+    let outgoing = OutgoingLimits::new(limiter).gate(("pause", "k")).expect("a gate").max_wait(Duration::ZERO);
+    let response = client(outgoing).get(&third_party.served.url).send().await.expect("sent");
+    assert_eq!((response.status().as_u16(), third_party.hits()), (429, 1));
+}
+
+#[tokio::test]
 async fn a_closure_reads_fields_of_its_own() {
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
     let limiter = database.limiter(limits());
@@ -334,6 +349,11 @@ async fn limits_that_cannot_work_are_reported() {
         let error = client(outgoing).get(&third_party.served.url).send().await.expect_err("not sent");
         assert!(matches!(limiters_error(&error), Error::Invalid(_)), "{error:?}");
     }
+    // The server knows the zones.
+    let calendar = Limit::calendar(5, Calendar::days(1)).zone("Nowhere/Land").build().expect("a limit");
+    let outgoing = new().limit_by(move |_| Some(Item::new(("days", calendar), "k"))).on_failure(OnFailure::Open);
+    let error = client(outgoing).get(&third_party.served.url).send().await.expect_err("not sent");
+    assert!(matches!(limiters_error(&error), Error::InvalidLimit(_)), "{error:?}");
     assert_eq!(third_party.hits(), 0);
     // Without limits and gate, a request is sent as it is.
     assert_eq!(client(new()).get(&third_party.served.url).send().await.expect("sent").status(), 200);

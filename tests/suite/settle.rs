@@ -120,3 +120,16 @@ async fn invalid_counts_are_rejected_by_settle() {
     assert!(matches!(error, Error::Invalid(InvalidCall::UnknownLimit { .. })), "{error}");
     assert_eq!(database.rows().await, 0);
 }
+
+/// A charge may leave a debt, so it must not be tried as a call that the bucket covers first.
+#[tokio::test]
+async fn a_lone_correction_is_one_statement() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(limits());
+    assert!(limiter.limit(("bucket", "k", 95)).await.expect("a decision").is_allowed());
+    let before = limiter.batches();
+    let _ = limiter.settle(("bucket", "k", 95), 120).await.expect("a balance");
+    let _ = limiter.settle(("bucket", "k", 10), 5).await.expect("a balance");
+    let _ = limiter.charge(["k", "l"].map(|key| Item::new("bucket", key).count(500))).await.expect("balances");
+    assert_eq!(limiter.batches() - before, 3);
+}

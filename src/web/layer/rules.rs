@@ -255,8 +255,9 @@ impl Rules {
 
     /// Whether a request without a decision passes. If it does, this logs the error.
     pub(in crate::web) fn lets_through(&self, error: &Error) -> bool {
-        // An invalid call is not a failure of the database: the request or the program is wrong.
-        let why = self.passes_failures().filter(|_| self.shadow || !matches!(error, Error::Invalid(_)));
+        // An invalid call or limit is not a failure of the database: the request or the program is wrong.
+        let is_failure = !matches!(error, Error::Invalid(_) | Error::InvalidLimit(_));
+        let why = self.passes_failures().filter(|_| self.shadow || is_failure);
         if let Some(why) = why {
             log::let_through(error, why);
         }
