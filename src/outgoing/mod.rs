@@ -58,7 +58,7 @@
 //! - The status is 429; or it is 503, the response has a `Retry-After`, and the method is idempotent; or it is any status from 400 on,
 //!   and `pause_for` returned a time. Other failures are not retried.
 //! - The body of the request is not a stream: [`try_clone`](::reqwest::Request::try_clone) can copy it.
-//! - The pause ends within the wait that is left.
+//! - Some of the wait is left, and the pause ends within it.
 //! - The gate could be blocked.
 //!
 //! If one of these does not hold, the caller gets the response of the third party.

@@ -144,12 +144,12 @@ async fn a_retry_is_another_request_with_the_same_body() {
     let put = |outgoing| client(outgoing).put(&third_party.served.url).body("the body").send();
     third_party.next(429, &[("retry-after", b"0")]);
     third_party.next(503, &[("retry-after", b"0")]);
-    assert_eq!(put(outgoing(&limiter)).await.expect("sent").status(), 200);
+    assert_eq!(put(outgoing(&limiter).max_wait(MINUTE)).await.expect("sent").status(), 200);
     assert_eq!((third_party.bodies(), left(&limiter).await), (vec!["the body".to_owned(); 3], 7.0));
     // After the last retry, the caller gets the response.
     (0..3).for_each(|_| third_party.next(429, &[("retry-after", b"0")]));
     for (retries, hits) in [(0, 4), (1, 6)] {
-        let response = put(outgoing(&limiter).max_retries(retries)).await.expect("sent");
+        let response = put(outgoing(&limiter).max_wait(MINUTE).max_retries(retries)).await.expect("sent");
         assert_eq!((response.status().as_u16(), third_party.hits()), (429, hits));
         assert_eq!(response.text().await.expect("its body"), "429");
     }
@@ -305,7 +305,7 @@ async fn a_closure_reads_fields_of_its_own() {
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
     let limiter = database.limiter(limits());
     let of = |key| {
-        client(with_gate(&limiter, key).pause_for(|response| {
+        client(with_gate(&limiter, key).max_wait(MINUTE).pause_for(|response| {
             let millis = response.headers().get("x-pause")?.to_str().ok()?.parse().ok()?;
             Some(Duration::from_millis(millis))
         }))
