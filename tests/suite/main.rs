@@ -36,6 +36,7 @@ mod lock_order;
 mod migrations;
 mod mixed_load;
 mod model;
+mod monitoring;
 mod observability;
 mod outages;
 #[cfg(feature = "reqwest")]
