@@ -119,7 +119,7 @@ async fn a_handler_takes_tokens_in_its_own_transaction() {
     let database = Database::migrated().await;
     database.execute("CREATE TABLE orders (id int GENERATED ALWAYS AS IDENTITY)").await;
     let limiter = database.limiter(limits());
-    let app = App::new(&database.app);
+    let app = App::new(&database.pool);
     let served = GrpcServed::start_service(&app, layer(&limiter, "orders").in_handler()).await;
     let events = Events::default();
     let watched = watch(events.clone());
