@@ -402,7 +402,8 @@ impl Limiter {
     }
 
     /// Gives tokens back, up to the capacity, and returns the balances after that. They may include tokens that other calls give
-    /// back at the same moment. Of the calls that wait at the same time, credits are decided first. A sliding window subtracts them from its newest counts, down to 0. A bucket without a row is full and stays without one.
+    /// back at the same moment. If calls wait at the same time, credits are decided first. A sliding window subtracts the tokens
+    /// from its newest counts, down to 0. A bucket without a row is full and stays without one.
     ///
     /// # Errors
     /// See [`Limiter`].
