@@ -16,6 +16,8 @@ use crate::observability::limits_reloaded;
 /// A changed file is read until two reads in a row are equal, with this pause in between: a program may be writing it.
 const PAUSE: Duration = Duration::from_millis(100);
 const MOST_READS: usize = 50;
+/// The longest time in which the server is asked for a time zone.
+const TO_ASK: Duration = Duration::from_secs(5);
 
 /// A file with limits: JSON if its name ends in `.json`, otherwise TOML (see [`Limits::from_toml`]).
 ///
@@ -103,7 +105,12 @@ fn parse_toml(_: &str) -> Result<Limits, LimitsFileError> {
 }
 
 fn read(path: &Path) -> Result<String, LimitsFileError> {
-    std::fs::read_to_string(path).map_err(|error| LimitsFileError::new(format!("cannot read it: {error}")).at(path))
+    let wrong = |reason: String| LimitsFileError::new(format!("cannot read it: {reason}")).at(path);
+    // To open a pipe would wait for a writer.
+    if !std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.is_file() {
+        return Err(wrong("it is not a regular file".to_owned()));
+    }
+    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
 /// A limits file that a limiter follows, from [`Limiter::watch_limits_file`]. It stops when this is dropped; the limits stay.
@@ -146,6 +153,7 @@ impl Limiter {
     /// [`last_error`](LimitsWatch::last_error) returns the reason. A file is wrong if
     ///
     /// - it cannot be read or is not valid,
+    /// - a limit has a time zone that the server does not know,
     /// - a limit has another kind than the limit of this name: give it a new name, because a row does not store the kind of
     ///   limit that wrote it,
     /// - it lacks a limit that it defined before: calls on it would fail. To remove a limit, restart the process.
@@ -230,7 +238,13 @@ impl Follower {
             }
             now = again;
         }
-        let result = now.clone().and_then(|text| self.apply(&text, &mut seen.names));
+        let result = match now.clone().and_then(|text| self.file.parse(&text)) {
+            Ok(limits) => match self.unknown_zone(&limits).await {
+                Some(reason) => Err(LimitsFileError::new(reason).at(&self.file.path)),
+                None => self.apply(&limits, &mut seen.names),
+            },
+            Err(error) => Err(error),
+        };
         if is_new {
             limits_reloaded(if result.is_ok() { "done" } else { "error" });
             if let Err(error) = &result {
@@ -248,9 +262,24 @@ impl Follower {
         tokio::task::spawn_blocking(move || read(&path)).await.map_err(stopped)?
     }
 
+    /// Returns which limit has a time zone that the server does not know, because all its calls would fail. A server that does
+    /// not answer finds nothing.
+    async fn unknown_zone(&self, limits: &Limits) -> Option<String> {
+        for (name, limit) in limits.iter() {
+            let Some(zone) = limit.zone() else { continue };
+            let query = sqlx::query("SELECT pg_catalog.timezone($1, pg_catalog.now())").persistent(false).bind(zone);
+            let asked = tokio::time::timeout(TO_ASK, query.execute(self.limiter.pool())).await;
+            if let Ok(Err(sqlx::Error::Database(error))) = asked
+                && error.code().is_some_and(|code| code == "22023")
+            {
+                return Some(format!("limit \"{name}\": {}; use a name of pg_timezone_names", error.message()));
+            }
+        }
+        None
+    }
+
     /// Replaces the limits. `names` are those that the file has defined.
-    fn apply(&self, text: &str, names: &mut BTreeSet<String>) -> Result<(), LimitsFileError> {
-        let read = self.file.parse(text)?;
+    fn apply(&self, read: &Limits, names: &mut BTreeSet<String>) -> Result<(), LimitsFileError> {
         let wrong = |reason: String| LimitsFileError::new(reason).at(&self.file.path);
         if let Some(name) = names.iter().find(|name| read.get(name).is_none()) {
             return Err(wrong(format!(

@@ -96,6 +96,7 @@ pub(crate) fn limits_reloaded(outcome: &'static str) {
 /// Counts a lease of slots of these limits that ended before its release.
 pub(crate) fn lost_lease(limits: &[Arc<str>]) {
     for limit in limits {
+        tracing::warn!(target: TARGET, %limit, "a lease was lost: others may hold its slots");
         #[cfg(feature = "metrics")]
         metrics::counter!(target: TARGET, metric::LOST_LEASES, "limit" => limit.clone()).increment(1);
     }

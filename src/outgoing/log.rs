@@ -19,8 +19,18 @@ pub(super) fn cut(pause: Duration, max_pause: Duration) {
 
 /// A field of a response is not valid.
 pub(super) fn not_valid(field: &HeaderName, value: &HeaderValue) {
-    let value: String = format!("{value:?}").chars().take(100).collect();
+    let value: String = value.as_bytes().escape_ascii().map(char::from).take(100).collect();
     warn!(%field, value, "a third party sent a field that is not valid: ignored");
+}
+
+/// A response has a field more than once that must be there once.
+pub(super) fn repeated(field: &HeaderName) {
+    warn!(%field, "a third party sent a field more than once: ignored");
+}
+
+/// A refused request is not sent again, and its response is returned.
+pub(super) fn not_retried(error: &Error) {
+    debug!(%error, "a refused request is not sent again");
 }
 
 /// The pause is not stored, so no request waits for its end.

@@ -24,8 +24,8 @@ impl Middleware for OutgoingLimits {
         let limits = self.of(&request).map_err(|error| MiddlewareError::middleware(Error::from(error)))?;
         let deadline = self.limiter.clock().now() + self.max_wait;
         let mut retries = self.max_retries;
+        self.admit(&limits, deadline).await.map_err(MiddlewareError::middleware)?;
         loop {
-            self.admit(&limits, deadline).await.map_err(MiddlewareError::middleware)?;
             let copy = if retries > 0 { request.try_clone() } else { None };
             let method = request.method().clone();
             let response = next.clone().run(request, extensions).await?;
@@ -36,6 +36,10 @@ impl Middleware for OutgoingLimits {
             match copy {
                 Some(copy) if is_refusal && rest <= left && !left.is_zero() => request = copy,
                 _ => return Ok(response),
+            }
+            if let Err(error) = self.admit(&limits, deadline).await {
+                log::not_retried(&error);
+                return Ok(response);
             }
             retries -= 1;
         }

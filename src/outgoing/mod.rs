@@ -29,7 +29,9 @@
 //! 4. If the third party refused the request, the middleware begins again, with new tokens. Otherwise it returns the response.
 //!
 //! All waits of a request together last at most [`max_wait`](OutgoingLimits::max_wait). The time in which the third party
-//! responds is included; the time in which the database answers is not.
+//! responds is included; the time in which the database answers is not. If the database is away, this is up to the deadline of the
+//! retry policy (5 seconds unless you set it): before the request with [`OnFailure::Open`], and before a response that demands
+//! a pause is returned. A timeout of reqwest for a request begins when the request is sent.
 //!
 //! # Pauses
 //! The first of these that a response has is used:
@@ -60,11 +62,12 @@
 //! - The body of the request is not a stream: [`try_clone`](::reqwest::Request::try_clone) can copy it.
 //! - Some of the wait is left, and the pause ends within it.
 //! - The gate could be blocked.
+//! - The limits allow the retry within the wait.
 //!
 //! If one of these does not hold, the caller gets the response of the third party.
 //!
 //! # Errors
-//! If a request, or its retry, is not sent, the error is
+//! If a request is not sent, the error is
 //! [`reqwest_middleware::Error::Middleware`] with an [`Error`](crate::Error):
 //!
 //! ```no_run

@@ -98,7 +98,8 @@ impl OutgoingLimits {
     /// # }
     /// ```
     ///
-    /// A limit that is not defined, and a count that the limit can never grant, fail the request with [`Error::Invalid`].
+    /// A limit that is not defined, and a count that the limit can never grant within [`max_wait`](Self::max_wait), fail the
+    /// request with [`Error::Invalid`].
     pub fn limit_by<I>(mut self, choose: impl Fn(&Request) -> I + Send + Sync + 'static) -> Self
     where
         I: IntoIterator<Item = Item>,

@@ -34,7 +34,11 @@ pub(super) fn until_reset(headers: &HeaderMap) -> Option<Duration> {
 fn the_only<T>(headers: &HeaderMap, name: &HeaderName, read: impl Fn(&str) -> Option<T>) -> Option<T> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?;
-    let result = value.to_str().ok().filter(|_| values.next().is_none()).and_then(|text| read(text.trim_ascii()));
+    if values.next().is_some() {
+        log::repeated(name);
+        return None;
+    }
+    let result = value.to_str().ok().and_then(|text| read(text.trim_ascii()));
     if result.is_none() {
         log::not_valid(name, value);
     }
@@ -60,6 +64,9 @@ fn ratelimit(headers: &HeaderMap) -> Option<Duration> {
     let lines: Vec<&[u8]> = headers.get_all(RATELIMIT).iter().map(HeaderValue::as_bytes).collect();
     let text = lines.join(&b", "[..]);
     if let Ok(list) = Parser::new(&text).parse::<List>() {
+        if list.iter().any(is_empty_without_a_valid_time) {
+            log::not_valid(&RATELIMIT, first);
+        }
         return list.iter().filter_map(time_of_member).max();
     }
     if let Ok(dictionary) = Parser::new(&text).parse::<Dictionary>() {
@@ -78,6 +85,12 @@ fn time_of_member(member: &ListEntry) -> Option<Duration> {
     let ListEntry::Item(item) = member else { return None };
     let number = |parameters: &Parameters, name: &str| whole(parameters.get(name)?);
     (number(&item.params, "r") == Some(0)).then(|| number(&item.params, "t").map(Duration::from_secs)).flatten()
+}
+
+/// Whether a member with `r=0` has a `t` that is not valid. A member without `t` says nothing about the time.
+fn is_empty_without_a_valid_time(member: &ListEntry) -> bool {
+    let ListEntry::Item(item) = member else { return false };
+    item.params.get("r").and_then(whole) == Some(0) && item.params.get("t").is_some_and(|time| whole(time).is_none())
 }
 
 fn whole(item: &BareItem) -> Option<u64> {

@@ -85,10 +85,11 @@
 //!   `grpc-status-details-bin` among its headers, and no body. All kinds of calls accept it, and gRPC-Web, too.
 //! - The details are [`google.rpc`](https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto)
 //!   messages. `RetryInfo` has the exact time, and the metadata `retry-after` whole seconds, rounded up. `QuotaFailure` has one
-//!   violation for each limit that denied the request; the `subject` is the limit's name.
+//!   violation for each limit that denied the request; the `subject` is the limit's name, percent-encoded as above.
 //! - `ratelimit-policy` and `ratelimit` are in the initial metadata of calls that were allowed, and in the metadata of the status
 //!   of calls that were denied.
-//! - A request is one decision, also if it is a stream. It holds its slots until the trailers are sent or the client is gone.
+//! - A request is one decision, also if it is a stream. It holds its slots until the trailers are sent or the client is gone,
+//!   or until the database was away for longer than the lease.
 //! - An [`Error`](crate::Error) and a [`Denied`](crate::Denied) convert to the same status, as a `tonic::Status`.
 //! - `grpc-retry-pushback-ms` is not sent. A client with a retry policy would wait that long within the call, perhaps for hours,
 //!   and then report `DEADLINE_EXCEEDED` instead of the denial.

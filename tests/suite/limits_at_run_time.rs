@@ -156,6 +156,11 @@ async fn a_watched_file_replaces_the_limits_and_a_wrong_one_keeps_them() {
         (toml("b", "fixed_window", 5), "limit \"a\" is missing"),
         (toml("a", "token_bucket", 5), "a fixed_window cannot become a token_bucket"),
         (toml("a", "fixed_window", 5) + &toml("code", "sliding_window", 1), "limit \"code\""),
+        (
+            toml("a", "fixed_window", 5)
+                + "[limits.month]\nkind = \"calendar_window\"\nrate = 1\nevery = \"1 month\"\nzone = \"Europe/Berln\"\n",
+            "limit \"month\": time zone \"Europe/Berln\" not recognized",
+        ),
     ];
     for (text, why) in wrong {
         folder.put(&path, &text);
@@ -167,6 +172,10 @@ async fn a_watched_file_replaces_the_limits_and_a_wrong_one_keeps_them() {
     }
     std::fs::remove_file(&path).expect("removed");
     until("no file", || reason(&watch).contains("cannot read it")).await;
+    std::fs::create_dir(&path).expect("a folder");
+    until("a folder", || reason(&watch).contains("it is not a regular file")).await;
+    std::fs::remove_dir(&path).expect("removed");
+    until("no file", || !reason(&watch).contains("it is not a regular file")).await;
     assert_eq!((limiter.limits(), watch.changes()), (good, 1));
 
     // The file is right again, and has one more limit.
@@ -176,7 +185,7 @@ async fn a_watched_file_replaces_the_limits_and_a_wrong_one_keeps_them() {
     assert!(limiter.limit(("b", "k")).await.expect("a decision").is_allowed());
     drop(watched);
     let told = events.told();
-    assert_eq!(told.matches("keeping the former limits").count(), 7, "once for each content: {told}");
+    assert_eq!(told.matches("keeping the former limits").count(), 10, "once for each content: {told}");
 
     drop(watch);
     folder.put(&path, &toml("a", "fixed_window", 9));

@@ -112,6 +112,16 @@ async fn a_pause_longer_than_the_wait_returns_the_response() {
     assert_eq!((response.status().as_u16(), third_party.hits()), (429, 1));
 }
 
+#[tokio::test]
+async fn a_refused_request_without_tokens_for_a_retry_returns_the_response() {
+    let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
+    let limiter = limiter(&database).await;
+    third_party.next(429, &[("retry-after", b"1")]);
+    let outgoing = outgoing(&limiter, "hourly").max_wait(MINUTE);
+    let response = client(outgoing).get(&third_party.served.url).send().await.expect("sent");
+    assert_eq!((response.status().as_u16(), third_party.hits()), (429, 1));
+}
+
 /// A request that has reserved its token sleeps until then. The block happens meanwhile.
 #[tokio::test]
 async fn a_request_that_waits_for_tokens_notices_a_pause() {

@@ -10,6 +10,9 @@ use crate::web::keys::{KeyExtractor, NoKey};
 /// An empty header counts as missing. A request that has the header more than once is rejected with 400, because the handler
 /// might use another one of its values. So is a value that is not UTF-8.
 ///
+/// Use no gRPC metadata whose name ends in `-bin`: its values are base64, and one value has several forms, which would be
+/// different keys.
+///
 /// Clients can send any value, and so use a new key for each request. Check the value before this layer, in an
 /// authenticating proxy or layer. An API key itself is a secret: use its id instead, or hash the keys with a
 /// [`KeySecret`](crate::KeySecret).
