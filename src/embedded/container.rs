@@ -1,6 +1,8 @@
 //! Runs the server in a container, on machines without server programs.
 
 use std::{
+    env,
+    hash::{BuildHasher, RandomState},
     io::Write,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, Sender},
@@ -10,7 +12,8 @@ use std::{
 
 use testcontainers::{
     ContainerAsync, GenericImage, ImageExt, TestcontainersError,
-    core::{IntoContainerPort, WaitFor},
+    bollard::errors::Error::DockerResponseServerError,
+    core::{IntoContainerPort, WaitFor, error::ClientError, wait::LogWaitStrategy},
     runners::AsyncRunner,
 };
 
@@ -20,15 +23,15 @@ const READY: &str = "database system is ready to accept connections";
 /// The extra timeout for downloading the image first.
 const PULL_TIME: Duration = Duration::from_secs(300);
 
+/// Its value is the id of the process that owns the container.
+pub(super) const OWNER_LABEL: &str = "pg-limiter.owner";
+
 pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Option<Server>, ServerError> {
-    let (host, port, running) = match Running::start(config) {
+    let image =
+        Image::choose(config, env::var_os("PG_LIMITER_IMAGE").map(|image| image.to_string_lossy().into_owned()));
+    let (host, port, running) = match Running::start(config, &image) {
         Ok(started) => started,
-        // There is no engine, or it cannot provide the image.
-        Err(TestcontainersError::Client(error)) => {
-            tried.push(format!("a container: {error}"));
-            return Ok(None);
-        }
-        Err(error) => return Err(ServerError::Container(error.to_string())),
+        Err(error) => return image.failed(error, tried).map(|()| None),
     };
     // The engine accepts connections before the server does.
     let started = Instant::now();
@@ -36,13 +39,17 @@ pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Op
         match probe::server_version(&host, port) {
             Ok(version) => break version,
             Err(error) if started.elapsed() > config.startup_timeout => {
-                return Err(ServerError::Container(format!("no connection to {host}:{port}: {error}")));
+                return Err(ServerError::Container(format!("{}: no connection to {host}:{port}: {error}", image.name)));
             }
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     };
+    if let (Some(named_by), Some(wanted)) = (image.named_by, config.wanted_instead_of(&version)) {
+        let reason = format!("its version is {version}, not {wanted}");
+        return Err(ServerError::Image { named_by, image: image.name, reason });
+    }
     Ok(Some(Server {
-        source: format!("PostgreSQL {version} in a container (postgres:{})", tag(config)),
+        source: format!("PostgreSQL {version} in a container ({})", image.name),
         host,
         port,
         version,
@@ -50,6 +57,50 @@ pub(super) fn start(config: &ServerConfig, tried: &mut Vec<String>) -> Result<Op
         data_dir: None,
         _running: Box::new(running),
     }))
+}
+
+/// The image to run, and the setting that names it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Image {
+    pub(super) name: String,
+    /// `None` for the default image.
+    pub(super) named_by: Option<&'static str>,
+}
+
+impl Image {
+    pub(super) fn choose(config: &ServerConfig, in_env: Option<String>) -> Self {
+        let in_env = in_env.filter(|image| !image.is_empty());
+        let named = [("ServerConfig::image", config.image.clone()), ("PG_LIMITER_IMAGE", in_env)];
+        match named.into_iter().find_map(|(by, name)| Some((by, name?))) {
+            Some((by, name)) => Self { name, named_by: Some(by) },
+            None => {
+                let name = format!("postgres:{}-alpine", config.version.as_deref().unwrap_or("18"));
+                Self { name, named_by: None }
+            }
+        }
+    }
+
+    /// Returns the name and the tag. A colon before a slash belongs to the port of a registry.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        self.name.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).unwrap_or((&self.name, "latest"))
+    }
+
+    /// Classifies why no container runs. Without an engine or the default image, this is one more thing that was tried.
+    fn failed(self, error: TestcontainersError, tried: &mut Vec<String>) -> Result<(), ServerError> {
+        use ClientError::{CreateContainer, PullImage, StartContainer};
+        let reason = error.to_string();
+        match (error, self.named_by) {
+            (
+                TestcontainersError::Client(PullImage { .. } | CreateContainer(DockerResponseServerError { .. })),
+                Some(named_by),
+            ) => Err(ServerError::Image { named_by, image: self.name, reason }),
+            (TestcontainersError::Client(error), _) if !matches!(error, StartContainer(_)) => {
+                tried.push(format!("a container: {}: {reason}", self.name));
+                Ok(())
+            }
+            _ => Err(ServerError::Container(format!("{}: {reason}", self.name))),
+        }
+    }
 }
 
 /// The thread that owns the container. Its runtime is independent of the caller's, so it can block.
@@ -62,11 +113,11 @@ struct Running {
 type Address = Result<(String, u16), TestcontainersError>;
 
 impl Running {
-    fn start(config: &ServerConfig) -> Result<(String, u16, Self), TestcontainersError> {
+    fn start(config: &ServerConfig, image: &Image) -> Result<(String, u16, Self), TestcontainersError> {
         let (stop, stopped) = mpsc::channel();
         let (ready, address) = mpsc::channel();
-        let config = config.clone();
-        let thread = thread::spawn(move || own(&config, &ready, &stopped));
+        let (config, image) = (config.clone(), image.clone());
+        let thread = thread::spawn(move || own(&config, &image, &ready, &stopped));
         let running = Self { stop: Some(stop), thread: Some(thread) };
         let gone = |_| Err(TestcontainersError::other("the thread that starts it ended"));
         let (host, port) = address.recv().unwrap_or_else(gone)?;
@@ -84,18 +135,19 @@ impl Drop for Running {
 }
 
 /// Starts the container, and removes it when `stopped` has no sender.
-fn own(config: &ServerConfig, ready: &Sender<Address>, stopped: &Receiver<()>) {
+fn own(config: &ServerConfig, image: &Image, ready: &Sender<Address>, stopped: &Receiver<()>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error.into()))),
     };
     runtime.block_on(async {
-        let (container, host, port) = match run(config).await {
+        let name = format!("pg-limiter-{}-{:016x}", std::process::id(), RandomState::new().hash_one(()));
+        // Before the container exists, so that it is also removed if this process is killed during the start.
+        let remover = Remover::of(&name);
+        let (container, host, port) = match run(config, image, &name).await {
             Ok(running) => running,
             Err(error) => return drop(ready.send(Err(error))),
         };
-        // Only after the container exists. If the start fails, the code that starts the container removes it.
-        let remover = Remover::of(container.id());
         if ready.send(Ok((host, port))).is_ok() {
             let _ = stopped.recv();
         }
@@ -135,14 +187,21 @@ impl Remover {
     }
 }
 
-async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, String, u16), TestcontainersError> {
+async fn run(
+    config: &ServerConfig,
+    image: &Image,
+    name: &str,
+) -> Result<(ContainerAsync<GenericImage>, String, u16), TestcontainersError> {
     let mut command = vec!["postgres".to_owned()];
     command.extend(config.all_settings().flat_map(|setting| ["-c".to_owned(), setting]));
-    let container = GenericImage::new("postgres", &tag(config))
+    let (image, tag) = image.parts();
+    let container = GenericImage::new(image, tag)
         .with_exposed_port(5432.tcp())
-        // The image starts the server twice, the first time without a network, to initialize it.
-        .with_wait_for(WaitFor::message_on_stderr(READY))
-        .with_wait_for(WaitFor::message_on_stdout(READY))
+        // The image starts the server twice, the first time without a network, to initialize it. The log of that start goes
+        // to standard output.
+        .with_wait_for(WaitFor::log(LogWaitStrategy::stdout_or_stderr(READY).with_times(2)))
+        .with_container_name(name)
+        .with_label(OWNER_LABEL, std::process::id().to_string())
         .with_cmd(command)
         .with_env_var("POSTGRES_HOST_AUTH_METHOD", "trust")
         // The same options as for a server from programs.
@@ -152,9 +211,7 @@ async fn run(config: &ServerConfig) -> Result<(ContainerAsync<GenericImage>, Str
         .await?;
     let host = container.get_host().await?.to_string();
     let port = container.get_host_port_ipv4(5432).await?;
+    // The port is that of IPv4. On IPv6 it may belong to another container.
+    let host = if host == "localhost" { "127.0.0.1".to_owned() } else { host };
     Ok((container, host, port))
-}
-
-fn tag(config: &ServerConfig) -> String {
-    format!("{}-alpine", config.version.as_deref().unwrap_or("18"))
 }

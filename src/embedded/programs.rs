@@ -69,11 +69,9 @@ pub(super) fn find(
 
 fn usable(dir: &Path, config: &ServerConfig, run_as: &RunAs) -> Result<String, String> {
     let version = version(dir, run_as)?;
-    match config.version.as_deref() {
-        Some(wanted) if version != wanted && !version.starts_with(&format!("{wanted}.")) => {
-            Err(format!("the version there is {version}, not {wanted}"))
-        }
-        _ => Ok(version),
+    match config.wanted_instead_of(&version) {
+        Some(wanted) => Err(format!("the version there is {version}, not {wanted}")),
+        None => Ok(version),
     }
 }
 

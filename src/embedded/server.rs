@@ -17,9 +17,13 @@ pub struct ServerConfig {
     pub version: Option<String>,
     /// Whether missing programs may be downloaded with `npm`. Default: `true`.
     pub fetch: bool,
-    /// Whether to use a container (of `postgres:<version>-alpine`) even if there are programs. This requires the crate feature
-    /// `containers` and a container engine, which `DOCKER_HOST` can name. Default: `false`, a container is the last resort.
+    /// Whether to use a container even if there are programs. This requires the crate feature `containers` and a container
+    /// engine, which `DOCKER_HOST` can name. Default: `false`, a container is the last resort.
     pub container: bool,
+    /// The image of the container, such as `"registry.example.com/postgres:18"`, with a server of [`Self::version`] if that
+    /// is set. It must start as the official image `postgres` does. Default: `None`, the environment variable
+    /// `PG_LIMITER_IMAGE`, or else `postgres:<version>-alpine`.
+    pub image: Option<String>,
     /// Whether a commit waits for the disk. Default: `true`. `false` turns off `fsync`, `synchronous_commit` and
     /// `full_page_writes`. It is faster, but do not use it to measure the speed of a durable server.
     pub durable: bool,
@@ -37,6 +41,7 @@ impl Default for ServerConfig {
             version: None,
             fetch: true,
             container: false,
+            image: None,
             durable: true,
             settings: Vec::new(),
             startup_timeout: Duration::from_secs(30),
@@ -46,6 +51,13 @@ impl Default for ServerConfig {
 
 #[cfg(any(unix, feature = "containers"))]
 impl ServerConfig {
+    /// Returns the wanted version if a server of `version` does not have it.
+    pub(super) fn wanted_instead_of(&self, version: &str) -> Option<&str> {
+        let wanted = self.version.as_deref()?;
+        let has_it = version == wanted || version.starts_with(&format!("{wanted}."));
+        if has_it { None } else { Some(wanted) }
+    }
+
     /// All settings as `name=value`, the caller's last. If a name occurs twice, the later value applies.
     pub(super) fn all_settings(&self) -> impl Iterator<Item = String> {
         // A `TestClock` can be installed on a server of this name.
@@ -63,7 +75,7 @@ impl ServerConfig {
 ///
 /// A `Server` in a `static` is never dropped, but is cleaned up after the process has ended, whatever the reason. (A container
 /// is removed by a shell that runs `docker`, `podman` or `curl`. Without a shell or one of these commands, the container stays
-/// if the process ends without dropping its `Server`.)
+/// if the process ends without dropping its `Server`. Its label `pg-limiter.owner` is the id of that process.)
 #[derive(Debug)]
 pub struct Server {
     pub(super) host: String,

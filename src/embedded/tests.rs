@@ -130,58 +130,6 @@ fn errors_name_the_cause() {
     assert!(error.contains("9.0") || error.contains("no `initdb`"), "{error}");
 }
 
-/// Uses a fake `docker` command that records its arguments.
-#[cfg(feature = "containers")]
-#[test]
-fn a_container_is_removed_only_after_its_owner_ends() {
-    let dir = tempfile::tempdir().unwrap();
-    let (docker, arguments) = (dir.path().join("docker"), dir.path().join("arguments"));
-    fs::write(&docker, format!("#!/bin/sh\necho \"$@\" >'{}.new' && mv '{0}.new' '{0}'\n", arguments.display()))
-        .unwrap();
-    fs::set_permissions(&docker, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    if let Ok(end) = env::var("PG_LIMITER_TEST_REMOVER") {
-        let remover = super::container::Remover::of("abc123");
-        if end == "removed" {
-            remover.dismiss();
-        } else {
-            std::mem::forget(remover); // Like a server in a static.
-        }
-        return;
-    }
-    let name = concat!(module_path!(), "::a_container_is_removed_only_after_its_owner_ends");
-    let owner = |end: &str| {
-        let path = format!("{}:{}", dir.path().display(), env::var("PATH").unwrap());
-        let mut owner = Command::new(env::current_exe().unwrap());
-        owner.args(["--exact", name.split_once("::").unwrap().1]).env("PG_LIMITER_TEST_REMOVER", end).env("PATH", path);
-        assert!(owner.output().unwrap().status.success());
-    };
-    owner("removed"); // `dismiss` has waited for the shell.
-    assert!(!arguments.exists());
-    owner("static");
-    let started = Instant::now();
-    while !arguments.exists() {
-        assert!(started.elapsed() < Duration::from_secs(20), "the container was not removed");
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(fs::read_to_string(&arguments).unwrap().trim(), "rm --force --volumes abc123");
-}
-
-#[cfg(feature = "containers")]
-#[test]
-fn a_requested_container_is_never_replaced_by_programs() {
-    // The child's DOCKER_HOST names no engine.
-    let name = concat!(module_path!(), "::a_requested_container_is_never_replaced_by_programs");
-    if env::var("PG_LIMITER_TEST_NO_ENGINE").is_ok() {
-        let error = Server::start(&ServerConfig { container: true, ..quick() }).unwrap_err().to_string();
-        assert!(error.contains("a container was requested") && error.contains("a container: "), "{error}");
-        return;
-    }
-    let mut asking = Command::new(env::current_exe().unwrap());
-    asking.args(["--exact", name.split_once("::").unwrap().1]).env("PG_LIMITER_TEST_NO_ENGINE", "1");
-    let output = asking.env("DOCKER_HOST", "unix:///nonexistent/docker.sock").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
 #[test]
 fn settings_reach_the_server_and_a_full_log_does_not_stop_it() {
     let mut config = quick();
