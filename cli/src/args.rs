@@ -16,6 +16,7 @@ use crate::prune::PruneArgs;
 use crate::queue::QueueCommand;
 use crate::replay::ReplayArgs;
 use crate::reset::ResetArgs;
+use crate::shell::{CompletionsArgs, ManArgs};
 use crate::simulate::SimulateArgs;
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
@@ -86,4 +87,10 @@ pub(super) enum Command {
     /// Replay past traffic through limits: recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),
+    /// Print the completions of commands and options for a shell, such as bash, fish or zsh
+    #[command(after_help = EXIT_CODES)]
+    Completions(CompletionsArgs),
+    /// Print the man page, or write the pages of all commands into a folder
+    #[command(after_help = EXIT_CODES)]
+    Man(ManArgs),
 }

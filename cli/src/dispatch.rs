@@ -7,7 +7,8 @@ use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
-    bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, simulate,
+    bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, shell,
+    simulate,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -59,5 +60,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Exec(args) => exec::run(args, database).await,
         Command::Export(args) => export::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     }
 }

@@ -24,6 +24,7 @@ mod prune;
 mod queue;
 mod replay;
 mod reset;
+mod shell;
 mod simulate;
 mod text;
 mod tls;

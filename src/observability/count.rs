@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::call::{Decision, LimitState};
 
+use crate::observability::TARGET;
 #[cfg(feature = "metrics")]
-use crate::observability::{TARGET, metric};
+use crate::observability::metric;
 
 /// Counts a denial that the caller did not enforce, because a limit is only being tried out. It counts once for each
 /// limit that denied, in `pg_limiter_shadow_denials_total`. The decision itself is already counted as denied. Does

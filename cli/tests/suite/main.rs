@@ -20,6 +20,7 @@ mod privacy;
 mod queue;
 mod settings;
 mod sharded_calls;
+mod shell;
 mod simulate;
 mod tls;
 mod tls_server;
