@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 const INTERFACE: &str = include_str!("../../src/observability/interface.md");
 const ALERTS: &str = include_str!("../../assets/monitoring/alerts.yml");
+const GUIDE: &str = include_str!("../../src/guide/alerts.md");
 const DASHBOARD: &str = include_str!("../../assets/monitoring/grafana.json");
 
 /// The metrics in the table of the interface.
@@ -28,6 +29,18 @@ fn alerts_use_metrics_that_exist() {
     let (metrics, named) = (metrics(), named(ALERTS));
     assert!(metrics.len() >= 15 && named.len() >= 9, "{metrics:?} {named:?}");
     assert_eq!(named.difference(&metrics).collect::<Vec<_>>(), Vec::<&&str>::new());
+}
+
+/// The guide explains each rule in a paragraph of its own, with the severity that the rule has.
+#[test]
+fn the_guide_explains_every_alert() {
+    let rules = ALERTS.split("- alert: ").skip(1).map(|rule| {
+        let severity = rule.split("severity: ").nth(1).and_then(|rest| rest.split(' ').next());
+        format!("**`{}`** ({}).", rule.lines().next().expect("a name"), severity.expect("a severity"))
+    });
+    let paragraphs = GUIDE.lines().filter(|line| line.starts_with("**`"));
+    let explained = paragraphs.map(|line| line.split_inclusive(").").next().expect("a severity").to_owned());
+    assert_eq!(rules.collect::<Vec<_>>(), explained.collect::<Vec<_>>());
 }
 
 #[test]

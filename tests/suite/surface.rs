@@ -1,5 +1,6 @@
 //! The public API in Rust (traits, sizes, use in tasks), the SQL API from psql and triggers, and the documents.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -293,6 +294,13 @@ fn no_table_row_is_in_both_the_readme_and_the_guide() {
 fn every_link_in_the_documents_resolves() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = guide::GUIDE.map(|(name, _)| format!("src/guide/{name}.md"));
+    let listed = chapters.iter().map(|chapter| root.join(chapter)).chain([root.join("src/guide/links.md")]);
+    let listed: BTreeSet<_> = listed.collect();
+    let entries =
+        std::fs::read_dir(root.join("src/guide")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let found: BTreeSet<_> =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
+    assert_eq!(listed, found, "the list in support/guide.rs and the chapters");
     let others = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "fuzz/README.md"].map(str::to_owned);
     let mut checked = 0;
     for file in chapters.iter().chain(&others) {

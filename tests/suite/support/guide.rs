@@ -7,16 +7,22 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 22] = chapters![
+pub const GUIDE: [(&str, &str); 29] = chapters![
+    "alerts",
     "alternatives",
+    "calendar_windows",
     "concurrency",
     "drivers",
     "failures",
+    "gates",
     "glossary",
+    "headroom",
     "index",
     "kinds",
+    "llm_gateways",
     "many_callers",
     "migrations",
+    "outgoing",
     "performance",
     "personal_data",
     "poolers",
@@ -24,6 +30,7 @@ pub const GUIDE: [(&str, &str); 22] = chapters![
     "shards",
     "sql",
     "testing",
+    "thresholds",
     "tool",
     "transactions",
     "upgrading",
