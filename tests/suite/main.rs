@@ -110,3 +110,4 @@ mod web_settle;
 mod web_slots;
 #[cfg(feature = "axum")]
 mod web_tower;
+mod yugabyte_costs;
