@@ -7,9 +7,10 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 29] = chapters![
+pub const GUIDE: [(&str, &str); 30] = chapters![
     "alerts",
     "alternatives",
+    "beyond_one_machine",
     "calendar_windows",
     "concurrency",
     "drivers",

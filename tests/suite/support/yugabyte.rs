@@ -1,24 +1,54 @@
 //! YugabyteDB for the suite: the cluster at `YUGABYTE_URL`, or a container with one node.
 
 use std::any::Any;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use pg_limiter::sqlx::{Connection, PgConnection};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use testcontainers::core::{IntoContainerPort, WaitFor};
 use testcontainers::runners::AsyncRunner;
 use testcontainers::{GenericImage, ImageExt};
 
 /// Returns the container and the URL. If neither is available, it fails with what is missing.
 pub fn start() -> (Box<dyn Any + Send + Sync>, String) {
-    if let Ok(url) = std::env::var("YUGABYTE_URL") {
-        return (Box::new(()), url);
-    }
-    // The container serves all tests, so it does not belong to the runtime of one test.
+    // The server serves all tests, so it does not belong to the runtime of one test.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let container = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(run())).join()).expect("a container");
-    (Box::new((runtime, container.0)), container.1)
+    let find = async {
+        let (server, url) = match std::env::var("YUGABYTE_URL") {
+            Ok(url) => (Box::new(()) as Box<dyn Any + Send + Sync>, url),
+            Err(_) => run().await,
+        };
+        report(&url).await;
+        (server, url)
+    };
+    let (server, url) = std::thread::scope(|scope| scope.spawn(|| runtime.block_on(find)).join()).expect("a server");
+    (Box::new((runtime, server)), url)
+}
+
+/// Prints what a report of this run has to say about the cluster. The test runner does not capture it.
+async fn report(url: &str) {
+    const FACTS: [(&str, &str); 6] = [
+        ("version", "SELECT version()"),
+        ("nodes", "SELECT string_agg(concat_ws(' ', cloud, region, zone, node_type), ', ') FROM yb_servers()"),
+        ("level of READ COMMITTED", "SELECT yb_get_effective_transaction_isolation_level()"),
+        ("yb_max_query_layer_retries", "SHOW yb_max_query_layer_retries"),
+        ("ysql_output_buffer_size", "SHOW ysql_output_buffer_size"),
+        ("default_transaction_isolation", "SHOW default_transaction_isolation"),
+    ];
+    let mut conn = PgConnection::connect(url).await.unwrap_or_else(|error| panic!("cannot connect to {url}: {error}"));
+    let mut facts = String::from("\n--- the cluster, for a report ---\n");
+    for (name, sql) in FACTS {
+        let fact: Result<String, sqlx::Error> = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut conn).await;
+        let fact = fact.unwrap_or_else(|error| match error.as_database_error() {
+            Some(error) => format!("not known: {}", error.message()),
+            None => panic!("cannot read {name} of the cluster: {error}"),
+        });
+        facts.push_str(&format!("{name}: {fact}\n"));
+    }
+    facts.push_str("---\n");
+    std::io::stderr().write_all(facts.as_bytes()).expect("standard error");
 }
 
 #[expect(clippy::zombie_processes, reason = "it waits for the end of this process")]
