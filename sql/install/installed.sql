@@ -53,7 +53,7 @@ UNION ALL
 SELECT
   'table',
   r.relname,
-  CASE r.relkind WHEN 'r' THEN 'table' ELSE 'not a table' END
+  CASE r.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' ELSE 'not a table' END
     || CASE r.relpersistence WHEN 'p' THEN '' ELSE ' UNLOGGED' END
     || CASE WHEN r.relrowsecurity THEN ' ROW LEVEL SECURITY' ELSE '' END
 FROM relations AS r

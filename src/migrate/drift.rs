@@ -287,7 +287,8 @@ pub(super) fn occupied(installed: &Installed) -> Option<String> {
         let table = which.split_once('.').map_or(which, |(table, _)| table);
         let Some(found) = installed.definition("table", table) else { continue };
         let is_first_column = what == "column" && expected.contains(" NOT NULL") && !expected.contains(" DEFAULT ");
-        if found.starts_with("not a table") || (is_first_column && installed.definition(what, which).is_none()) {
+        let is_other = what == "table" && found.split(' ').next() != expected.split(' ').next(); // a table or a view
+        if is_other || (is_first_column && installed.definition(what, which).is_none()) {
             return Some(table.to_owned());
         }
     }

@@ -27,12 +27,13 @@ struct Source {
 }
 
 /// In order, from version 1. The files never change: a test checks their SHA-256.
-const ALL: [Source; 5] = [
+const ALL: [Source; 6] = [
     Source { name: "rate_limits", breaking: false, sql: include_str!("../../migrations/0001_rate_limits.sql") },
     Source { name: "queue", breaking: false, sql: include_str!("../../migrations/0002_queue.sql") },
     Source { name: "answers", breaking: false, sql: include_str!("../../migrations/0003_answers.sql") },
     Source { name: "queue_columns", breaking: false, sql: include_str!("../../migrations/0004_queue_columns.sql") },
     Source { name: "queue_slots", breaking: false, sql: include_str!("../../migrations/0005_queue_slots.sql") },
+    Source { name: "views", breaking: false, sql: include_str!("../../migrations/0006_views.sql") },
 ];
 
 /// Returns the migrations of the tables for this schema, oldest first. They do not create the schema itself. The functions are

@@ -1,3 +1,6 @@
+DROP VIEW IF EXISTS public.rate_limit_buckets;
+DROP VIEW IF EXISTS public.rate_limit_queue_groups;
+DROP VIEW IF EXISTS public.rate_limit_queue_jobs;
 DROP FUNCTION IF EXISTS public.rate_limit_acquire;
 DROP FUNCTION IF EXISTS public.rate_limit_concurrency_guard;
 DROP FUNCTION IF EXISTS public.rate_limit_concurrency_item;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use crate::sql::{Names, Sql};
 
 /// The newest migration of the tables that this release supports.
-pub(crate) const SCHEMA_VERSION: i32 = 5;
+pub(crate) const SCHEMA_VERSION: i32 = 6;
 
 /// The longest PostgreSQL identifier, in bytes.
 const LONGEST: usize = 63;

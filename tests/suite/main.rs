@@ -89,6 +89,7 @@ mod trust;
 mod until_ready;
 mod upgrades;
 #[cfg(feature = "axum")]
+mod views;
 mod web;
 #[cfg(feature = "tower")]
 mod web_addresses;

@@ -112,12 +112,13 @@ const SOURCES: &[&str] = &[
 ];
 
 /// The SHA-256 of each migration. A released file never changes: databases that have it would not get the change.
-const FROZEN: [&str; 5] = [
+const FROZEN: [&str; 6] = [
     "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
     "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
     "19fb17704da90c54c986986e0c9ba69b170932600324d55147f42c5d403d566b",
     "b927e873ca4a48a234fd7ffa79cc61a799f98daef517d44975161467cd083e5f",
     "f5e699d8d786d2a67220858264a9cce1d608dda554ca5dcd47e4a4fdb6e774be",
+    "91eca91cdb9a8055d5433c7ba2e4a0fd5d0d032ae4f3d0d67593285c7b4d3d74",
 ];
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";

@@ -115,7 +115,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
         .has("clock", "ok", &[" s "])
         .has("durability", "ok", &["synchronous_commit=on", "fsync=on", "full_page_writes=on"])
         .has("writing", "ok", &["a primary"])
-        .has("schema", "ok", &["version 5, the newest"])
+        .has("schema", "ok", &["version 6, the newest"])
         .has("functions", "ok", &[&format!("all {functions}")])
         .has("grants", "ok", &["may: limit, call from SQL and triggers, use the queue, block keys, forget keys"])
         .has("tables by hand", "note", &["may read public.rate_limits"])
@@ -179,13 +179,13 @@ async fn a_missing_or_incomplete_schema_is_a_problem() {
     let missing = ["function rate_limit_prune(", "rate_limit_reset(text) is missing", "Run pg-limiter migrate"];
     assert_eq!(examine(&database.url).has("functions", "problem", &missing).code, Some(1));
     // The advice helps.
-    run(Some(&database.url), &["migrate"], "").says(0, "schema \"public\" is at version 5: updated 2 functions");
+    run(Some(&database.url), &["migrate"], "").says(0, "schema \"public\" is at version 6: updated 2 functions");
     examine(&database.url).has("functions", "ok", &[]);
 
     database.execute("DELETE FROM rate_limits_migrations WHERE version > 3").await;
-    examine(&database.url).has("schema", "warning", &["version 3", "the newest is 5", "pg-limiter migrate"]);
+    examine(&database.url).has("schema", "warning", &["version 3", "the newest is 6", "pg-limiter migrate"]);
     database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (5, 'again'), (99, 'later')").await;
-    examine(&database.url).has("schema", "note", &["version 99", "up to 5", "Update"]).has("functions", "ok", &[]);
+    examine(&database.url).has("schema", "note", &["version 99", "up to 6", "Update"]).has("functions", "ok", &[]);
     database.execute("DROP TABLE rate_limits_migrations").await;
     examine(&database.url).has("schema", "note", &["printed SQL"]).has("functions", "ok", &[]);
 }

@@ -151,7 +151,7 @@ async fn printed_sql_is_sufficient() {
         };
         assert_eq!(
             print("--list"),
-            "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_columns\n0005 queue_slots\n"
+            "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_columns\n0005 queue_slots\n0006 views\n"
         );
         database.execute(&print("--print")).await;
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
@@ -159,7 +159,7 @@ async fn printed_sql_is_sufficient() {
         let checked = run(Some(&database.url), &["migrate", "--check", "--schema", schema], "");
         checked.says(0, &format!("schema \"{schema}\" matches this release"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 5: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 6: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }
