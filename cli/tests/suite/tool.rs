@@ -182,7 +182,9 @@ async fn new_versions_can_be_printed_alone() {
         !functions.contains("CREATE TABLE public.rate_limits (")
             && functions.contains("FUNCTION public.rate_limit_take(")
     );
-    print(&["--from", "6"]).refuses(2, &["--from 6", "from 1 to 5"]);
+    let newest = pg_limiter::migrate::migrations(&pg_limiter::Schema::default()).len();
+    let next = (newest + 1).to_string();
+    print(&["--from", &next]).refuses(2, &[&format!("--from {next}"), &format!("from 1 to {newest}")]);
     assert_eq!(run(None, &["migrate", "--from", "2"], "").code, Some(2));
     assert_eq!(run(None, &["migrate", "--print", "--from", "2", "--functions"], "").code, Some(2));
 }
