@@ -29,6 +29,7 @@ mod shell;
 mod simulate;
 mod text;
 mod tls;
+mod ui;
 
 pub use dispatch::main;
 pub use replay::{Event, LogField, LogLine};
