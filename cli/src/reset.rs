@@ -56,7 +56,7 @@ enum ResetError {
 }
 
 /// Resets one key with the SQL function, which returns the number of rows; [`Limiter::reset`] does not.
-pub(super) async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) -> Result<u64, Error> {
+async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) -> Result<u64, Error> {
     let sql = format!("SELECT {}.rate_limit_reset($1, $2)", schema.quoted());
     let result = limiter
         .transaction(async |tx| {
