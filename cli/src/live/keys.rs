@@ -98,6 +98,10 @@ impl Live {
         let calls = times.iter().map(|at| CallAt::new(moment(*at), Op::Check, item().count(0)));
         let calls: Vec<CallAt> = std::iter::once(CallAt::new(moment(now), Op::Check, item())).chain(calls).collect();
         let mut tx = self.begin().await?;
+        let is_stepped = self
+            .limits
+            .get(&bucket.name)
+            .is_some_and(|limit| matches!(limit.kind(), Kind::FixedWindow | Kind::CalendarWindow | Kind::Concurrency));
         let mut decisions = self.rate_limits.decide_at(&mut tx, &calls).await?.into_iter();
         let one = decisions.next().and_then(Result::ok);
         let points: Vec<(i64, f64)> = times
@@ -105,6 +109,7 @@ impl Live {
             .zip(decisions)
             .filter_map(|(at, decision)| Some((at, decision.ok()?.remaining())))
             .collect();
+        let points = if is_stepped { steps(points) } else { points };
         let Some((at, first)) = points.first().copied() else { return Ok(None) };
         let wait = one.and_then(|decision| decision.retry_after());
         Ok(Some(Balance { at, now: first, capacity, wait, curve: Curve(points) }))
@@ -124,4 +129,14 @@ impl Live {
         let rows = sqlx::query_as(AssertSqlSafe(sql)).bind(names).bind(prefix).bind(i64::from(most)).persistent(false);
         rows.fetch_all(&mut *tx).await.map_err(|error| self.failed(error))
     }
+}
+
+/// A balance that stays the same until the next point.
+fn steps(points: Vec<(i64, f64)>) -> Vec<(i64, f64)> {
+    let mut steps: Vec<(i64, f64)> = Vec::with_capacity(2 * points.len());
+    for (at, value) in points {
+        steps.extend(steps.last().map(|(_, before)| (at, *before)));
+        steps.push((at, value));
+    }
+    steps
 }

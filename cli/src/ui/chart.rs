@@ -48,6 +48,18 @@ pub(super) fn meter(left: f64, title: &str) -> Markup {
     }
 }
 
+/// How much of something is in use.
+pub(super) fn gauge(used: f64, title: &str) -> Markup {
+    let state = if used > 0.8 { "low" } else { "much" };
+    html! {
+        svg class={ "meter " (state) } viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            rect class="track" width="100" height="8" {}
+            rect class="fill" width=(n(used.clamp(0.0, 1.0) * 100.0)) height="8" {}
+        }
+    }
+}
+
 /// Numbers beside each other, as columns.
 pub(super) fn columns(values: &[f64], most: f64, title: &str) -> Markup {
     let width = 10.0;

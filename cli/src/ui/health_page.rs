@@ -8,7 +8,7 @@ use maud::{Markup, html};
 
 use crate::live::{Health, TableSize};
 use crate::ui::app::App;
-use crate::ui::chart::meter;
+use crate::ui::chart::gauge;
 use crate::ui::format::{bytes, count, time};
 use crate::ui::layout::Here;
 use crate::ui::page::{Page, respond};
@@ -41,7 +41,7 @@ fn body(health: &Health) -> Markup {
             div {
                 dt { "connections" }
                 dd { (count(used)) " of " (count(most)) }
-                (meter(1.0 - used as f64 / most.max(1) as f64, &format!("{used} of {most} connections are in use")))
+                (gauge(used as f64 / most.max(1) as f64, &format!("{used} of {most} connections are in use")))
             }
         }
         section class="card" aria-label="Tables" {

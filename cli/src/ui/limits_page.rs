@@ -191,7 +191,7 @@ fn definition(limit: &LimitView) -> Markup {
             (None, Some(of)) => { "the queue's starts of jobs of " bdi { (of) } },
             (None, None) => "not in a limits file: its stored numbers are shown",
         }
-        @if limit.shards > 1 { ", " (limit.shards) " rows for a key" }
+        @if limit.shards > 1 && limit.limit.is_none() { ", " (limit.shards) " rows for a key" }
     }
 }
 

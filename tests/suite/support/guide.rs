@@ -34,6 +34,7 @@ pub const GUIDE: [(&str, &str); 30] = chapters![
     "thresholds",
     "tool",
     "transactions",
+    "ui",
     "upgrading",
     "waiting",
     "web",
