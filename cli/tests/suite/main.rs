@@ -26,6 +26,9 @@ mod tls;
 mod tls_server;
 mod tool;
 mod trust;
+mod ui;
+mod ui_browser;
+mod ui_server;
 mod upgrades;
 
 #[path = "../../../tests/suite/model/mod.rs"]
