@@ -104,7 +104,8 @@ impl Sampler {
             } else {
                 sample::rows_of(&mut tx, &live.schema, &watched).await.map_err(|error| live.failed(error))?
             };
-            if !sample.is_whole() && sample.at - self.counted_at > COUNTED_FOR {
+            let is_old = sample.at - self.counted_at > COUNTED_FOR || self.has_new_name(&sample);
+            if !sample.is_whole() && is_old {
                 let mut names = sample::names(&mut tx, &live.schema).await.map_err(|error| live.failed(error))?;
                 self.is_cut = names.len() > NAMES;
                 names.truncate(NAMES);
@@ -124,6 +125,11 @@ impl Sampler {
         let mut snapshot = self.snapshot(&sample);
         snapshot.note = add_balances(&mut snapshot, live).await.err().map(|error| error.to_string());
         Ok(snapshot)
+    }
+
+    fn has_new_name(&self, sample: &Sample) -> bool {
+        let is_new = |row: &Row| !self.counted.iter().any(|(name, _)| *name == row.name);
+        !self.is_cut && sample.rows.iter().any(is_new)
     }
 
     /// Compares all rows of a small table.

@@ -295,7 +295,7 @@ fn history(job: &JobView, now: i64) -> Vec<(&'static str, i64)> {
 
 fn reserved(app: &App, item: &ReservedView) -> Markup {
     html! {
-        strong { (amount(item.count)) } @if item.is_slots { " slots of " } @else { " tokens of " } bdi { (item.limit) } " for " (key_link(app, &item.key))
+        strong { (amount(item.count)) } @if item.is_slots { " of the slots of " } @else { " of the tokens of " } bdi { (item.limit) } " for " (key_link(app, &item.key))
         @if let Some(used) = item.used { ", " (amount(used)) " used" }
     }
 }

@@ -17,7 +17,7 @@ async fn every_page_shows_what_the_database_has() {
     let ui = Ui::start(Some(&database), &["--limits", &limits]);
     let page = ui.page_with("/limits", "keys in use").await;
     for text in
-        ["bucket", "sharded", "Emptiest keys", "Not in use", "fixed_window, 5 per 1h", "read only", "All 8 rows"]
+        ["bucket", "sharded", "Emptiest keys", "Not in use", "fixed_window, 5 per 1h", "read only", "All 9 rows"]
     {
         assert!(page.contains(text), "no {text:?} in {page}");
     }
@@ -39,6 +39,27 @@ async fn every_page_shows_what_the_database_has() {
     assert!(ui.get("/health").await.1.contains("rate_limits"));
     let page = ui.get("/what-if").await.1;
     assert!(page.contains("% admitted"), "{page}");
+    // A log of 30 requests at the same time, on a limit of 10.
+    let log = "192.0.2.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1\n".repeat(30);
+    let fields = [
+        ("form", &*ui.form().await),
+        ("kind", "token_bucket"),
+        ("rate", "10"),
+        ("period", "1h"),
+        ("traffic", "log"),
+        ("log_key", "remote_addr"),
+        ("log", &log),
+        ("beside", "bucket"),
+    ];
+    let part = |(name, value): (&str, &str)| {
+        format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let body = fields.map(part).concat() + "--b--\r\n";
+    let request =
+        ui.client.post(format!("{}/what-if", ui.url)).header("content-type", "multipart/form-data; boundary=b");
+    let page = request.body(body).send().await.expect("a response").text().await.expect("a text");
+    assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 4, "{page}");
+    assert!(page.contains("bucket (today)"), "{page}");
     assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
     let (code, _) = ui.interrupt();
     assert_eq!(code, Some(0));
@@ -172,7 +193,10 @@ async fn a_token_is_needed_where_one_is_set() {
         assert_eq!(ui.get(path).await.0, 401, "{path}");
     }
     let response = ui.client.get(format!("{}/limits?name=a&token={token}", ui.url)).send().await.expect("a response");
-    assert_eq!((response.status().as_u16(), response.headers()["location"].to_str().expect("a text")), (303, "/limits?name=a"));
+    assert_eq!(
+        (response.status().as_u16(), response.headers()["location"].to_str().expect("a text")),
+        (303, "/limits?name=a")
+    );
     let cookie = response.headers()["set-cookie"].to_str().expect("a text").to_owned();
     assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
     let request =
@@ -234,8 +258,8 @@ async fn a_missing_schema_and_a_large_table_are_shown_as_they_are() {
              FROM generate_series(1, 1000000) AS n; ANALYZE rate_limits; SELECT pg_stat_reset()",
         )
         .await;
-    let page = ui.page_with("/limits", "A large table").await;
-    assert!(page.contains("about "), "{page}");
+    let page = ui.page_with("/limits", "<dd>about ").await;
+    assert!(page.contains("A large table"), "{page}");
     for path in ["/key?key=k77777", "/key?key=k7777", "/limit?name=api"] {
         assert_eq!(ui.get(path).await.0, 200);
     }
