@@ -206,7 +206,7 @@ pub(super) mod tests {
     #[test]
     fn leases_that_have_ended_are_left_out() {
         let bucket = row(3.0, 0, 90, Some(vec![-1.0, 50.0, -7.0, 1.0, 90.0, -8.0, 2.0]));
-        let at = |now| BucketView::new(&[bucket.clone()], now).unwrap();
+        let at = |now| BucketView::new(std::slice::from_ref(&bucket), now).unwrap();
         let [early, late] = [Lease { id: 7, slots: 1.0, ends_at: 50 }, Lease { id: 8, slots: 2.0, ends_at: 90 }];
         assert_eq!((at(49).leases, at(49).stored), (vec![early, late.clone()], 3.0));
         assert_eq!((at(50).leases, at(50).stored), (vec![late], 2.0));
@@ -217,7 +217,7 @@ pub(super) mod tests {
     fn the_counts_of_a_sliding_window_move_with_time() {
         // Four parts of 25 each; 5 in the part of the last write, then 4, 3, 2 and 1.
         let bucket = row(5.0, 110, 300, Some(vec![100.0, 0.0, 10.0, 4.0, 3.0, 2.0, 1.0]));
-        let at = |now| BucketView::new(&[bucket.clone()], now).unwrap().window.unwrap();
+        let at = |now| BucketView::new(std::slice::from_ref(&bucket), now).unwrap().window.unwrap();
         assert_eq!(at(124), (25, vec![1.0, 2.0, 3.0, 4.0, 5.0]));
         assert_eq!(at(125), (25, vec![2.0, 3.0, 4.0, 5.0, 0.0]));
         assert_eq!(at(1000), (25, vec![0.0; 5]));

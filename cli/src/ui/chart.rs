@@ -101,7 +101,8 @@ pub(super) fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
     const HEIGHT: f64 = 120.0;
     let bars = &panel.series.bars;
     let height = |tokens: f64| if most > 0.0 { tokens / most * (HEIGHT - 2.0) } else { 0.0 };
-    let parts: [(&str, fn(&Bar) -> f64, fn(&Bar) -> f64); 3] = [
+    type Tokens = fn(&Bar) -> f64;
+    let parts: [(&str, Tokens, Tokens); 3] = [
         ("admitted", |_| 0.0, |bar| bar.admitted),
         ("reserved", |bar| bar.admitted, |bar| bar.reserved),
         ("denied", |bar| bar.admitted + bar.reserved, |bar| bar.denied + bar.denied_elsewhere),

@@ -58,7 +58,7 @@ async fn every_page_shows_what_the_database_has() {
     let request =
         ui.client.post(format!("{}/what-if", ui.url)).header("content-type", "multipart/form-data; boundary=b");
     let page = request.body(body).send().await.expect("a response").text().await.expect("a text");
-    assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 4, "{page}");
+    assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 6, "{page}");
     assert!(page.contains("bucket (today)"), "{page}");
     assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
     let (code, _) = ui.interrupt();
@@ -244,7 +244,7 @@ async fn hidden_keys_are_nowhere() {
 }
 
 #[tokio::test]
-async fn a_missing_schema_and_a_large_table_are_shown_as_they_are() {
+async fn a_missing_schema_is_shown_until_it_is_there() {
     let database = Database::empty().await;
     let ui = Ui::start(Some(&database), &[]);
     ui.page_with("/limits", "role=\"alert\"").await;
@@ -252,12 +252,19 @@ async fn a_missing_schema_and_a_large_table_are_shown_as_they_are() {
     // It recovers.
     run(Some(&database.url), &["migrate"], "");
     ui.page_with("/limits", "No limit is in use").await;
+    assert_eq!(ui.interrupt().0, Some(0));
+}
+
+#[tokio::test]
+async fn a_large_table_is_never_scanned() {
+    let database = Database::migrated().await;
     database
         .execute(
             "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'api', 'k' || n, 5, 0, 9e15 \
-             FROM generate_series(1, 1000000) AS n; ANALYZE rate_limits; SELECT pg_stat_reset()",
+             FROM generate_series(1, 1000000) AS n; ANALYZE rate_limits",
         )
         .await;
+    let ui = Ui::start(Some(&database), &[]);
     let page = ui.page_with("/limits", "<dd>about ").await;
     assert!(page.contains("A large table"), "{page}");
     for path in ["/key?key=k77777", "/key?key=k7777", "/limit?name=api"] {
@@ -270,5 +277,6 @@ async fn a_missing_schema_and_a_large_table_are_shown_as_they_are() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         (by_index, by_scan) = sqlx::query_as::<_, (i64, i64)>(sql).fetch_one(&database.pool).await.expect("statistics");
     }
-    assert_eq!(by_scan, 0, "rows read by scans of the table");
+    // Each sample reads some 20,000 rows; one scan would read all.
+    assert!(by_scan < 1_000_000, "{by_scan} rows read");
 }
