@@ -6,6 +6,7 @@ use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
+use crate::demo::DemoArgs;
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
@@ -37,7 +38,7 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Demonstrate limits with real calls, in about 15 seconds; uses its own schema and drops it afterwards
     #[command(after_help = EXIT_CODES)]
-    Demo,
+    Demo(DemoArgs),
     /// Measure what this server carries: about 20 seconds of full load, on its own rows, which are removed afterwards
     #[command(after_help = BENCH_EXIT_CODES)]
     Bench(BenchArgs),

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::{output, tls};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
@@ -75,7 +76,9 @@ impl Database {
         if let Some(options) = options {
             return Ok(Running { options, schema, server: None });
         }
+        let progress = Progress::of("starting a private PostgreSQL server");
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
+        drop(progress);
         output::note(format!(
             "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
             server.source()
@@ -149,6 +152,7 @@ impl Running {
     }
 
     pub(super) async fn connect(&self) -> Result<PgConnection, CliError> {
+        let _progress = Progress::of("connecting to the database");
         connect_with(&self.options).await.map_err(cannot_connect)
     }
 
@@ -163,6 +167,7 @@ impl Running {
     pub(super) async fn ready_pool(&self, connections: u32) -> Result<PgPool, CliError> {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {
+            let _progress = Progress::of("creating the tables and functions");
             Migrator::new(self.schema.clone()).run(&pool).await?;
         }
         Ok(pool)

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
 use crate::database::Database;
@@ -40,10 +40,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The definitions of the commands and their options.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     let database = Database::new(arguments.database)?;
     match arguments.command {
-        Command::Demo => demo::run(database).await,
+        Command::Demo(args) => demo::run(&args, database).await,
         Command::Bench(args) => bench::run(args, database).await,
         Command::Migrate(args) => migrate::run(args, database).await,
         Command::Limit(args) => decide::limit(args, database).await,

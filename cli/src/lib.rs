@@ -20,6 +20,7 @@ mod limit_args;
 mod migrate;
 mod output;
 mod plot;
+mod progress;
 mod prune;
 mod queue;
 mod replay;
@@ -29,5 +30,5 @@ mod simulate;
 mod text;
 mod tls;
 
-pub use dispatch::main;
+pub use dispatch::{command, main};
 pub use replay::{Event, LogField, LogLine};

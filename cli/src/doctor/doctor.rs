@@ -20,10 +20,12 @@ use crate::doctor::{
 };
 use crate::error::CliError;
 use crate::output;
+use crate::progress::Progress;
 use pg_limiter::Error;
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.named()?;
+    let progress = Progress::of("examining the database");
     let door = Door::find(running.options()).await?;
     let mut session = Session { connection: door.connection, schema: running.schema().clone() };
     let mut report = Report::default();
@@ -31,6 +33,7 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
         CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
     })?;
     let _ = session.connection.close().await;
+    drop(progress);
     let code = report.exit_code();
     let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
     match printed {

@@ -1,3 +1,4 @@
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -9,6 +10,7 @@ use crate::export::args::ExportArgs;
 use crate::export::pages::Pages;
 use crate::export::row::Row;
 use crate::export::writer::Writer;
+use crate::progress::Progress;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
 use crate::{input, output};
@@ -26,6 +28,9 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
         asked.push(None); // All limits.
     }
 
+    // On a terminal, the rows themselves show the progress.
+    let is_watched = args.output.is_none() && io::stdout().is_terminal();
+    let progress = (!is_watched).then(|| Progress::counting("exporting rows"));
     let refused = |error| refusal(error, &schema);
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
@@ -59,6 +64,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
                 writer.write(row)?;
             }
             written += rows.len() as u64;
+            progress.iter().for_each(|progress| progress.add(rows.len()));
         }
         if written == before {
             without_rows.push(limit);
@@ -67,6 +73,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
     conn.close().await?;
     writer.map_or(Ok(()), Writer::finish)?;
+    drop(progress);
     let rows = match written {
         1 => "1 row".to_owned(),
         rows => format!("{} rows", grouped(rows)),

@@ -5,7 +5,8 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::length::period_micros;
 use crate::plot::{Clock, Panel, Picture};
-use crate::replay::{Sandbox, progress};
+use crate::progress::Progress;
+use crate::replay::Sandbox;
 use crate::simulate::args::SimulateArgs;
 use crate::simulate::outcome::Outcome;
 use crate::simulate::play::Play;
@@ -64,15 +65,15 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
 
     let running = database.start().await?;
     let mut sandbox = Sandbox::open(&running).await?;
-    let bar = progress("simulating", named.len() * times.len());
+    let progress = Progress::parts("simulating", named.len() * times.len());
     let (mut panels, mut simulated) = (Vec::new(), Vec::new());
     for (name, limit) in &named {
         let mut panel = Panel::new(name, *limit, String::new(), bins, args.json || file.is_some());
-        let outcome = play(name, limit).run(&limits, &mut sandbox, &mut panel, &bar).await?;
+        let outcome = play(name, limit).run(&limits, &mut sandbox, &mut panel, &progress).await?;
         panels.push(panel);
         simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome, length: traffic.length });
     }
-    bar.finish_and_clear();
+    drop(progress);
     sandbox.close().await?;
 
     let picture = Picture { heading: traffic.describe(), clock: Clock::Elapsed, panels };
