@@ -17,6 +17,7 @@ mod json;
 mod key_secret;
 mod length;
 mod limit_args;
+mod live;
 mod migrate;
 mod output;
 mod plot;
