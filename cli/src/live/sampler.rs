@@ -1,11 +1,11 @@
 //! Compares each sample with the one before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::error::CliError;
 use crate::export::Row;
 use crate::live::bucket::BucketView;
-use crate::live::history::{BINS, History};
+use crate::live::history::{BINS, History, PRESENT};
 use crate::live::live::Live;
 use crate::live::sample::{self, NAMES, Sample};
 use crate::live::taken::Refill;
@@ -33,6 +33,8 @@ pub(super) struct Sampler {
     limits: Limits,
     samples: u64,
     at: i64,
+    /// The times of recent samples; the first is the one from which present rates are measured.
+    recent: VecDeque<i64>,
     buckets: HashMap<Bucket, Tracked>,
     of_limits: BTreeMap<String, OfLimit>,
     asked: HashMap<Bucket, i64>,
@@ -68,6 +70,7 @@ impl Sampler {
             limits,
             samples: 0,
             at: 0,
+            recent: VecDeque::new(),
             buckets: HashMap::new(),
             of_limits: BTreeMap::new(),
             asked: HashMap::new(),
@@ -116,6 +119,10 @@ impl Sampler {
             self.compare_sampled(&sample, watched_rows)
         }
         self.at = sample.at;
+        self.recent.push_back(sample.at);
+        while self.recent.get(1).is_some_and(|second| *second <= sample.at - PRESENT) {
+            self.recent.pop_front();
+        }
         let mut snapshot = self.snapshot(&sample);
         snapshot.note = add_balances(&mut snapshot, live).await.err().map(|error| error.to_string());
         Ok(snapshot)
@@ -245,6 +252,7 @@ impl Sampler {
 
     fn snapshot(&mut self, sample: &Sample) -> Snapshot {
         let at = sample.at;
+        let since = self.recent.front().copied().unwrap_or(at);
         self.of_limits.retain(|name, _| self.counted.iter().any(|(counted, _)| counted == name));
         let mut of_names: HashMap<&str, Vec<(&Tracked, BucketView)>> = HashMap::new();
         for ((name, _), tracked) in &self.buckets {
@@ -262,6 +270,7 @@ impl Sampler {
                 capacity: limit.filter(|limit| limit.kind() != Kind::Gate).map(pg_limiter::Limit::capacity),
                 taken: tracked.taken.bins(at),
                 per_minute: tracked.taken.per_minute(at),
+                per_second: tracked.taken.per_second(since, at),
             };
             let shards = keys.iter().map(|(_, bucket)| bucket.shards.len()).max().unwrap_or_default();
             keys.sort_by(|a, b| b.1.emptiness(at).total_cmp(&a.1.emptiness(at)).then_with(|| a.1.key.cmp(&b.1.key)));
@@ -279,6 +288,7 @@ impl Sampler {
                 shards: i32::try_from(shards).unwrap_or(i32::MAX),
                 taken: of_limit.map_or_else(|| vec![0.0; BINS], |of_limit| of_limit.taken.bins(at)),
                 per_minute: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_minute(at)),
+                per_second: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_second(since, at)),
                 taken_how: if sample.is_whole() { How::Exact } else { How::Estimated },
                 busiest: busy.into_iter().take(LISTED).map(|(_, key)| view(key)).collect(),
                 emptiest,

@@ -95,6 +95,8 @@ pub(crate) struct LimitView {
     /// Tokens taken in each [`BIN`](crate::live::BIN) of the last ten minutes, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
+    /// At present: over about ten seconds, or since the first sample.
+    pub(crate) per_second: f64,
     /// Whether the tokens taken were added up over all keys.
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
@@ -111,6 +113,7 @@ pub(crate) struct KeyView {
     /// Tokens taken in each bin, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
+    pub(crate) per_second: f64,
 }
 
 impl KeyView {
