@@ -19,6 +19,7 @@ use crate::replay::ReplayArgs;
 use crate::reset::ResetArgs;
 use crate::shell::{CompletionsArgs, ManArgs};
 use crate::simulate::SimulateArgs;
+use crate::top::{TOP_EXIT_CODES, TopArgs};
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -73,6 +74,9 @@ pub(super) enum Command {
     /// Inspect the rate-limited queues; requeue, cancel or discard jobs
     #[command(subcommand, after_help = EXIT_CODES)]
     Queue(QueueCommand),
+    /// Show the limits, keys and queues of a database in use, in a terminal; writes nothing
+    #[command(after_help = TOP_EXIT_CODES)]
+    Top(TopArgs),
     /// Examine a database and its limiter, and report problems and how to fix them; changes nothing
     #[command(after_help = DOCTOR_EXIT_CODES)]
     Doctor(DoctorArgs),

@@ -8,7 +8,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::{
     bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, shell,
-    simulate,
+    simulate, top,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -60,6 +60,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Forget(args) => forget::run(args, database).await,
         Command::Prune(args) => prune::run(args, database).await,
         Command::Queue(command) => queue::run(command, database).await,
+        Command::Top(args) => top::run(args, database).await,
         Command::Doctor(args) => doctor::run(args, database).await,
         Command::Simulate(args) => simulate::run(args, database).await,
         Command::Exec(args) => exec::run(args, database).await,

@@ -27,9 +27,11 @@ mod queue;
 mod replay;
 mod reset;
 mod shell;
+mod signals;
 mod simulate;
 mod text;
 mod tls;
+mod top;
 
 pub use dispatch::{command, main};
 pub use replay::{Event, LogField, LogLine};

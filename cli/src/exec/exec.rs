@@ -6,8 +6,8 @@ use tokio::process::{Child, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::exec::args::{ExecArgs, OnLost};
-use crate::exec::signals::{Signals, kill, terminate};
 use crate::progress::Progress;
+use crate::signals::{Signals, kill, terminate};
 use crate::{input, output, text};
 use pg_limiter::{Item, Lease, Limit, Limiter, Limits};
 

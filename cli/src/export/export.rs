@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
 use crate::{input, output};
-use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
+use pg_limiter::{CallAt, Error, Item, Op, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
@@ -31,7 +31,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     // On a terminal, the rows themselves show the progress.
     let is_watched = args.output.is_none() && io::stdout().is_terminal();
     let progress = (!is_watched).then(|| Progress::counting("exporting rows"));
-    let refused = |error| refusal(error, &schema);
+    let refused = |error| CliError::refused(error, &schema, &["rate_limits"]);
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = now(&mut conn).await?;
@@ -115,21 +115,4 @@ async fn add_balances(
         row.balance = decision.ok().map(|decision| decision.remaining());
     }
     Ok(())
-}
-
-fn refusal(error: Error, schema: &Schema) -> CliError {
-    let source = match &error {
-        Error::Database { source } => source,
-        _ => return error.into(),
-    };
-    let code = source.as_database_error().and_then(|error| error.code());
-    if code.as_deref() != Some("42501") {
-        return error.into();
-    }
-    let quoted = schema.quoted();
-    CliError::failed(format!(
-        "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {quoted}.rate_limits TO ..; and with \
-         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
-        Error::database_message(source)
-    ))
 }
