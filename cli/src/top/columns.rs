@@ -72,7 +72,7 @@ impl Listed for LimitView {
         ),
         column(
             "LEAST LEFT",
-            Some(10),
+            Some(11),
             false,
             |limit, _, _| cells::percent(least_left(limit)),
             |a, b| or_full(least_left(a)).total_cmp(&or_full(least_left(b))),

@@ -20,7 +20,7 @@ const LEAST: (u16, u16) = (50, 12);
 const BOLD: Look = Look::new().add_modifier(Modifier::BOLD);
 const REVERSED: Look = Look::new().add_modifier(Modifier::REVERSED);
 
-const HELP: [&str; 11] = [
+const HELP: [&str; 12] = [
     "1 2 3, Tab      Limits, Keys, Queue",
     "up, down, j, k  select a row (also PgUp, PgDn, Home, End)",
     "Enter           on Limits: the keys of the selected limit",
@@ -30,8 +30,9 @@ const HELP: [&str; 11] = [
     "Esc             remove the filters",
     "q, Ctrl-C       quit",
     "",
-    "TAKEN/S: tokens per second, over about 10 seconds. ~ is an estimate from a sample,",
-    "+ a count that ended there. LEFT needs --limits; without it, it is as stored.",
+    "TAKEN/S: tokens per second, over about 10 seconds.  ~: an estimate from a",
+    "sample.  +: at least so many.  LEFT: balances need --limits; others are as",
+    "stored at the last write.",
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
@@ -232,7 +233,7 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
-    let width = 86.min(area.width);
+    let width = 80.min(area.width);
     let height = (HELP.len() as u16 + 2).min(area.height);
     let place = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
     frame.render_widget(Clear, place);

@@ -38,6 +38,7 @@ const PRINTS: &[(&str, &str, &str)] = &[
     ("queue cancel", "{job} --limits {limits}", "was"),
     ("queue discard", "{also_dead}", "was"),
     ("queue discard", "--queue mails", "jobs"),
+    ("top", "--once --interval 200ms", "coverage"),
     ("doctor", "", "found"),
     ("simulate", "--rate 10 --period 1s --for 5s", "longest_wait_ms"),
     ("replay", "--limits {limits} --events {events}", "value"),

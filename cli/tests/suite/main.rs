@@ -27,6 +27,7 @@ mod simulate;
 mod tls;
 mod tls_server;
 mod tool;
+mod top;
 mod trust;
 mod upgrades;
 
