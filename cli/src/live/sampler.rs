@@ -119,6 +119,7 @@ impl Sampler {
             self.compare_sampled(&sample, watched_rows)
         }
         self.at = sample.at;
+        self.asked.retain(|_, asked| sample.at - *asked < ASKED_FOR);
         self.recent.push_back(sample.at);
         while self.recent.get(1).is_some_and(|second| *second <= sample.at - PRESENT) {
             self.recent.pop_front();
@@ -222,7 +223,6 @@ impl Sampler {
             // A row that was not read has been removed. Those of the first sample of a pair are needed for the second.
             tracked.at == at && (tracked.is_watched || !is_second)
         });
-        self.asked.retain(|_, asked| at - *asked < ASKED_FOR);
     }
 
     /// The tokens that were taken from a bucket since the sample before.
@@ -274,11 +274,17 @@ impl Sampler {
             };
             let shards = keys.iter().map(|(_, bucket)| bucket.shards.len()).max().unwrap_or_default();
             keys.sort_by(|a, b| b.1.emptiness(at).total_cmp(&a.1.emptiness(at)).then_with(|| a.1.key.cmp(&b.1.key)));
+            let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
+            let asked = if self.asked.is_empty() {
+                Vec::new()
+            } else {
+                keys.iter().filter(|(_, bucket)| is_asked(bucket)).map(view).collect()
+            };
             let not_full = keys.iter().filter(|(_, bucket)| !bucket.is_full(at));
             let emptiest = not_full.take(LISTED).map(view).collect();
             let is_busy = |tracked: &Tracked| !tracked.taken.is_over(at);
             let mut busy: Vec<(f64, &(&Tracked, BucketView))> =
-                keys.iter().filter(|key| is_busy(key.0)).map(|key| (busyness(&key.0.taken, at), key)).collect();
+                keys.iter().filter(|key| is_busy(key.0)).map(|key| (busyness(&key.0.taken, since, at), key)).collect();
             busy.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.1.key.cmp(&b.1.1.key)));
             LimitView {
                 name: name.clone(),
@@ -292,6 +298,7 @@ impl Sampler {
                 taken_how: if sample.is_whole() { How::Exact } else { How::Estimated },
                 busiest: busy.into_iter().take(LISTED).map(|(_, key)| view(key)).collect(),
                 emptiest,
+                asked,
             }
         });
         let limits: Vec<LimitView> = limits.collect();
@@ -323,9 +330,9 @@ impl OfLimit {
 
 const EMPTY: History = History::new();
 
-/// What was taken in the last minute, or else some of what was taken in the ten minutes.
-fn busyness(taken: &History, at: i64) -> f64 {
-    taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
+/// What was taken at present and in the last minute, or else some of what was taken in the ten minutes.
+fn busyness(taken: &History, since: i64, at: i64) -> f64 {
+    60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
 }
 
 /// The rows of each bucket.
@@ -351,7 +358,7 @@ async fn add_balances(snapshot: &mut Snapshot, live: &Live) -> Result<(), CliErr
         .limits
         .iter_mut()
         .filter(|limit| is_defined(&limit.name))
-        .flat_map(|limit| limit.busiest.iter_mut().chain(&mut limit.emptiest))
+        .flat_map(|limit| limit.busiest.iter_mut().chain(&mut limit.emptiest).chain(&mut limit.asked))
         .collect();
     if keys.is_empty() {
         return Ok(());

@@ -156,7 +156,7 @@ async fn a_large_table_is_never_scanned() {
     live.keys_like("k1", 5).await.unwrap();
     live.close().await;
     // A session reports its statistics when it ends.
-    let scans = "SELECT coalesce(idx_scan, 0), coalesce(seq_tup_read, 0) FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    let scans = "SELECT coalesce(idx_scan, 0), coalesce(seq_scan, 0) FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
     let (mut by_index, mut by_scan) = (0, 0);
     while by_index == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;

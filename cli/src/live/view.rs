@@ -101,6 +101,8 @@ pub(crate) struct LimitView {
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
     pub(crate) emptiest: Vec<KeyView>,
+    /// Keys that were asked for, whether or not they are busy or empty.
+    pub(crate) asked: Vec<KeyView>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -151,9 +153,10 @@ impl Snapshot {
         for limit in &mut limits {
             limit.busiest.retain(begins);
             limit.emptiest.retain(begins);
+            limit.asked.retain(begins);
         }
         if filter.key_prefix.is_some() {
-            limits.retain(|limit| !limit.busiest.is_empty() || !limit.emptiest.is_empty());
+            limits.retain(|limit| [&limit.busiest, &limit.emptiest, &limit.asked].iter().any(|keys| !keys.is_empty()));
         }
         limits
     }
@@ -163,7 +166,8 @@ impl Snapshot {
         let mut keys: Vec<KeyView> = Vec::new();
         for limit in self.filtered(filter) {
             let mut of_limit: Vec<KeyView> = limit.busiest;
-            for key in limit.emptiest {
+            let rest = limit.emptiest.into_iter().chain(if filter.key_prefix.is_some() { limit.asked } else { Vec::new() });
+            for key in rest {
                 if !of_limit.iter().any(|other| other.bucket.key == key.bucket.key) {
                     of_limit.push(key);
                 }

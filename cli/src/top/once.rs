@@ -69,6 +69,7 @@ pub(super) fn json(app: &App) -> Result<String, CliError> {
     let limit = |mut limit: LimitView| {
         hide(&mut limit.busiest);
         hide(&mut limit.emptiest);
+        hide(&mut limit.asked);
         limit
     };
     let limits: Vec<LimitView> = app.limits().into_iter().map(limit).collect();

@@ -48,7 +48,7 @@ impl Fixture {
         let mut fixture = Self { _running: running, limiter, live, app };
         fixture.read().await;
         for (limit, key, count) in [("api", "ann", 60), ("api", "bob", 80), ("api", "cy", 5), ("logins", "ann", 9)] {
-            fixture.limiter.limit(Item::new(limit, key).count(count)).await.unwrap();
+            fixture.limiter.limit(Item::new(limit, key).count(count)).await.unwrap().enforce().unwrap();
         }
         let queue = Queue::new(&fixture.limiter, "mails").unwrap();
         for group in ["org-1", "org-2", "org-2"] {
@@ -192,6 +192,15 @@ async fn keys_sort_filter_and_select() {
     top.press("/x\n");
     top.read().await;
     assert!(top.app.groups().is_empty() && top.line("no jobs") == "no jobs");
+
+    // A prefix finds keys that are neither busy nor among the emptiest.
+    for key in 0..12 {
+        top.limiter.limit(Item::new("api", format!("many-{key}")).count(50)).await.unwrap().enforce().unwrap();
+    }
+    top.press("\u{1b}2/cy\n");
+    top.read().await;
+    top.read().await;
+    assert_eq!(top.keys(), [pair("api", "cy")]);
 
     assert_eq!(top.press("?q"), Next::Quit);
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
