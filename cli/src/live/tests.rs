@@ -62,11 +62,11 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     let Fixture { _running, pool, limiter, live } = fixture().await;
     assert!(live.sample().await.error.is_none());
     assert!(live.seen().snapshot.limits.is_empty() && live.seen().snapshot.unused.len() == 6);
-    limiter.limit(Item::new("bucket", "u1").count(50)).await.unwrap();
-    limiter.limit(("bucket", "u2")).await.unwrap();
-    limiter.limit(Item::new("window", "u1").count(7)).await.unwrap();
+    let _ = limiter.limit(Item::new("bucket", "u1").count(50)).await.unwrap();
+    let _ = limiter.limit(("bucket", "u2")).await.unwrap();
+    let _ = limiter.limit(Item::new("window", "u1").count(7)).await.unwrap();
     for _ in 0..20 {
-        limiter.limit(("sharded", "u1")).await.unwrap();
+        let _ = limiter.limit(("sharded", "u1")).await.unwrap();
     }
     let lease = limiter.acquire(Item::new("slots", "u1").count(2)).await.unwrap().into_lease().unwrap();
     limiter.block(("banned", "u1"), Duration::from_secs(3600)).await.unwrap();
@@ -101,7 +101,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     assert!(live.queues().await.unwrap().is_empty());
     let queue = Queue::new(&limiter, "mail").unwrap();
     for group in ["a", "b", "b"] {
-        queue.enqueue(Job::new(("bucket", group), &"hello").unwrap()).await.unwrap();
+        let _ = queue.enqueue(Job::new(("bucket", group), &"hello").unwrap()).await.unwrap();
     }
     let queues = live.queues().await.unwrap();
     assert_eq!((queues.len(), queues[0].jobs[0]), (1, ("scheduled", Counted::exact(3))));
@@ -133,10 +133,10 @@ async fn a_large_table_is_never_scanned() {
                 FROM generate_series(1, 300000) AS n, (SELECT (date_part('epoch', now()) * 1e6)::bigint AS t) AS now; \
                 ANALYZE rate_limits; SELECT pg_stat_reset()";
     sqlx::raw_sql(AssertSqlSafe(fill)).execute(&pool).await.unwrap();
-    limiter.limit(Item::new("bucket", "hot").count(50)).await.unwrap();
+    let _ = limiter.limit(Item::new("bucket", "hot").count(50)).await.unwrap();
     live.watch_key("bucket", "hot").await;
     for _ in 0..4 {
-        limiter.limit(("bucket", "hot")).await.unwrap();
+        let _ = limiter.limit(("bucket", "hot")).await.unwrap();
         let seen = live.sample().await;
         assert_eq!((seen.error, &seen.snapshot.note), (None, &None));
     }
@@ -156,12 +156,13 @@ async fn a_large_table_is_never_scanned() {
     live.keys_like("k1", 5).await.unwrap();
     live.close().await;
     // A session reports its statistics when it ends.
-    let scans = "SELECT coalesce(idx_scan, 0), coalesce(seq_scan, 0) FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    let scans = "SELECT coalesce(idx_scan, 0), coalesce(seq_tup_read, 0) FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
     let (mut by_index, mut by_scan) = (0, 0);
     while by_index == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         (by_index, by_scan) = sqlx::query_as::<_, (i64, i64)>(scans).fetch_one(&pool).await.unwrap();
     }
-    assert_eq!(by_scan, 0);
+    // The rows of four samples of 256 pages count, too: about 77,000. One scan has 300,000.
+    assert!(by_scan < 100_000, "{by_scan}");
     pool.close().await;
 }

@@ -166,7 +166,8 @@ impl Snapshot {
         let mut keys: Vec<KeyView> = Vec::new();
         for limit in self.filtered(filter) {
             let mut of_limit: Vec<KeyView> = limit.busiest;
-            let rest = limit.emptiest.into_iter().chain(if filter.key_prefix.is_some() { limit.asked } else { Vec::new() });
+            let rest =
+                limit.emptiest.into_iter().chain(if filter.key_prefix.is_some() { limit.asked } else { Vec::new() });
             for key in rest {
                 if !of_limit.iter().any(|other| other.bucket.key == key.bucket.key) {
                     of_limit.push(key);

@@ -52,7 +52,7 @@ impl Fixture {
         }
         let queue = Queue::new(&fixture.limiter, "mails").unwrap();
         for group in ["org-1", "org-2", "org-2"] {
-            queue.enqueue(Job::new(("api", group), &"hello").unwrap()).await.unwrap();
+            queue.enqueue(Job::new(("api", group), &"hello").unwrap()).await.unwrap().enforce().unwrap();
         }
         fixture.read().await;
         fixture
