@@ -41,7 +41,9 @@ async fn once_prints_text_or_json() {
     let json = top(&["--json", "--hide-keys", "--limits", &path("limits.toml")]);
     let object: Value = serde_json::from_str(&json).expect("JSON");
     let key = &object["limits"][0]["emptiest"][0];
-    assert_eq!((&key["balance"], &key["capacity"]), (&6.0.into(), &10.0.into()), "{json}");
+    // A little has been refilled.
+    let balance = key["balance"].as_f64().expect("a balance");
+    assert!((6.0..6.1).contains(&balance) && key["capacity"] == 10, "{json}");
     assert!(key["key"].as_str().expect("a key").starts_with('#') && !json.contains("secret-user"), "{json}");
     assert!(!top(&["--hide-keys"]).contains("secret-user"));
 
