@@ -37,7 +37,7 @@ impl Progress {
         Self::start(what.into(), ProgressBar::no_length(), SPINNER)
     }
 
-    /// Work of an unknown length whose parts are counted with [`add`](Self::add).
+    /// Work of an unknown length. Its parts are counted with [`add`](Self::add).
     pub(super) fn counting(what: impl Into<Cow<'static, str>>) -> Self {
         Self::start(what.into(), ProgressBar::no_length(), COUNT)
     }

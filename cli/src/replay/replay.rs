@@ -64,7 +64,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     }
     let file = args.plot.file()?;
     let limits = input::read_limits(&args.limits)?;
-    // Not while somebody types the calls.
+    // Standard input may be typed: show no progress beside it.
     let reading = recorded.filter(|path| !input::is_stdin(path)).map(|_| Progress::of("reading the recorded calls"));
     let recording = read(&args, &limits)?;
     drop(reading);

@@ -1,4 +1,4 @@
-//! What the screen shows, and what keys change. It does no I/O.
+//! The state of the screen, and its changes by keys. It does no I/O.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -53,7 +53,7 @@ struct Selection {
     id: Option<(String, String)>,
 }
 
-/// What to do after a key.
+/// The action after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Draw,

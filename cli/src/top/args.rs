@@ -18,13 +18,13 @@ tables rate_limits, rate_limit_jobs and rate_limit_groups, and with --limits EXE
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Show only limits whose names contain this text
+    /// Show only limits with this text in their names
     #[arg(long, value_name = "TEXT")]
     limit: Option<String>,
     /// Show only keys that begin with this text
     #[arg(long, value_name = "PREFIX")]
     key: Option<String>,
-    /// Show only queues whose names contain this text
+    /// Show only queues with this text in their names
     #[arg(long, value_name = "TEXT")]
     queue: Option<String>,
     /// Show capacities and balances of the limits that this file defines: TOML, or JSON if its name ends in .json; `-` is

@@ -87,7 +87,7 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// What is left of a bucket: `3 of 10`, or what is stored if the capacity is unknown.
+/// The balance of a bucket: `3 of 10`, or the stored value if the capacity is unknown.
 pub(super) fn left(key: &KeyView, now: i64) -> String {
     let stored = || tokens((key.bucket.stored * 10.0).round() / 10.0);
     match (key.balance, key.capacity, key.bucket.meaning) {

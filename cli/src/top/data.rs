@@ -13,7 +13,7 @@ pub(super) const QUEUES: usize = 20;
 /// Keys of each limit that are looked up by their prefix.
 const LIKE: u32 = 5;
 
-/// What one round has read.
+/// The results of one round of reading.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     pub(super) seen: Seen,
@@ -48,7 +48,7 @@ impl Data {
     }
 }
 
-/// Reads again and again, until nobody receives.
+/// Reads at this interval, until the receiver is dropped.
 pub(super) async fn keep_reading(
     live: Live,
     interval: Duration,

@@ -33,7 +33,7 @@ async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode, Cl
     let progress = Progress::of("reading the database twice");
     let first = Data::read(live, &app.filters).await;
     if first.seen.error.is_none() {
-        // What was taken is known from the second time on.
+        // The tokens taken are known from the second time on.
         tokio::time::sleep(args.interval).await;
     }
     app.update(Data::read(live, &app.filters).await);

@@ -14,7 +14,7 @@ use crate::support::scheduled;
 const LIMITS: &str = "[limits.api]\nkind = \"token_bucket\"\nrate = 100\nperiod = \"1m\"\n";
 const EVENTS: &str = "{\"at\": 1767225600123, \"limit\": \"api\", \"key\": \"u1\"}\n";
 
-/// What each subcommand prints with `--json`: its arguments, and a field of each object. `{limits}` and `{events}` are files,
+/// The output of each subcommand with `--json`: its arguments, and a field of each object. `{limits}` and `{events}` are files,
 /// `{job}` and its like the ids of jobs.
 const PRINTS: &[(&str, &str, &str)] = &[
     ("demo", "", "scene"),
