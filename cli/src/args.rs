@@ -20,6 +20,7 @@ use crate::reset::ResetArgs;
 use crate::shell::{CompletionsArgs, ManArgs};
 use crate::simulate::SimulateArgs;
 use crate::top::{TOP_EXIT_CODES, TopArgs};
+use crate::ui::UiArgs;
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -92,6 +93,9 @@ pub(super) enum Command {
     /// Replay past traffic through limits: recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),
+    /// Serve a web page that shows the limits, keys and queues of a database in use, and changes nothing unless it may
+    #[command(after_help = EXIT_CODES)]
+    Ui(UiArgs),
     /// Print the completions of commands and options for a shell, such as bash, fish or zsh
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),

@@ -71,20 +71,28 @@ impl Database {
         }
     }
 
+    /// A private server, even if a database was named.
+    pub(super) async fn start_private(self) -> Result<Running, CliError> {
+        Self { options: None, schema: self.schema }.start_quietly(ServerConfig::default()).await
+    }
+
     async fn start_with(self, config: ServerConfig) -> Result<Running, CliError> {
-        let Self { options, schema } = self;
-        if let Some(options) = options {
-            return Ok(Running { options, schema, server: None });
+        if let Some(options) = self.options {
+            return Ok(Running { options, schema: self.schema, server: None });
         }
-        let progress = Progress::of("starting a private PostgreSQL server");
-        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
-        drop(progress);
+        let running = self.start_quietly(config).await?;
         output::note(format!(
             "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
-            server.source()
+            running.private_source().unwrap_or_default()
         ));
+        Ok(running)
+    }
+
+    async fn start_quietly(self, config: ServerConfig) -> Result<Running, CliError> {
+        let _progress = Progress::of("starting a private PostgreSQL server");
+        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
         let options = server.url("postgres").parse::<PgConnectOptions>().map_err(CliError::failed)?;
-        Ok(Running { options: options.disable_statement_logging(), schema, server: Some(server) })
+        Ok(Running { options: options.disable_statement_logging(), schema: self.schema, server: Some(server) })
     }
 }
 

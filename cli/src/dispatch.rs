@@ -8,7 +8,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::{
     bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, shell,
-    simulate, top,
+    simulate, top, ui,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -66,6 +66,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Exec(args) => exec::run(args, database).await,
         Command::Export(args) => export::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
+        Command::Ui(args) => ui::run(args, database).await,
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     }

@@ -32,6 +32,7 @@ mod simulate;
 mod text;
 mod tls;
 mod top;
+mod ui;
 
 pub use dispatch::{command, main};
 pub use replay::{Event, LogField, LogLine};

@@ -47,6 +47,11 @@ impl Progress {
         Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
     }
 
+    /// Work whose progress is not shown on this terminal.
+    pub(super) fn hidden() -> Self {
+        Self { bar: ProgressBar::hidden(), is_done: Arc::default(), appearance: None }
+    }
+
     fn start(what: Cow<'static, str>, bar: ProgressBar, template: &str) -> Self {
         bar.set_draw_target(ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {

@@ -27,3 +27,4 @@ mod tserver_flags;
 pub(super) use args::{DOCTOR_EXIT_CODES, DoctorArgs};
 pub(crate) use doctor::findings;
 pub(super) use doctor::run;
+pub(crate) use table::bytes;

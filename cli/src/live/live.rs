@@ -97,6 +97,11 @@ impl Live {
         self.sampler.lock().await.watch(name, key);
     }
 
+    /// The tokens taken from a key in each bin of the last ten minutes, if it is among the keys that are read in each sample.
+    pub(crate) async fn history(&self, name: &str, key: &str) -> Option<Vec<f64>> {
+        self.sampler.lock().await.history(name, key)
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -86,6 +86,11 @@ impl Sampler {
         }
     }
 
+    /// The tokens taken from a bucket that is read in each sample, in each bin.
+    pub(super) fn history(&self, name: &str, key: &str) -> Option<Vec<f64>> {
+        Some(self.buckets.get(&(name.to_owned(), key.to_owned()))?.taken.bins(self.at))
+    }
+
     pub(super) async fn sample(&mut self, live: &Live) -> Result<Snapshot, CliError> {
         // Two samples with the same seed read the same pages, so that they can be compared.
         let seed = self.samples / 2;

@@ -34,7 +34,8 @@ pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode
     .await
 }
 
-async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+/// Cancels a job that has not started.
+pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
         && let Err(refused) = check(&job, Op::Credit, &queues.limits())

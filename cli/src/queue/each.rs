@@ -13,7 +13,7 @@ use pg_limiter::{Call, Item, LeaseId, Op};
 use pg_limiter::{InvalidCall, Limits};
 
 /// The result of the action on one job.
-pub(super) enum Became {
+pub(crate) enum Became {
     /// The text after `job 7`, and a field for the JSON object.
     Done(String, (&'static str, String)),
     /// The reason why the job was left unchanged.

@@ -57,7 +57,8 @@ async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliE
     Ok(ids)
 }
 
-async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+/// Runs a dead or cancelled job again.
+pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));

@@ -7,6 +7,7 @@ mod merge;
 mod pictured;
 mod recording;
 mod replay;
+mod requests;
 mod sandbox;
 mod table;
 mod tally;
@@ -18,4 +19,5 @@ pub(super) use apply::{CHUNK, Timed, decide_all, moment};
 #[cfg(test)]
 pub(super) use events::YEARS;
 pub(super) use replay::{ReplayArgs, run};
+pub(super) use requests::panels_of_log;
 pub(super) use sandbox::Sandbox;

@@ -140,7 +140,7 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
             if args.json && args.apply.len() > 1 {
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
-            Recording::access_log(log, &args.apply, args.key)
+            Recording::access_log(&input::read(log)?, &input::name(log), &args.apply, args.key)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }

@@ -34,7 +34,7 @@ impl Sandbox {
             })?;
         }
         // Every run picks the same rows of sharded buckets.
-        sqlx::raw_sql("SELECT setseed(0)").execute(&mut connection).await?;
+        sqlx::raw_sql("SELECT setseed(0); SAVEPOINT fresh").execute(&mut connection).await?;
         Ok(Self { connection, schema, rate_limits: None })
     }
 
@@ -47,6 +47,13 @@ impl Sandbox {
         let rate_limits =
             self.rate_limits.get_or_insert_with(|| TransactionLimiter::in_schema(limits.clone(), schema.clone()));
         Ok(rate_limits.decide_at(&mut self.connection, calls).await?)
+    }
+
+    /// Empties the tables, for another run with other limits.
+    pub(crate) async fn rewind(&mut self) -> Result<(), CliError> {
+        self.rate_limits = None;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT fresh; SELECT setseed(0)").execute(&mut self.connection).await?;
+        Ok(())
     }
 
     pub(crate) async fn close(mut self) -> Result<(), CliError> {

@@ -48,6 +48,7 @@ const PRINTS: &[(&str, &str, &str)] = &[
 const WITHOUT: &[(&str, &str)] = &[
     ("exec", "its output is the output of the command"),
     ("export", "JSON is its default format; the other is CSV"),
+    ("ui", "it serves a page"),
     ("completions", "a script for a shell"),
     ("man", "pages for `man`"),
 ];
