@@ -20,11 +20,14 @@ use crate::doctor::{
 };
 use crate::error::CliError;
 use crate::output;
+use crate::progress::Progress;
 use pg_limiter::{Error, Schema};
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.named()?;
+    let progress = Progress::of("examining the database");
     let report = report(&args, running.options(), running.schema()).await?;
+    drop(progress);
     let code = report.exit_code();
     let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
     match printed {

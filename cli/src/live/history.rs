@@ -6,21 +6,31 @@ use std::collections::VecDeque;
 pub(crate) const BIN: i64 = 5_000_000;
 /// Ten minutes.
 pub(crate) const BINS: usize = 120;
+/// The time over which the present rate is measured, in microseconds.
+pub(super) const PRESENT: i64 = 10_000_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     /// The number of the last bin since the Unix epoch.
     last: i64,
     amounts: VecDeque<f32>,
+    /// Each amount with its time, for at least [`PRESENT`].
+    recent: VecDeque<(i64, f32)>,
 }
 
 impl History {
     pub(super) const fn new() -> Self {
-        Self { last: 0, amounts: VecDeque::new() }
+        Self { last: 0, amounts: VecDeque::new(), recent: VecDeque::new() }
     }
 
     /// Adds an amount at a time. Times before the last bin count in the last bin.
     pub(super) fn add(&mut self, at: i64, amount: f64) {
+        if amount > 0.0 {
+            self.recent.push_back((at, amount as f32));
+        }
+        while self.recent.front().is_some_and(|(then, _)| at - then > 2 * PRESENT) {
+            self.recent.pop_front();
+        }
         let bin = at.div_euclid(BIN);
         if self.amounts.is_empty() || bin - self.last >= BINS as i64 {
             self.amounts.clear();
@@ -56,6 +66,12 @@ impl History {
             .collect()
     }
 
+    /// The amount per second between two samples that are about [`PRESENT`] apart.
+    pub(super) fn per_second(&self, since: i64, now: i64) -> f64 {
+        let recent = self.recent.iter().filter(|(at, _)| *at > since).map(|(_, amount)| f64::from(*amount));
+        if now > since { recent.sum::<f64>() * 1e6 / (now - since) as f64 } else { 0.0 }
+    }
+
     /// The amount per minute, over the minute before the bin of `now`.
     pub(super) fn per_minute(&self, now: i64) -> f64 {
         const MINUTE: usize = (60_000_000 / BIN) as usize;
@@ -81,6 +97,8 @@ mod tests {
         assert_eq!(history.bins(9 * BIN).iter().sum::<f64>(), 3.0);
         assert!(!history.is_over(100 * BIN) && history.is_over(200 * BIN));
         assert_eq!(history.bins(129 * BIN)[0], 4.0);
+        assert_eq!(history.per_second(8 * BIN, 10 * BIN), 0.4);
+        assert_eq!((history.per_second(9 * BIN, 10 * BIN), history.per_second(9 * BIN, 9 * BIN)), (0.0, 0.0));
         for bin in 0..1000 {
             history.add(bin * BIN, 1.0);
         }

@@ -87,11 +87,6 @@ impl Live {
         self.seen.borrow().clone()
     }
 
-    /// Is notified of each new snapshot.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Seen> {
-        self.seen.subscribe()
-    }
-
     /// Keeps a key among the keys that are read in each sample, as long as it is asked for every few minutes.
     pub(crate) async fn watch_key(&self, name: &str, key: &str) {
         self.sampler.lock().await.watch(name, key);
@@ -104,10 +99,6 @@ impl Live {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    pub(crate) fn schema(&self) -> &Schema {
-        &self.schema
     }
 
     pub(crate) async fn close(&self) {

@@ -15,10 +15,9 @@ mod taken;
 mod tests;
 mod view;
 
-pub(crate) use bucket::{BucketView, Lease, Meaning, ShardView};
-pub(crate) use health::{Health, HealthFinding, TableSize};
-pub(crate) use history::{BIN, BINS};
-pub(crate) use keys::{Balance, Curve, KeyBucket};
+pub(crate) use bucket::{BucketView, Meaning};
+pub(crate) use health::{Health, TableSize};
+pub(crate) use keys::{Balance, KeyBucket};
 pub(crate) use live::{Live, Seen};
 pub(crate) use queues::{GroupView, JobQuery, JobView, QueueView, ReservedView};
-pub(crate) use view::{Counted, Coverage, Filter, How, KeyView, LimitView, Snapshot, SortKeys, UnusedLimit};
+pub(crate) use view::{Counted, Coverage, Filter, How, KeyView, LimitView, Snapshot};

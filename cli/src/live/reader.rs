@@ -20,5 +20,9 @@ pub(super) async fn begin(pool: &PgPool, schema: &Schema) -> Result<Transaction<
 }
 
 pub(super) fn failed(error: sqlx::Error, schema: &Schema) -> CliError {
-    Error::from_sql(error, schema.name()).into()
+    CliError::refused(
+        Error::from_sql(error, schema.name()),
+        schema,
+        &["rate_limits", "rate_limit_jobs", "rate_limit_groups"],
+    )
 }

@@ -1,11 +1,11 @@
 //! Compares each sample with the one before.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::error::CliError;
 use crate::export::Row;
 use crate::live::bucket::BucketView;
-use crate::live::history::{BINS, History};
+use crate::live::history::{BINS, History, PRESENT};
 use crate::live::live::Live;
 use crate::live::sample::{self, NAMES, Sample};
 use crate::live::taken::Refill;
@@ -33,6 +33,8 @@ pub(super) struct Sampler {
     limits: Limits,
     samples: u64,
     at: i64,
+    /// The times of recent samples; the first is the one from which present rates are measured.
+    recent: VecDeque<i64>,
     buckets: HashMap<Bucket, Tracked>,
     of_limits: BTreeMap<String, OfLimit>,
     asked: HashMap<Bucket, i64>,
@@ -68,6 +70,7 @@ impl Sampler {
             limits,
             samples: 0,
             at: 0,
+            recent: VecDeque::new(),
             buckets: HashMap::new(),
             of_limits: BTreeMap::new(),
             asked: HashMap::new(),
@@ -122,6 +125,11 @@ impl Sampler {
             self.compare_sampled(&sample, watched_rows)
         }
         self.at = sample.at;
+        self.asked.retain(|_, asked| sample.at - *asked < ASKED_FOR);
+        self.recent.push_back(sample.at);
+        while self.recent.get(1).is_some_and(|second| *second <= sample.at - PRESENT) {
+            self.recent.pop_front();
+        }
         let mut snapshot = self.snapshot(&sample);
         snapshot.note = add_balances(&mut snapshot, live).await.err().map(|error| error.to_string());
         Ok(snapshot)
@@ -226,7 +234,6 @@ impl Sampler {
             // A row that was not read has been removed. Those of the first sample of a pair are needed for the second.
             tracked.at == at && (tracked.is_watched || !is_second)
         });
-        self.asked.retain(|_, asked| at - *asked < ASKED_FOR);
     }
 
     /// The tokens that were taken from a bucket since the sample before.
@@ -256,6 +263,7 @@ impl Sampler {
 
     fn snapshot(&mut self, sample: &Sample) -> Snapshot {
         let at = sample.at;
+        let since = self.recent.front().copied().unwrap_or(at);
         self.of_limits.retain(|name, _| self.counted.iter().any(|(counted, _)| counted == name));
         let mut of_names: HashMap<&str, Vec<(&Tracked, BucketView)>> = HashMap::new();
         for ((name, _), tracked) in &self.buckets {
@@ -273,14 +281,21 @@ impl Sampler {
                 capacity: limit.filter(|limit| limit.kind() != Kind::Gate).map(pg_limiter::Limit::capacity),
                 taken: tracked.taken.bins(at),
                 per_minute: tracked.taken.per_minute(at),
+                per_second: tracked.taken.per_second(since, at),
             };
             let shards = keys.iter().map(|(_, bucket)| bucket.shards.len()).max().unwrap_or_default();
             keys.sort_by(|a, b| b.1.emptiness(at).total_cmp(&a.1.emptiness(at)).then_with(|| a.1.key.cmp(&b.1.key)));
+            let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
+            let asked = if self.asked.is_empty() {
+                Vec::new()
+            } else {
+                keys.iter().filter(|(_, bucket)| is_asked(bucket)).map(view).collect()
+            };
             let not_full = keys.iter().filter(|(_, bucket)| !bucket.is_full(at));
             let emptiest = not_full.take(LISTED).map(view).collect();
             let is_busy = |tracked: &Tracked| !tracked.taken.is_over(at);
             let mut busy: Vec<(f64, &(&Tracked, BucketView))> =
-                keys.iter().filter(|key| is_busy(key.0)).map(|key| (busyness(&key.0.taken, at), key)).collect();
+                keys.iter().filter(|key| is_busy(key.0)).map(|key| (busyness(&key.0.taken, since, at), key)).collect();
             busy.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.1.key.cmp(&b.1.1.key)));
             LimitView {
                 name: name.clone(),
@@ -290,9 +305,11 @@ impl Sampler {
                 shards: i32::try_from(shards).unwrap_or(i32::MAX),
                 taken: of_limit.map_or_else(|| vec![0.0; BINS], |of_limit| of_limit.taken.bins(at)),
                 per_minute: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_minute(at)),
+                per_second: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_second(since, at)),
                 taken_how: if sample.is_whole() { How::Exact } else { How::Estimated },
                 busiest: busy.into_iter().take(LISTED).map(|(_, key)| view(key)).collect(),
                 emptiest,
+                asked,
             }
         });
         let limits: Vec<LimitView> = limits.collect();
@@ -324,9 +341,9 @@ impl OfLimit {
 
 const EMPTY: History = History::new();
 
-/// What was taken in the last minute, or else some of what was taken in the ten minutes.
-fn busyness(taken: &History, at: i64) -> f64 {
-    taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
+/// What was taken at present and in the last minute, or else some of what was taken in the ten minutes.
+fn busyness(taken: &History, since: i64, at: i64) -> f64 {
+    60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
 }
 
 /// The rows of each bucket.
@@ -352,7 +369,7 @@ async fn add_balances(snapshot: &mut Snapshot, live: &Live) -> Result<(), CliErr
         .limits
         .iter_mut()
         .filter(|limit| is_defined(&limit.name))
-        .flat_map(|limit| limit.busiest.iter_mut().chain(&mut limit.emptiest))
+        .flat_map(|limit| limit.busiest.iter_mut().chain(&mut limit.emptiest).chain(&mut limit.asked))
         .collect();
     if keys.is_empty() {
         return Ok(());

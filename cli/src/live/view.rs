@@ -92,13 +92,17 @@ pub(crate) struct LimitView {
     pub(crate) keys: Counted,
     /// The most rows that one of its buckets has.
     pub(crate) shards: i32,
-    /// Tokens taken in each [`BIN`](crate::live::BIN) of the last ten minutes, oldest first.
+    /// Tokens taken in each bin of the last ten minutes, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
+    /// At present: over about ten seconds, or since the first sample.
+    pub(crate) per_second: f64,
     /// Whether the tokens taken were added up over all keys.
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
     pub(crate) emptiest: Vec<KeyView>,
+    /// Keys that were asked for, whether or not they are busy or empty.
+    pub(crate) asked: Vec<KeyView>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -111,6 +115,7 @@ pub(crate) struct KeyView {
     /// Tokens taken in each bin, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
+    pub(crate) per_second: f64,
 }
 
 impl KeyView {
@@ -130,14 +135,6 @@ pub(crate) struct Filter {
     pub(crate) key_prefix: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SortKeys {
-    #[default]
-    Busiest,
-    Emptiest,
-    Key,
-}
-
 impl Snapshot {
     /// The limits whose names match, with the keys that match. Limits without such a key are left out if a prefix is given.
     pub(crate) fn filtered(&self, filter: &Filter) -> Vec<LimitView> {
@@ -148,35 +145,29 @@ impl Snapshot {
         for limit in &mut limits {
             limit.busiest.retain(begins);
             limit.emptiest.retain(begins);
+            limit.asked.retain(begins);
         }
         if filter.key_prefix.is_some() {
-            limits.retain(|limit| !limit.busiest.is_empty() || !limit.emptiest.is_empty());
+            limits.retain(|limit| [&limit.busiest, &limit.emptiest, &limit.asked].iter().any(|keys| !keys.is_empty()));
         }
         limits
     }
 
-    /// All listed keys of the matching limits, each once.
-    pub(crate) fn keys(&self, filter: &Filter, by: SortKeys) -> Vec<KeyView> {
+    /// All listed keys of the matching limits, each once, by key.
+    pub(crate) fn keys(&self, filter: &Filter) -> Vec<KeyView> {
         let mut keys: Vec<KeyView> = Vec::new();
         for limit in self.filtered(filter) {
             let mut of_limit: Vec<KeyView> = limit.busiest;
-            for key in limit.emptiest {
+            let rest =
+                limit.emptiest.into_iter().chain(if filter.key_prefix.is_some() { limit.asked } else { Vec::new() });
+            for key in rest {
                 if !of_limit.iter().any(|other| other.bucket.key == key.bucket.key) {
                     of_limit.push(key);
                 }
             }
             keys.extend(of_limit);
         }
-        match by {
-            SortKeys::Busiest => keys.sort_by(|a, b| b.per_minute.total_cmp(&a.per_minute)),
-            SortKeys::Emptiest => {
-                let left = |key: &KeyView| key.left().unwrap_or(1.0);
-                keys.sort_by(|a, b| left(a).total_cmp(&left(b)).then(b.bucket.full_at.cmp(&a.bucket.full_at)));
-            }
-            SortKeys::Key => {
-                keys.sort_by(|a, b| (&a.bucket.key, &a.bucket.name).cmp(&(&b.bucket.key, &b.bucket.name)));
-            }
-        }
+        keys.sort_by(|a, b| (&a.bucket.key, &a.bucket.name).cmp(&(&b.bucket.key, &b.bucket.name)));
         keys
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct CancelArgs {
 pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = input::read_limits(&args.limits)?;
     with_queues(database, limits, async |queues| {
-        each(&queues, &args.ids, args.json, async |job| cancel(&queues, job).await).await
+        each(&queues, "cancelling jobs", &args.ids, args.json, async |job| cancel(&queues, job).await).await
     })
     .await
 }

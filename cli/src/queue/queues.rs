@@ -1,5 +1,6 @@
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::text;
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, LimiterConfig, Limits};
@@ -40,6 +41,7 @@ impl Queues {
     }
 
     pub(crate) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+        let _progress = Progress::of("reading the job");
         let mut filter = JobFilter::default();
         filter.id = Some(id);
         Ok(self.all.jobs(&filter, 1).await?.pop())

@@ -5,6 +5,7 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::queue::each::{Became, check, each};
 use crate::queue::queues::{Queues, with_queues};
 use crate::queue::time;
@@ -36,12 +37,13 @@ pub(super) async fn run(args: RequeueArgs, database: Database) -> Result<ExitCod
             None => args.ids,
             Some(queue) => dead(&queues, queue, args.json).await?,
         };
-        each(&queues, &ids, args.json, async |job| requeue(&queues, job).await).await
+        each(&queues, "requeueing jobs", &ids, args.json, async |job| requeue(&queues, job).await).await
     })
     .await
 }
 
 async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliError> {
+    let _progress = Progress::of("reading the dead jobs");
     let mut filter = JobFilter::default();
     filter.queue = Some(queue.to_owned());
     filter.state = Some(JobState::Dead);

@@ -15,7 +15,7 @@ mod tally;
 pub use access_log::{LogField, LogLine};
 pub use events::Event;
 
-pub(super) use apply::{CHUNK, Timed, decide_all, moment, progress};
+pub(super) use apply::{CHUNK, Timed, decide_all, moment};
 #[cfg(test)]
 pub(super) use events::YEARS;
 pub(super) use replay::{ReplayArgs, run};

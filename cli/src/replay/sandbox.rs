@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::database::Running;
 use crate::error::CliError;
+use crate::progress::Progress;
 use pg_limiter::migrate::{functions, migrations};
 use pg_limiter::{CallAt, Decision, InvalidCall, Limits, Schema, TransactionLimiter};
 
@@ -18,6 +19,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
         let mut connection = running.connect().await?;
+        let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
         let schema = Schema::new("pg_temp")?;

@@ -1,13 +1,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
-
 use crate::database::Database;
 use crate::error::CliError;
 use crate::length::period_micros;
 use crate::plot::{Bins, Clock, Panel, Picture};
-use crate::replay::{Sandbox, progress};
+use crate::progress::Progress;
+use crate::replay::Sandbox;
 use crate::simulate::args::SimulateArgs;
 use crate::simulate::outcome::Outcome;
 use crate::simulate::play::Play;
@@ -87,7 +86,7 @@ impl<'a> Prepared<'a> {
         &self,
         with_balance: bool,
         sandbox: &mut Sandbox,
-        bar: &ProgressBar,
+        bar: &Progress,
     ) -> Result<(Vec<Panel>, Vec<Simulated>), CliError> {
         let (mut panels, mut simulated) = (Vec::new(), Vec::new());
         for (name, limit) in &self.named {
@@ -115,7 +114,7 @@ pub(crate) async fn panels_of_traffic(
             grouped(most as u64)
         )));
     }
-    let (panels, _) = prepared.run(true, sandbox, &ProgressBar::hidden()).await?;
+    let (panels, _) = prepared.run(true, sandbox, &Progress::hidden()).await?;
     Ok((prepared.traffic.describe(), panels))
 }
 
@@ -127,9 +126,9 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
     }
     let running = database.start().await?;
     let mut sandbox = Sandbox::open(&running).await?;
-    let bar = progress("simulating", prepared.named.len() * prepared.times.len());
-    let (panels, simulated) = prepared.run(args.json || file.is_some(), &mut sandbox, &bar).await?;
-    bar.finish_and_clear();
+    let progress = Progress::parts("simulating", prepared.named.len() * prepared.times.len());
+    let (panels, simulated) = prepared.run(args.json || file.is_some(), &mut sandbox, &progress).await?;
+    drop(progress);
     sandbox.close().await?;
 
     let picture = Picture { heading: prepared.traffic.describe(), clock: Clock::Elapsed, panels };

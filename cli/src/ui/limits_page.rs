@@ -229,6 +229,10 @@ pub(super) fn shard_columns(values: Vec<f64>, capacity: Option<f64>) -> Markup {
 }
 
 fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
+    let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
+    if is_gate {
+        return html! { div class="pair" { (table(app, snapshot, limit, "Blocked keys", &limit.emptiest, most, false)) } };
+    }
     html! {
         div class="pair" {
             (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true))
@@ -246,7 +250,12 @@ fn table(
     most: usize,
     by_use: bool,
 ) -> Markup {
-    let left = if limit.capacity.is_some() { "Left" } else { "Stored" };
+    let is_gate = keys.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
+    let (left, full) = match limit.capacity {
+        _ if is_gate => ("State", "Ends"),
+        Some(_) => ("Left", "Full"),
+        None => ("Stored", "Full"),
+    };
     html! {
         table {
             caption { (caption) }
@@ -258,7 +267,7 @@ fn table(
                         th scope="col" { "Key" }
                         @if by_use { th scope="col" class="wide" { "10 min" } th scope="col" class="number" { "Per min" } }
                         th scope="col" class="number" { (left) }
-                        @if !by_use { th scope="col" class="number" { "Full" } }
+                        @if !by_use { th scope="col" class="number" { (full) } }
                     }
                 }
                 tbody {
