@@ -1,4 +1,4 @@
-//! Who may see a page, and from where.
+//! Checks that a visitor may see a page.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Access {
     }
 }
 
-/// Links on other sites may lead here. Other requests of theirs are refused: those of scripts, images, frames and forms.
+/// Links on other sites may lead here. Other requests of other sites are refused: those of scripts, images, frames and forms.
 fn is_from_another_site(method: &Method, headers: &HeaderMap) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("invalid"));
     let reads = matches!(*method, Method::GET | Method::HEAD);

@@ -1,4 +1,4 @@
-//! What visitors may change, with `--allow-changes`.
+//! The changes that visitors may make, with `--allow-changes`.
 
 use std::sync::Arc;
 use std::time::Duration;

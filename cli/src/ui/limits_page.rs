@@ -70,7 +70,7 @@ pub(super) async fn limit(State(app): State<Arc<App>>, Query(Named { name }): Qu
     respond(&app, Here::Limits, Ok(Page { title: name, body, is_live: true }))
 }
 
-/// What is known, or why nothing is.
+/// The last snapshot, or the error.
 fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
     let seen = app.live.seen();
     html! {

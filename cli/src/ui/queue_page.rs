@@ -272,7 +272,7 @@ fn state_class(state: &str) -> &'static str {
     }
 }
 
-/// What happened to a job, and what will, in the order of time.
+/// The past and planned events of a job, in the order of time.
 fn history(job: &JobView, now: i64) -> Vec<(&'static str, i64)> {
     let is_waiting = matches!(job.state.as_str(), "scheduled" | "available");
     let ended = match job.state.as_str() {

@@ -43,7 +43,7 @@ pub(super) enum Offered {
     },
 }
 
-/// What a simulation shows.
+/// The result of a simulation.
 pub(super) struct Outcome {
     pub(super) traffic: String,
     pub(super) panels: Vec<Panel>,

@@ -138,7 +138,7 @@ impl Browser {
         std::fs::write(folder.join(format!("{name}.png")), bytes).expect("write a picture");
     }
 
-    /// What the browser has logged since the last call.
+    /// The messages that the browser has logged since the last call.
     async fn log(&self) -> Vec<Value> {
         let log = self.post("/se/log", &json!({"type": "browser"})).await;
         log.as_array().unwrap_or_else(|| panic!("no log: {log}")).clone()
@@ -147,8 +147,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser ends with its session, which this request closes. `curl` may be missing, and then the driver's end does it.
-        let (driver, session) = (self.driver.id(), self.session.clone());
+        // The browser ends with its session, which this request closes.
+        let session = self.session.clone();
         let closing = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async { reqwest::Client::new().delete(session).send().await.map(drop) })
@@ -156,7 +156,6 @@ impl Drop for Browser {
         let _ = closing.join();
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        let _ = driver;
     }
 }
 

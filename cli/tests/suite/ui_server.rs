@@ -10,7 +10,7 @@ use crate::binary::{files, tool};
 use crate::support::Database;
 use crate::support::gate::limiter;
 
-/// One limit of each kind. Their tokens do not come back during a test.
+/// One limit of each kind. Their tokens do not refill during a test.
 pub const LIMITS: &str = r#"
     [limits.bucket]
     kind = "token_bucket"
