@@ -6,6 +6,7 @@ use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
 use crate::decide::{DecideArgs, PeekArgs};
+use crate::demo::DemoArgs;
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
@@ -18,6 +19,8 @@ use crate::replay::ReplayArgs;
 use crate::reset::ResetArgs;
 use crate::shell::{CompletionsArgs, ManArgs};
 use crate::simulate::SimulateArgs;
+use crate::top::{TOP_EXIT_CODES, TopArgs};
+use crate::ui::UiArgs;
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -37,7 +40,7 @@ pub(super) struct Arguments {
 pub(super) enum Command {
     /// Demonstrate limits with real calls, in about 15 seconds; uses its own schema and drops it afterwards
     #[command(after_help = EXIT_CODES)]
-    Demo,
+    Demo(DemoArgs),
     /// Measure what this server carries: about 20 seconds of full load, on its own rows, which are removed afterwards
     #[command(after_help = BENCH_EXIT_CODES)]
     Bench(BenchArgs),
@@ -72,6 +75,9 @@ pub(super) enum Command {
     /// Inspect the rate-limited queues; requeue, cancel or discard jobs
     #[command(subcommand, after_help = EXIT_CODES)]
     Queue(QueueCommand),
+    /// Show the limits, keys and queues of a database in use, in a terminal; writes nothing
+    #[command(after_help = TOP_EXIT_CODES)]
+    Top(TopArgs),
     /// Examine a database and its limiter, and report problems and how to fix them; changes nothing
     #[command(after_help = DOCTOR_EXIT_CODES)]
     Doctor(DoctorArgs),
@@ -87,6 +93,9 @@ pub(super) enum Command {
     /// Replay past traffic through limits: recorded calls or an access log, on the recorded clock
     #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),
+    /// Serve a web page that shows the limits, keys and queues of a database in use, and changes nothing unless it may
+    #[command(after_help = EXIT_CODES)]
+    Ui(UiArgs),
     /// Print the completions of commands and options for a shell, such as bash, fish or zsh
     #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),

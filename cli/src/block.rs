@@ -10,6 +10,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
+use crate::progress::Progress;
 use crate::{json, output, text};
 use pg_limiter::{Error, Item, Limit, Limiter, Limits};
 
@@ -69,6 +70,7 @@ async fn on_gate<T>(
     let key_secret = args.secret.read()?;
     let running = database.start().await?;
     let limiter = running.limiter(Limits::new(), key_secret).await?;
+    let _progress = Progress::of("waiting for the database");
     let result = run(limiter.clone(), Item::new((args.name, Limit::gate()), args.key)).await;
     limiter.pool().close().await;
     Ok(result?)

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::{output, tls};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
@@ -70,18 +71,28 @@ impl Database {
         }
     }
 
+    /// A private server, even if a database was named.
+    pub(super) async fn start_private(self) -> Result<Running, CliError> {
+        Self { options: None, schema: self.schema }.start_quietly(ServerConfig::default()).await
+    }
+
     async fn start_with(self, config: ServerConfig) -> Result<Running, CliError> {
-        let Self { options, schema } = self;
-        if let Some(options) = options {
-            return Ok(Running { options, schema, server: None });
+        if let Some(options) = self.options {
+            return Ok(Running { options, schema: self.schema, server: None });
         }
-        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
+        let running = self.start_quietly(config).await?;
         output::note(format!(
             "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
-            server.source()
+            running.private_source().unwrap_or_default()
         ));
+        Ok(running)
+    }
+
+    async fn start_quietly(self, config: ServerConfig) -> Result<Running, CliError> {
+        let _progress = Progress::of("starting a private PostgreSQL server");
+        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
         let options = server.url("postgres").parse::<PgConnectOptions>().map_err(CliError::failed)?;
-        Ok(Running { options: options.disable_statement_logging(), schema, server: Some(server) })
+        Ok(Running { options: options.disable_statement_logging(), schema: self.schema, server: Some(server) })
     }
 }
 
@@ -149,6 +160,7 @@ impl Running {
     }
 
     pub(super) async fn connect(&self) -> Result<PgConnection, CliError> {
+        let _progress = Progress::of("connecting to the database");
         connect_with(&self.options).await.map_err(cannot_connect)
     }
 
@@ -163,6 +175,7 @@ impl Running {
     pub(super) async fn ready_pool(&self, connections: u32) -> Result<PgPool, CliError> {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {
+            let _progress = Progress::of("creating the tables and functions");
             Migrator::new(self.schema.clone()).run(&pool).await?;
         }
         Ok(pool)

@@ -10,6 +10,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
+use crate::progress::Progress;
 use crate::{json, output, text};
 use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
 
@@ -136,7 +137,9 @@ async fn ask<T>(
     }
     let running = database.start().await?;
     let limiter = running.limiter(limits, key_secret).await?;
+    let progress = Progress::of("waiting for the database");
     let result = how(limiter.clone(), call).await;
+    drop(progress);
     limiter.pool().close().await;
     Ok(result?)
 }

@@ -1,14 +1,14 @@
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
     bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, shell,
-    simulate,
+    simulate, top, ui,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -40,10 +40,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The definitions of the commands and their options.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     let database = Database::new(arguments.database)?;
     match arguments.command {
-        Command::Demo => demo::run(database).await,
+        Command::Demo(args) => demo::run(&args, database).await,
         Command::Bench(args) => bench::run(args, database).await,
         Command::Migrate(args) => migrate::run(args, database).await,
         Command::Limit(args) => decide::limit(args, database).await,
@@ -55,11 +60,13 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Forget(args) => forget::run(args, database).await,
         Command::Prune(args) => prune::run(args, database).await,
         Command::Queue(command) => queue::run(command, database).await,
+        Command::Top(args) => top::run(args, database).await,
         Command::Doctor(args) => doctor::run(args, database).await,
         Command::Simulate(args) => simulate::run(args, database).await,
         Command::Exec(args) => exec::run(args, database).await,
         Command::Export(args) => export::run(args, database).await,
         Command::Replay(args) => replay::run(args, database).await,
+        Command::Ui(args) => ui::run(args, database).await,
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     }

@@ -2,7 +2,7 @@ use std::fmt::Display;
 
 use pg_limiter::embedded::ServerError;
 use pg_limiter::migrate::MigrateError;
-use pg_limiter::{Error, InvalidCall, InvalidSchema};
+use pg_limiter::{Error, InvalidCall, InvalidSchema, Schema};
 
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
@@ -12,7 +12,7 @@ Exit codes:
   3  the database is unavailable or lacks the schema, or something else failed
 
 If neither --database-url nor DATABASE_URL is set, a private PostgreSQL server is started for this run only. Every bucket in it
-is full. `doctor` and `export` require a database.";
+is full. `doctor`, `exec`, `export`, `top` and `ui` require a database.";
 
 /// The error that ends a run: a message for standard error, and its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,26 @@ impl CliError {
 
     pub(super) fn failed(message: impl Display) -> Self {
         Self::Failed(message.to_string())
+    }
+
+    /// The error of a statement that reads these tables. If the role lacks a privilege, it names all that reading needs.
+    pub(super) fn refused(error: Error, schema: &Schema, tables: &[&str]) -> Self {
+        let source = match &error {
+            Error::Database { source } => source,
+            _ => return error.into(),
+        };
+        let code = source.as_database_error().and_then(|error| error.code());
+        if code.as_deref() != Some("42501") {
+            return error.into();
+        }
+        let quoted = schema.quoted();
+        let tables: Vec<String> = tables.iter().map(|table| format!("{quoted}.{table}")).collect();
+        Self::failed(format!(
+            "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {} TO ..; and with --limits GRANT \
+             EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
+            Error::database_message(source),
+            tables.join(", ")
+        ))
     }
 
     pub(super) const fn exit_code(&self) -> u8 {

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
+use crate::progress::Progress;
 use crate::{input, json, output};
 use pg_limiter::{Forgotten, Limits};
 
@@ -31,7 +32,9 @@ pub(super) async fn run(args: ForgetArgs, database: Database) -> Result<ExitCode
     let key_secret = args.secret.read()?;
     let running = database.start().await?;
     let limiter = running.limiter(limits, key_secret).await?;
+    let progress = Progress::of("deleting what is stored about the key");
     let result = limiter.forget(args.key).await;
+    drop(progress);
     limiter.pool().close().await;
     let forgotten = result?;
     output::line(if args.json { to_json(&forgotten) } else { human(&forgotten) })?;

@@ -4,14 +4,19 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::json;
 use serde_json::ser::{Formatter, Serializer};
+use serde_json::{Value, json};
 
 use crate::text::plain;
 use pg_limiter::{Decision, InvalidCall};
 
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.
 pub(super) fn decision(decision: &Decision) -> String {
+    line(&decided(decision))
+}
+
+/// The object of [`decision`].
+pub(super) fn decided(decision: &Decision) -> Value {
     let wait = decision.retry_after().or(decision.wait());
     let mut object = json!({
         "ok": !decision.is_denied(),
@@ -21,7 +26,7 @@ pub(super) fn decision(decision: &Decision) -> String {
     if decision.is_denied() {
         object["denied_by"] = json!(decision.denied_by());
     }
-    line(&object)
+    object
 }
 
 /// `{"ok": true}`: whether a released or renewed lease was still held.

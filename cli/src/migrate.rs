@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::output;
+use crate::progress::Progress;
+use crate::{json, output};
 use pg_limiter::migrate::{Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
 
 #[derive(Args, Debug)]
@@ -29,6 +31,9 @@ pub(super) struct MigrateArgs {
     /// List the migrations of this release, one version per line
     #[arg(long, group = "instead")]
     list: bool,
+    /// Print JSON: one object; with --list, one object per line
+    #[arg(long, conflicts_with_all = ["print", "print_uninstall"])]
+    json: bool,
 }
 
 pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
@@ -51,7 +56,10 @@ pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
     } else if args.print_uninstall {
         output::lines([uninstall(&database.schema).trim_end()])?;
     } else if args.list {
-        output::lines(migrations(&database.schema).iter().map(|one| format!("{:04} {}", one.version, one.name)))?;
+        output::lines(migrations(&database.schema).iter().map(|one| match args.json {
+            true => json::line(&json!({"version": one.version, "name": one.name})),
+            false => format!("{:04} {}", one.version, one.name),
+        }))?;
     } else {
         return on(&args, database).await;
     }
@@ -61,24 +69,49 @@ pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
 async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.start().await?;
     let pool = running.pool(1).await?;
+    let progress = Progress::of("comparing the schema with this release");
     let migrator = Migrator::new(running.schema().clone());
     let drift = migrator.check(&pool).await?;
     if args.check {
         pool.close().await;
-        if drift.is_empty() {
+        drop(progress);
+        if args.json {
+            let differences: Vec<_> = drift.iter().map(difference).collect();
+            let ok = drift.is_empty();
+            output::line(json::line(
+                &json!({"ok": ok, "schema": running.schema().name(), "differences": differences}),
+            ))?;
+        } else if drift.is_empty() {
             output::line(format!("schema \"{}\" matches this release", running.schema()))?;
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            output::lines(drift.iter().map(ToString::to_string))?;
         }
-        output::lines(drift.iter().map(ToString::to_string))?;
-        return Ok(ExitCode::FAILURE);
+        return Ok(ExitCode::from(u8::from(!drift.is_empty())));
     }
     // Report a test clock, and functions that were changed by hand, before they are replaced.
-    let reported = drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. } | Drift::TestClock));
-    output::lines(reported.map(ToString::to_string))?;
+    let replaced = || drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. } | Drift::TestClock));
+    if !args.json {
+        output::lines(replaced().map(ToString::to_string))?;
+    }
+    progress.now("migrating the schema");
     let report = migrator.run(&pool).await?;
     pool.close().await;
-    output::line(format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)))?;
+    drop(progress);
+    output::line(match args.json {
+        true => json::line(&json!({
+            "schema": running.schema().name(),
+            "version": report.version,
+            "applied": report.applied,
+            "functions": report.functions,
+            "replaced": replaced().map(difference).collect::<Vec<_>>(),
+        })),
+        false => format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)),
+    })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn difference(drift: &Drift) -> Value {
+    json!({"found": drift.to_string(), "repaired_by_migrate": drift.is_repaired_by_migrate()})
 }
 
 fn done(report: &MigrateReport) -> String {

@@ -4,26 +4,28 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use crate::error::CliError;
+use crate::progress::aside;
 
 /// Writes a line.
 pub(super) fn line(text: impl Display) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(failure)
+    let write = |mut out: io::StdoutLock<'_>| writeln!(out, "{text}").and_then(|()| out.flush());
+    aside(|| write(io::stdout().lock())).map_err(failure)
 }
 
 /// Writes lines through a buffer.
 pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(), CliError> {
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    for text in texts {
-        writeln!(out, "{text}").map_err(failure)?;
-    }
-    out.flush().map_err(failure)
+    let write = || {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        texts.into_iter().try_for_each(|text| writeln!(out, "{text}"))?;
+        out.flush()
+    };
+    aside(write).map_err(failure)
 }
 
 /// Writes a line for the user to standard error.
 pub(super) fn note(text: impl Display) {
     // A failure here cannot be reported anywhere.
-    let _ = writeln!(io::stderr().lock(), "pg-limiter: {text}");
+    let _ = aside(|| writeln!(io::stderr().lock(), "pg-limiter: {text}"));
 }
 
 /// Whether to colour standard output. `NO_COLOR` turns it off: see no-color.org.

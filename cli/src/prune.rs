@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::{json, output};
 use pg_limiter::queue::Queues;
 use pg_limiter::{Error, Limiter, LimiterConfig, Limits};
@@ -43,11 +44,11 @@ pub(super) async fn run(args: PruneArgs, database: Database) -> Result<ExitCode,
 
 /// Returns the number of rows removed, and of dead jobs if they are pruned, too.
 async fn prune(limiter: &Limiter, dead_for: Option<Duration>) -> Result<(u64, Option<u64>), Error> {
+    let progress = Progress::of("removing the rows of idle keys");
     let rows = limiter.prune().await?;
-    match dead_for {
-        Some(dead_for) => Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?))),
-        None => Ok((rows, None)),
-    }
+    let Some(dead_for) = dead_for else { return Ok((rows, None)) };
+    progress.now("removing dead jobs");
+    Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?)))
 }
 
 fn counted(number: u64, what: &str) -> String {

@@ -11,6 +11,7 @@ use sqlx::AssertSqlSafe;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
+use crate::progress::Progress;
 use crate::text::escaped;
 use crate::{input, json, output};
 use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, Op, Schema};
@@ -84,11 +85,13 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     let mut config = LimiterConfig::default();
     config.schema = running.schema().clone();
     let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
     let result = match one_key {
         None => limiter.reset_all_keys(&args.name).await,
         Some(key) => reset_key(&limiter, running.schema(), &args.name, &key).await,
     };
     pool.close().await;
+    drop(progress);
     let rows = result?;
     let ok = rows > 0 || !args.must_exist;
     output::line(match (rows, args.json) {

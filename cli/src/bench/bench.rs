@@ -4,14 +4,15 @@ use sqlx::PgPool;
 
 use crate::bench::args::BenchArgs;
 use crate::bench::interrupt::interrupt;
-use crate::bench::measure::{measure, round_trip};
+use crate::bench::measure::{measure, parts, round_trip};
 use crate::bench::report::{Report, Setting};
 use crate::bench::setup::BenchSetup;
 use crate::bench::text;
 use crate::bench::work::Work;
 use crate::database::{Database, Running};
 use crate::error::CliError;
-use crate::output;
+use crate::progress::Progress;
+use crate::{json, output};
 
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.start_durable().await?;
@@ -22,7 +23,7 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
     };
     // The rows are removed in any case. If both steps fail, the first error is returned.
     let cleared = tokio::select! {
-        cleared = setup.clear() => cleared,
+        cleared = clear(&setup) => cleared,
         () = interrupt() => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&measured, &cleared) {
@@ -30,6 +31,11 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
     }
     measured.and(cleared)?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn clear(setup: &BenchSetup) -> Result<(), CliError> {
+    let _progress = Progress::of("removing the rows");
+    setup.clear().await
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {
@@ -44,19 +50,23 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
     // As JSON, everything is printed at the end.
     let show = |lines: Vec<String>| if args.json { Ok(()) } else { output::lines(lines) };
     show(text::heading(&setting))?;
+    let progress = Progress::parts("measuring the round trip", 1 + Work::ALL.len() * parts(setup));
     let round_trip = round_trip(running, args.seconds).await?;
+    progress.add(1);
     show(vec![text::round_trip(round_trip)])?;
     let mut measurements = Vec::new();
     for work in Work::ALL {
         show(vec![work.title(work.callers(args.callers))])?;
-        let figures = measure(setup, work, args).await?;
+        progress.now(format!("measuring {}", work.title(work.callers(args.callers))));
+        let figures = measure(setup, work, args, &progress).await?;
         show(figures.iter().flat_map(text::figures).collect())?;
         measurements.extend(figures);
     }
+    drop(progress);
     let report = Report { setting, round_trip, measurements };
     show(text::meaning(&report))?;
     if args.json {
-        output::line(serde_json::to_string(&report).map_err(CliError::failed)?)?;
+        output::line(json::line(&report))?;
     }
     Ok(())
 }

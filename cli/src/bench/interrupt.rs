@@ -3,7 +3,7 @@
 use std::future::pending;
 
 /// Waits for Ctrl-C or SIGTERM. A signal that arrives while nothing waits here has no effect, and has to be sent again.
-pub(super) async fn interrupt() {
+pub(crate) async fn interrupt() {
     tokio::select! {
         asked = tokio::signal::ctrl_c() => if asked.is_err() { pending::<()>().await },
         () = terminate() => {}

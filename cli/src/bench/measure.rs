@@ -12,6 +12,7 @@ use crate::bench::setup::BenchSetup;
 use crate::bench::work::{Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
+use crate::progress::Progress;
 use pg_limiter::{Isolation, Limiter};
 
 /// The time before each measurement in which the server caches plans and pages.
@@ -42,9 +43,19 @@ pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<Roun
     Ok(RoundTrip { p50_ms: milliseconds(times.percentile(0.5)), p99_ms: milliseconds(times.percentile(0.99)) })
 }
 
+/// The number of parts of one [`measure`].
+pub(super) fn parts(setup: &BenchSetup) -> usize {
+    setup.limiters().len() * TURNS as usize
+}
+
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
 /// them.
-pub(super) async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs) -> Result<Vec<Figures>, CliError> {
+pub(super) async fn measure(
+    setup: &BenchSetup,
+    work: Work,
+    args: &BenchArgs,
+    progress: &Progress,
+) -> Result<Vec<Figures>, CliError> {
     let callers = work.callers(args.callers);
     let target = Arc::new(setup.target(work).await?);
     let mut series: Vec<Series<'_>> = setup.limiters().iter().map(Series::new).collect();
@@ -57,6 +68,7 @@ pub(super) async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs) ->
     for _ in 0..TURNS {
         for series in &mut series {
             series.go_on(&target, callers, args.seconds / TURNS).await?;
+            progress.add(1);
         }
     }
     series.iter().map(|series| series.figures(work, callers)).collect()

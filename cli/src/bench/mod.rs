@@ -13,3 +13,4 @@ mod work;
 
 pub(super) use args::{BENCH_EXIT_CODES, BenchArgs};
 pub(super) use bench::run;
+pub(crate) use interrupt::interrupt;

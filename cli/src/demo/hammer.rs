@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::demo::stage::Stage;
@@ -38,14 +39,16 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let took = begin.elapsed().as_secs_f64();
 
     let calls = TASKS * CALLS;
-    screen.line(format!(
-        "  {} calls in {took:.2} s: {} allowed, {} denied",
-        grouped(calls),
-        grouped(allowed),
-        grouped(calls - allowed)
-    ))?;
+    let denied = calls - allowed;
     let exact = allowed == u64::from(ALLOWS);
     let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
-    screen.line(format!("  {}", screen.right_or_wrong(exact, &verdict)))?;
+    let line = format!(
+        "  {} calls in {took:.2} s: {} allowed, {} denied\n  {}",
+        grouped(calls),
+        grouped(allowed),
+        grouped(denied),
+        screen.right_or_wrong(exact, &verdict)
+    );
+    screen.show(line, json!({"calls": calls, "allowed": allowed, "denied": denied, "exact": exact}))?;
     if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
 }

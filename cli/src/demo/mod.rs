@@ -9,4 +9,4 @@ mod stage;
 mod together;
 mod token_bucket;
 
-pub(super) use demo::run;
+pub(super) use demo::{DemoArgs, run};

@@ -1,8 +1,11 @@
 use std::time::{Duration, Instant};
 
-use crate::demo::screen::seconds;
+use serde_json::json;
+
+use crate::demo::screen::{decided, seconds};
 use crate::demo::stage::Stage;
 use crate::error::CliError;
+use crate::json;
 use pg_limiter::{Item, Limit, Limits};
 
 const JOBS: usize = 5;
@@ -19,17 +22,20 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     for job in 1..=JOBS {
         let decision = limiter.limit(Item::global("jobs").reserve()).await?;
         let wait = decision.wait().unwrap_or_default();
-        screen.line(format!(
+        let line = format!(
             "  job {job:<10} {}  wait {}, {:.1} tokens left",
             screen.verdict(&decision),
             seconds(wait),
             decision.remaining()
-        ))?;
+        );
+        screen.show(line, decided(&format!("job {job}"), &decision))?;
         waiting.push((job, begin.elapsed() + wait));
     }
     for (job, due) in waiting {
         tokio::time::sleep(due.saturating_sub(begin.elapsed())).await;
-        screen.line(format!("  job {job:<10} done at       {}  {}", seconds(begin.elapsed()), "■".repeat(job)))?;
+        let took = begin.elapsed();
+        let line = format!("  job {job:<10} done at       {}  {}", seconds(took), "■".repeat(job));
+        screen.show(line, json!({"step": format!("job {job}"), "done_after_ms": json::milliseconds(took)}))?;
     }
     Ok(())
 }

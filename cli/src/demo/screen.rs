@@ -1,10 +1,12 @@
-//! Prints headings, verdicts and bars.
+//! Prints headings, verdicts and bars, or JSON.
 
-use std::fmt::Display;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::error::CliError;
-use crate::{output, text};
+use crate::{json, output, text};
 use pg_limiter::Decision;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -15,19 +17,32 @@ const BOLD: &str = "1";
 
 pub(super) struct Screen {
     colours: bool,
+    json: bool,
+    /// The number of the present scene; 0 before the first.
+    scene: AtomicU32,
 }
 
 impl Screen {
-    pub(super) fn new() -> Self {
-        Self { colours: output::colours() }
+    pub(super) fn new(json: bool) -> Self {
+        Self { colours: output::colours(), json, scene: AtomicU32::new(0) }
     }
 
     pub(super) fn heading(&self, number: u32, title: &str, limit: &str) -> Result<(), CliError> {
-        output::line(format!("\n{}  {limit}", self.paint(BOLD, &format!("{number}. {title}"))))
+        self.scene.store(number, Ordering::Relaxed);
+        let line = format!("\n{}  {limit}", self.paint(BOLD, &format!("{number}. {title}")));
+        self.show(line, json!({"title": title, "limit": limit}))
     }
 
-    pub(super) fn line(&self, line: impl Display) -> Result<(), CliError> {
-        output::line(line)
+    /// Prints the line, or the object after the number of the scene.
+    pub(super) fn show(&self, line: String, object: Value) -> Result<(), CliError> {
+        if !self.json {
+            return output::line(line);
+        }
+        let mut numbered = json!({"scene": self.scene.load(Ordering::Relaxed)});
+        if let (Value::Object(numbered), Value::Object(object)) = (&mut numbered, object) {
+            numbered.extend(object);
+        }
+        output::line(json::line(&numbered))
     }
 
     /// `allowed  █████░░░░░  5 left`
@@ -35,12 +50,14 @@ impl Screen {
         let bar = bar(decision.remaining(), capacity);
         let left = tenths(decision.remaining());
         let wait = decision.retry_after().map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
-        output::line(format!("  {what:<14} {}  {bar}  {left:>4} left{wait}", self.verdict(decision)))
+        let line = format!("  {what:<14} {}  {bar}  {left:>4} left{wait}", self.verdict(decision));
+        self.show(line, decided(what, decision))
     }
 
     pub(super) fn balance(&self, what: &str, balance: f64, capacity: f64) -> Result<(), CliError> {
         let bar = bar(balance, capacity);
-        output::line(format!("  {what:<14}           {bar}  {:>4} left", tenths(balance)))
+        let line = format!("  {what:<14}           {bar}  {:>4} left", tenths(balance));
+        self.show(line, json!({"step": what, "value": balance}))
     }
 
     pub(super) fn verdict(&self, decision: &Decision) -> String {
@@ -58,6 +75,15 @@ impl Screen {
     fn paint(&self, colour: &str, text: &str) -> String {
         if self.colours { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
+}
+
+/// A decision for [`Screen::show`].
+pub(super) fn decided(step: &str, decision: &Decision) -> Value {
+    let mut object = json!({"step": step});
+    if let (Value::Object(object), Value::Object(decision)) = (&mut object, json::decided(decision)) {
+        object.extend(decision);
+    }
+    object
 }
 
 /// Formats a time in milliseconds, rounded up, so that a call after that time is not too early.

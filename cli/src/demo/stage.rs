@@ -1,10 +1,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::database::Running;
 use crate::demo::screen::Screen;
 use crate::error::CliError;
+use crate::progress::Progress;
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
 
@@ -21,20 +23,24 @@ pub(super) struct Stage {
 impl Stage {
     /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
     /// reserved.)
-    pub(super) async fn set(running: &Running) -> Result<Self, CliError> {
+    pub(super) async fn set(running: &Running, json: bool) -> Result<Self, CliError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
         let pool = running.pool(CONNECTIONS).await?;
+        let _progress = Progress::of("creating the tables and functions");
         Migrator::new(schema.clone()).run(&pool).await?;
         let private_source = running.private_source().map(str::to_owned);
-        Ok(Self { pool, schema, screen: Screen::new(), private_source })
+        Ok(Self { pool, schema, screen: Screen::new(json), private_source })
     }
 
     pub(super) async fn introduce(&self) -> Result<(), CliError> {
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
         let place = self.private_source.clone().unwrap_or_else(|| format!("your server, version {version}"));
-        self.screen.line(format!("Every line below is a real call on {place}."))?;
-        self.screen.line(format!("The demo runs in the schema {}, and drops it at the end.", self.schema))
+        let line = format!(
+            "Every line below is a real call on {place}.\nThe demo runs in the schema {}, and drops it at the end.",
+            self.schema
+        );
+        self.screen.show(line, json!({"server": place, "schema": self.schema.name()}))
     }
 
     pub(super) fn limiter(&self, limits: Limits) -> Limiter {
@@ -43,7 +49,9 @@ impl Stage {
         Limiter::with_config(self.pool.clone(), limits, config)
     }
 
-    pub(super) async fn pause(&self) {
+    /// Pauses after a scene.
+    pub(super) async fn next(&self, progress: &Progress) {
+        progress.add(1);
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
 

@@ -1,5 +1,7 @@
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
 use crate::demo::stage::Stage;
@@ -34,7 +36,8 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
     let table = format!("{}.messages", stage.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
 
-    screen.line(format!("  {:<46} {}", "before", state(stage, &limiter, &table).await?))?;
+    let before = state(stage, &limiter, &table).await?;
+    screen.show(before.line("before"), before.object("before", &[]))?;
     for (what, fails) in [
         ("limit both, INSERT, COMMIT", false),
         ("limit both, INSERT, the app fails: ROLLBACK", true),
@@ -50,23 +53,46 @@ pub(super) async fn show(stage: &Stage) -> Result<(), CliError> {
                 if fails { Err(AppError::Failed) } else { Ok(()) }
             })
             .await;
-        let what = match result {
-            Ok(()) | Err(AppError::Failed) => what.to_owned(),
-            Err(AppError::Limit(Error::Denied(denied))) => format!("{what}: denied by {}", denied.limits.join(", ")),
+        let denied_by = match result {
+            Ok(()) | Err(AppError::Failed) => Vec::new(),
+            Err(AppError::Limit(Error::Denied(denied))) => denied.limits,
             Err(AppError::Limit(error)) => return Err(error.into()),
             Err(AppError::Database(error)) => return Err(error.into()),
         };
-        screen.line(format!("  {what:<46} {}", state(stage, &limiter, &table).await?))?;
+        let after = state(stage, &limiter, &table).await?;
+        let title =
+            if denied_by.is_empty() { what.to_owned() } else { format!("{what}: denied by {}", denied_by.join(", ")) };
+        screen.show(after.line(&title), after.object(what, &denied_by))?;
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     Ok(())
 }
 
-async fn state(stage: &Stage, limiter: &Limiter, table: &str) -> Result<String, CliError> {
+/// The rows of the table, and the tokens that are left.
+struct State {
+    rows: i64,
+    user: f64,
+    organisation: f64,
+}
+
+impl State {
+    fn line(&self, title: &str) -> String {
+        let Self { rows, user, organisation } = self;
+        format!("  {title:<46} rows {rows}   user {}   organisation {}", tokens(*user), tokens(*organisation))
+    }
+
+    fn object(&self, step: &str, denied_by: &[Arc<str>]) -> Value {
+        let Self { rows, user, organisation } = self;
+        let denied_by: Vec<&str> = denied_by.iter().map(|limit| &**limit).collect();
+        json!({"step": step, "denied_by": denied_by, "rows": rows, "user": user, "organisation": organisation})
+    }
+}
+
+async fn state(stage: &Stage, limiter: &Limiter, table: &str) -> Result<State, CliError> {
     let count = format!("SELECT count(*) FROM {table}");
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
     let user = limiter.peek(("per_user", "u1")).await?.remaining();
     let org = limiter.peek(("per_org", "o7")).await?.remaining();
     // Rounded down: the hourly rate refills a fraction of a token meanwhile.
-    Ok(format!("rows {rows}   user {}   organisation {}", tokens(user.floor()), tokens(org.floor())))
+    Ok(State { rows, user: user.floor(), organisation: org.floor() })
 }

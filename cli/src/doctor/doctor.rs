@@ -20,23 +20,39 @@ use crate::doctor::{
 };
 use crate::error::CliError;
 use crate::output;
-use pg_limiter::Error;
+use crate::progress::Progress;
+use pg_limiter::{Error, Schema};
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.named()?;
-    let door = Door::find(running.options()).await?;
-    let mut session = Session { connection: door.connection, schema: running.schema().clone() };
-    let mut report = Report::default();
-    examine(&args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
-        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
-    })?;
-    let _ = session.connection.close().await;
+    let progress = Progress::of("examining the database");
+    let report = report(&args, running.options(), running.schema()).await?;
+    drop(progress);
     let code = report.exit_code();
     let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
     match printed {
         Ok(()) | Err(CliError::OutputClosed) => Ok(code),
         Err(error) => Err(error),
     }
+}
+
+/// The findings of the checks with the default arguments, by check.
+pub(crate) async fn findings(
+    options: &PgConnectOptions,
+    schema: &Schema,
+) -> Result<Vec<(&'static str, Finding)>, CliError> {
+    Ok(report(&DoctorArgs::default(), options, schema).await?.into_findings())
+}
+
+async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report, CliError> {
+    let door = Door::find(options).await?;
+    let mut session = Session { connection: door.connection, schema: schema.clone() };
+    let mut report = Report::default();
+    examine(args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
+        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
+    })?;
+    let _ = session.connection.close().await;
+    Ok(report)
 }
 
 /// The connection, and the options that it was opened with.

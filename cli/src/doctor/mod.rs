@@ -25,4 +25,6 @@ mod tserver;
 mod tserver_flags;
 
 pub(super) use args::{DOCTOR_EXIT_CODES, DoctorArgs};
+pub(crate) use doctor::findings;
 pub(super) use doctor::run;
+pub(crate) use table::bytes;

@@ -51,6 +51,10 @@ impl Report {
         Ok(())
     }
 
+    pub(super) fn into_findings(self) -> Vec<(&'static str, Finding)> {
+        self.0
+    }
+
     fn count(&self, state: State) -> usize {
         self.0.iter().filter(|(_, finding)| finding.state == state).count()
     }

@@ -149,7 +149,7 @@ impl Table {
     }
 }
 
-pub(super) fn bytes(bytes: i64) -> String {
+pub(crate) fn bytes(bytes: i64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     let mut size = bytes as f64 / 1024.0;
     let mut unit = 0;

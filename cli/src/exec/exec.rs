@@ -6,7 +6,8 @@ use tokio::process::{Child, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::exec::args::{ExecArgs, OnLost};
-use crate::exec::signals::{Signals, kill, terminate};
+use crate::progress::Progress;
+use crate::signals::{Signals, kill, terminate};
 use crate::{input, output, text};
 use pg_limiter::{Item, Lease, Limit, Limiter, Limits};
 
@@ -58,6 +59,7 @@ fn limits(args: &ExecArgs) -> Result<Limits, CliError> {
 async fn acquire(limiter: &Limiter, args: &ExecArgs) -> Result<Option<Lease>, CliError> {
     let until = Instant::now() + args.wait.unwrap_or_default();
     let mut has_waited = false;
+    let _progress = Progress::of(format!("waiting for a slot of \"{}\"", args.name));
     loop {
         let item = Item::new(args.name.as_str(), args.key.as_str()).count(args.count);
         let denied = match limiter.acquire(item).await?.into_lease() {

@@ -2,7 +2,6 @@
 
 mod args;
 mod exec;
-mod signals;
 
 pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
 pub(crate) use exec::run;

@@ -1,3 +1,4 @@
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -9,10 +10,11 @@ use crate::export::args::ExportArgs;
 use crate::export::pages::Pages;
 use crate::export::row::Row;
 use crate::export::writer::Writer;
+use crate::progress::Progress;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
 use crate::{input, output};
-use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
+use pg_limiter::{CallAt, Error, Item, Op, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
@@ -26,7 +28,10 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
         asked.push(None); // All limits.
     }
 
-    let refused = |error| refusal(error, &schema);
+    // On a terminal, the rows themselves show the progress.
+    let is_watched = args.output.is_none() && io::stdout().is_terminal();
+    let progress = (!is_watched).then(|| Progress::counting("exporting rows"));
+    let refused = |error| CliError::refused(error, &schema, &["rate_limits"]);
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = now(&mut conn).await?;
@@ -59,6 +64,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
                 writer.write(row)?;
             }
             written += rows.len() as u64;
+            progress.iter().for_each(|progress| progress.add(rows.len()));
         }
         if written == before {
             without_rows.push(limit);
@@ -67,6 +73,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
     conn.close().await?;
     writer.map_or(Ok(()), Writer::finish)?;
+    drop(progress);
     let rows = match written {
         1 => "1 row".to_owned(),
         rows => format!("{} rows", grouped(rows)),
@@ -108,21 +115,4 @@ async fn add_balances(
         row.balance = decision.ok().map(|decision| decision.remaining());
     }
     Ok(())
-}
-
-fn refusal(error: Error, schema: &Schema) -> CliError {
-    let source = match &error {
-        Error::Database { source } => source,
-        _ => return error.into(),
-    };
-    let code = source.as_database_error().and_then(|error| error.code());
-    if code.as_deref() != Some("42501") {
-        return error.into();
-    }
-    let quoted = schema.quoted();
-    CliError::failed(format!(
-        "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {quoted}.rate_limits TO ..; and with \
-         --limits GRANT EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
-        Error::database_message(source)
-    ))
 }

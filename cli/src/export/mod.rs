@@ -8,3 +8,4 @@ mod writer;
 
 pub(super) use args::ExportArgs;
 pub(super) use export::run;
+pub(crate) use row::{COLUMNS, Row};

@@ -7,23 +7,23 @@ use sqlx::postgres::PgRow;
 use crate::text::plain;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Row {
-    pub(super) name: String,
-    pub(super) key: String,
-    pub(super) shard: i32,
-    pub(super) shards: i32,
-    pub(super) value: f64,
-    pub(super) ts: i64,
-    pub(super) idle_at: i64,
-    pub(super) earlier_counts: Option<Vec<f64>>,
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) key: String,
+    pub(crate) shard: i32,
+    pub(crate) shards: i32,
+    pub(crate) value: f64,
+    pub(crate) ts: i64,
+    pub(crate) idle_at: i64,
+    pub(crate) earlier_counts: Option<Vec<f64>>,
     /// The balance of the whole bucket. Set on its first row only, and only if its limit is known.
-    pub(super) balance: Option<f64>,
+    pub(crate) balance: Option<f64>,
 }
 
-pub(super) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, earlier_counts";
+pub(crate) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, earlier_counts";
 
 impl Row {
-    pub(super) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
+    pub(crate) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
         Ok(Self {
             name: row.try_get(0)?,
             key: row.try_get(1)?,
@@ -39,10 +39,10 @@ impl Row {
 }
 
 /// Formats a time as RFC 3339 in UTC, exactly. Returns `None` after the year 9999.
-pub(super) fn time(micros: i64) -> Option<String> {
+pub(crate) fn time(micros: i64) -> Option<String> {
     Timestamp::from_microsecond(micros).ok().map(|time| time.to_string())
 }
 
-pub(super) fn numbers(counts: &[f64]) -> String {
+pub(crate) fn numbers(counts: &[f64]) -> String {
     counts.iter().map(|count| plain(*count)).collect::<Vec<_>>().join(",")
 }

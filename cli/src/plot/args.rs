@@ -7,7 +7,7 @@ use crate::length::parse_micros;
 use crate::plot::bins::Bins;
 use crate::plot::file::PictureFile;
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[group(skip)]
 pub(crate) struct PlotArgs {
     /// Draw the calls offered, admitted and denied over time, and the balance, to this file: *.svg or *.png

@@ -10,6 +10,7 @@ use crate::error::CliError;
 use crate::plot::canvas::FAMILY;
 use crate::plot::canvas::{Canvas, FINENESS};
 use crate::plot::picture::Picture;
+use crate::progress::Progress;
 
 #[derive(Debug)]
 pub(crate) struct PictureFile {
@@ -44,6 +45,7 @@ impl PictureFile {
     }
 
     pub(crate) fn draw(&self, picture: &Picture) -> Result<(), CliError> {
+        let _progress = Progress::of("drawing the picture");
         register_font_family()?;
         let bytes = match self.format {
             Format::Svg => svg(picture)?.into_bytes(),

@@ -15,7 +15,7 @@ pub(crate) struct Panel {
     about: String,
     pub(crate) series: Series,
     /// Whether the panel shows one bucket, and so a balance.
-    pub(super) has_balance: bool,
+    pub(crate) has_balance: bool,
 }
 
 impl Panel {
@@ -46,7 +46,7 @@ impl Panel {
     }
 
     /// The unit of the bars.
-    pub(super) fn counted(&self) -> &'static str {
+    pub(crate) fn counted(&self) -> &'static str {
         match (self.series.of_ones, self.has_slots()) {
             (true, _) => "calls",
             (false, true) => "slots",
@@ -59,14 +59,14 @@ impl Panel {
         if self.has_slots() { "free slots" } else { "balance" }
     }
 
-    pub(super) fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         let limit = describe(&self.name, &self.limit);
         if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
     }
 
     /// The points of the balance line. The balance of a fixed or calendar window, and the free slots, stay constant between
     /// them.
-    pub(super) fn balance_line(&self) -> Vec<(i64, f64)> {
+    pub(crate) fn balance_line(&self) -> Vec<(i64, f64)> {
         let points = self.series.balances();
         if !matches!(self.limit.kind(), Kind::FixedWindow | Kind::CalendarWindow | Kind::Concurrency) {
             return points;

@@ -29,12 +29,13 @@ pub(crate) struct CancelArgs {
 pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = input::read_limits(&args.limits)?;
     with_queues(database, limits, async |queues| {
-        each(&queues, &args.ids, args.json, async |job| cancel(&queues, job).await).await
+        each(&queues, "cancelling jobs", &args.ids, args.json, async |job| cancel(&queues, job).await).await
     })
     .await
 }
 
-async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+/// Cancels a job that has not started.
+pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
         && let Err(refused) = check(&job, Op::Credit, &queues.limits())

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::queue::each::{Became, each};
 use crate::queue::queues::{Queues, with_queues};
 use crate::{json, output, text};
@@ -27,14 +28,19 @@ pub(crate) struct DiscardArgs {
 pub(super) async fn run(args: DiscardArgs, database: Database) -> Result<ExitCode, CliError> {
     with_queues(database, Limits::new(), async |queues| match &args.queue {
         Some(queue) if args.ids.is_empty() => all(&queues, queue, args.json).await,
-        queue => each(&queues, &args.ids, args.json, async |job| discard(&queues, job, queue.as_deref()).await).await,
+        queue => {
+            let act = async |job| discard(&queues, job, queue.as_deref()).await;
+            each(&queues, "discarding jobs", &args.ids, args.json, act).await
+        }
     })
     .await
 }
 
 async fn all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode, CliError> {
+    let progress = Progress::of("discarding the dead jobs");
     queues.must_have(queue).await?;
     let jobs = queues.queue(queue)?.prune_dead(std::time::Duration::ZERO).await?;
+    drop(progress);
     output::line(match (jobs, as_json) {
         (jobs, true) => json::line(&json!({"ok": true, "jobs": jobs})),
         (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(queue)),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::queue::queues::{Queues, no_such_job};
 use crate::{json, output, text};
 use pg_limiter::queue::{JobInfo, JobItem, JobState};
@@ -12,7 +13,7 @@ use pg_limiter::{Call, Item, LeaseId, Op};
 use pg_limiter::{InvalidCall, Limits};
 
 /// The result of the action on one job.
-pub(super) enum Became {
+pub(crate) enum Became {
     /// The text after `job 7`, and a field for the JSON object.
     Done(String, (&'static str, String)),
     /// The reason why the job was left unchanged.
@@ -25,15 +26,17 @@ impl Became {
     }
 }
 
-/// Applies `act` to each job, and prints each result at once. It continues after a job that is refused, and after the
+/// Applies `act` to each job, which is the work `what`, and prints each result at once. It continues after a job that is refused, and after the
 /// reader has closed standard output.
 pub(super) async fn each(
     queues: &Queues,
+    what: &'static str,
     ids: &[i64],
     as_json: bool,
     act: impl AsyncFn(JobInfo) -> Result<Became, CliError>,
 ) -> Result<ExitCode, CliError> {
     let mut code = ExitCode::SUCCESS;
+    let progress = Progress::parts(what, ids.len());
     for id in ids {
         let became = match queues.job(*id).await? {
             Some(job) => act(job).await?,
@@ -43,6 +46,7 @@ pub(super) async fn each(
             code = ExitCode::from(2);
             output::note(text::escaped(why));
         }
+        progress.add(1);
         let line = match became {
             Became::Done(_, (name, value)) if as_json => json::line(&json!({"ok": true, "id": id, name: value})),
             Became::Refused { state, why } if as_json => {

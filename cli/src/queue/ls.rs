@@ -5,6 +5,7 @@ use clap::Args;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::output;
+use crate::progress::Progress;
 use crate::queue::queues::{Queues, with_queues};
 use crate::queue::{groups, jobs};
 use pg_limiter::Limits;
@@ -35,6 +36,7 @@ pub(crate) struct LsArgs {
 
 pub(super) async fn run(args: LsArgs, database: Database) -> Result<ExitCode, CliError> {
     let lines = with_queues(database, Limits::new(), async |queues| {
+        let _progress = Progress::of("reading the queues");
         if args.jobs || args.state.is_some() || args.group.is_some() {
             list_jobs(&args, &queues).await
         } else {

@@ -12,4 +12,8 @@ mod requeue;
 mod show;
 mod time;
 
+pub(crate) use cancel::cancel;
 pub(super) use command::{QueueCommand, run};
+pub(crate) use each::Became;
+pub(crate) use queues::{Queues, no_such_job};
+pub(crate) use requeue::requeue;

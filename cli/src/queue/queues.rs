@@ -1,11 +1,12 @@
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::text;
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, LimiterConfig, Limits};
 
 /// All queues of a database.
-pub(super) struct Queues {
+pub(crate) struct Queues {
     limiter: Limiter,
     pub(super) all: pg_limiter::queue::Queues,
 }
@@ -21,12 +22,16 @@ pub(super) async fn with_queues<T>(
     let mut config = LimiterConfig::default();
     config.schema = running.schema().clone();
     let limiter = Limiter::with_config(pool.clone(), limits, config);
-    let result = work(Queues { all: pg_limiter::queue::Queues::new(&limiter), limiter }).await;
+    let result = work(Queues::new(limiter)).await;
     pool.close().await;
     result
 }
 
 impl Queues {
+    pub(crate) fn new(limiter: Limiter) -> Self {
+        Self { all: pg_limiter::queue::Queues::new(&limiter), limiter }
+    }
+
     pub(super) fn limits(&self) -> Limits {
         self.limiter.limits()
     }
@@ -35,7 +40,8 @@ impl Queues {
         Queue::new(&self.limiter, name).map_err(CliError::usage)
     }
 
-    pub(super) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+        let _progress = Progress::of("reading the job");
         let mut filter = JobFilter::default();
         filter.id = Some(id);
         Ok(self.all.jobs(&filter, 1).await?.pop())
@@ -63,6 +69,6 @@ impl Queues {
 }
 
 /// The message for an unknown job.
-pub(super) fn no_such_job(id: i64) -> String {
+pub(crate) fn no_such_job(id: i64) -> String {
     format!("there is no job {id}; it may have been pruned")
 }

@@ -5,6 +5,7 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::progress::Progress;
 use crate::queue::each::{Became, check, each};
 use crate::queue::queues::{Queues, with_queues};
 use crate::queue::time;
@@ -36,12 +37,13 @@ pub(super) async fn run(args: RequeueArgs, database: Database) -> Result<ExitCod
             None => args.ids,
             Some(queue) => dead(&queues, queue, args.json).await?,
         };
-        each(&queues, &ids, args.json, async |job| requeue(&queues, job).await).await
+        each(&queues, "requeueing jobs", &ids, args.json, async |job| requeue(&queues, job).await).await
     })
     .await
 }
 
 async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliError> {
+    let _progress = Progress::of("reading the dead jobs");
     let mut filter = JobFilter::default();
     filter.queue = Some(queue.to_owned());
     filter.state = Some(JobState::Dead);
@@ -55,7 +57,8 @@ async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliE
     Ok(ids)
 }
 
-async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+/// Runs a dead or cancelled job again.
+pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use crate::error::CliError;
 use crate::replay::sandbox::Sandbox;
 use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op};
@@ -54,13 +52,4 @@ pub(crate) async fn decide_all<T>(
 pub(crate) fn moment(micros: i64) -> SystemTime {
     let since = Duration::from_micros(micros.unsigned_abs());
     if micros < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since }
-}
-
-/// A progress bar on standard error. It is drawn only on a terminal.
-pub(crate) fn progress(what: &str, length: usize) -> ProgressBar {
-    let bar = ProgressBar::new(length as u64);
-    match ProgressStyle::with_template("{msg} [{bar:40}] {human_pos}/{human_len} {eta}") {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")).with_message(what.to_owned()),
-        Err(_) => bar,
-    }
 }

@@ -7,6 +7,7 @@ mod merge;
 mod pictured;
 mod recording;
 mod replay;
+mod requests;
 mod sandbox;
 mod table;
 mod tally;
@@ -14,8 +15,9 @@ mod tally;
 pub use access_log::{LogField, LogLine};
 pub use events::Event;
 
-pub(super) use apply::{CHUNK, Timed, decide_all, moment, progress};
+pub(super) use apply::{CHUNK, Timed, decide_all, moment};
 #[cfg(test)]
 pub(super) use events::YEARS;
 pub(super) use replay::{ReplayArgs, run};
+pub(super) use requests::panels_of_log;
 pub(super) use sandbox::Sandbox;

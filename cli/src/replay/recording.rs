@@ -21,9 +21,10 @@ pub(super) enum Recording {
 
 impl Recording {
     pub(super) fn events(path: &Path, limits: &Limits) -> Result<Self, CliError> {
+        let (bytes, name) = (input::read(path)?, input::name(path));
         let mut events = Vec::new();
         let mut numbers = Vec::new();
-        each_line(path, |number, line| {
+        each_line(&bytes, &name, |number, line| {
             let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
             events.push(Event::parse(line)?);
             numbers.push(number);
@@ -33,15 +34,16 @@ impl Recording {
         let order = recording.in_time_order();
         if let Self::Events(events) = &mut recording {
             name_leases(events, &order, limits)
-                .map_err(|(place, reason)| invalid_line(path, numbers[place], &reason))?;
+                .map_err(|(place, reason)| invalid_line(&name, numbers[place], &reason))?;
         }
         Ok(recording)
     }
 
-    pub(super) fn access_log(path: &Path, limits: &[String], key: LogField) -> Result<Self, CliError> {
+    /// `name`: that of the log, for messages.
+    pub(super) fn access_log(bytes: &[u8], name: &str, limits: &[String], key: LogField) -> Result<Self, CliError> {
         let mut lines = Vec::new();
         let mut keys: HashSet<Arc<str>> = HashSet::new();
-        each_line(path, |_, line| {
+        each_line(bytes, name, |_, line| {
             // Clients can put any bytes into a log.
             let line = String::from_utf8_lossy(line);
             let line = LogLine::parse(&line).map_err(|reason| format!("not a line of an access log: {reason}"))?;
@@ -159,17 +161,20 @@ fn name_leases(events: &mut [Event], order: &[usize], limits: &Limits) -> Result
     Ok(())
 }
 
-fn invalid_line(path: &Path, number: usize, reason: &str) -> CliError {
-    CliError::usage(format!("{}, line {number}: {reason}", input::name(path)))
+fn invalid_line(name: &str, number: usize, reason: &str) -> CliError {
+    CliError::usage(format!("{name}, line {number}: {reason}"))
 }
 
-/// Reads each line of a file with its number, and skips blank lines. An invalid line ends the run with an error.
-fn each_line(path: &Path, mut read: impl FnMut(usize, &[u8]) -> Result<(), String>) -> Result<(), CliError> {
-    let bytes = input::read(path)?;
+/// Reads each line with its number, and skips blank lines. An invalid line ends the run with an error.
+fn each_line(
+    bytes: &[u8],
+    name: &str,
+    mut read: impl FnMut(usize, &[u8]) -> Result<(), String>,
+) -> Result<(), CliError> {
     for (place, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii_end();
         if !line.is_empty() {
-            read(place + 1, line).map_err(|reason| invalid_line(path, place + 1, &reason))?;
+            read(place + 1, line).map_err(|reason| invalid_line(name, place + 1, &reason))?;
         }
     }
     Ok(())

@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::plot::{Clock, Picture, PlotArgs};
+use crate::progress::Progress;
 use crate::replay::LogField;
-use crate::replay::apply::{Timed, decide_all, progress};
+use crate::replay::apply::{Timed, decide_all};
 use crate::replay::merge::in_time_order;
 use crate::replay::pictured::Pictured;
 use crate::replay::recording::Recording;
@@ -63,7 +64,10 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     }
     let file = args.plot.file()?;
     let limits = input::read_limits(&args.limits)?;
+    // Standard input may be typed: show no progress beside it.
+    let reading = recorded.filter(|path| !input::is_stdin(path)).map(|_| Progress::of("reading the recorded calls"));
     let recording = read(&args, &limits)?;
+    drop(reading);
     let mut pictured = match &file {
         Some(_) => Some(Pictured::new(&recording, &limits, &args.plot, args.only_key.as_deref())?),
         None => None,
@@ -72,7 +76,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     let running = database.start().await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let order = recording.in_time_order();
-    let bar = progress("replaying", recording.passes() * order.len());
+    let progress = Progress::parts("replaying", recording.passes() * order.len());
     let mut tallies = Vec::new();
     let mut decisions = vec![String::new(); if args.json { recording.len() } else { 0 }];
     for pass in 0..recording.passes() {
@@ -86,7 +90,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
             (Purpose::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
             (Purpose::Balance(_), None) => {}
             (Purpose::Line(place), drawn) => {
-                bar.inc(1);
+                progress.add(1);
                 if let Some(drawn) = drawn {
                     drawn.add(&timed, &decision);
                 }
@@ -104,7 +108,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
         .await?;
         tallies.push(tally);
     }
-    bar.finish_and_clear();
+    drop(progress);
     sandbox.close().await?;
 
     if let (Some(file), Some(pictured)) = (file, pictured) {
@@ -136,7 +140,7 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
             if args.json && args.apply.len() > 1 {
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
-            Recording::access_log(log, &args.apply, args.key)
+            Recording::access_log(&input::read(log)?, &input::name(log), &args.apply, args.key)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }

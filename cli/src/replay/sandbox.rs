@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::database::Running;
 use crate::error::CliError;
+use crate::progress::Progress;
 use pg_limiter::migrate::{functions, migrations};
 use pg_limiter::{CallAt, Decision, InvalidCall, Limits, Schema, TransactionLimiter};
 
@@ -18,6 +19,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
         let mut connection = running.connect().await?;
+        let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
         let schema = Schema::new("pg_temp")?;
@@ -32,7 +34,7 @@ impl Sandbox {
             })?;
         }
         // Every run picks the same rows of sharded buckets.
-        sqlx::raw_sql("SELECT setseed(0)").execute(&mut connection).await?;
+        sqlx::raw_sql("SELECT setseed(0); SAVEPOINT fresh").execute(&mut connection).await?;
         Ok(Self { connection, schema, rate_limits: None })
     }
 
@@ -45,6 +47,13 @@ impl Sandbox {
         let rate_limits =
             self.rate_limits.get_or_insert_with(|| TransactionLimiter::in_schema(limits.clone(), schema.clone()));
         Ok(rate_limits.decide_at(&mut self.connection, calls).await?)
+    }
+
+    /// Empties the tables, for another run with other limits.
+    pub(crate) async fn rewind(&mut self) -> Result<(), CliError> {
+        self.rate_limits = None;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT fresh; SELECT setseed(0)").execute(&mut self.connection).await?;
+        Ok(())
     }
 
     pub(crate) async fn close(mut self) -> Result<(), CliError> {

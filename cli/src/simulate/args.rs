@@ -84,7 +84,7 @@ pub(super) enum OnDenial {
 
 impl SimulateArgs {
     /// The limits to simulate, in the order of the output.
-    pub(super) fn limits(&self) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
+    pub(crate) fn limits(&self) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
         let Some(path) = self.limit.file() else {
             if let Some(name) = self.only.first() {
                 return Err(CliError::usage(format!("--limit {name} names a limit of a file: add --limits FILE")));

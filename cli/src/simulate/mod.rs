@@ -9,4 +9,4 @@ mod table;
 mod traffic;
 
 pub(super) use args::SimulateArgs;
-pub(super) use simulate::run;
+pub(super) use simulate::{panels_of_traffic, run};

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use indicatif::ProgressBar;
-
 use crate::error::CliError;
 use crate::plot::{Became, Panel};
+use crate::progress::Progress;
 use crate::replay::{CHUNK, Sandbox, Timed, decide_all};
 use crate::simulate::outcome::Outcome;
 use crate::simulate::traffic::MOST_CALLS;
@@ -57,7 +56,7 @@ impl Play<'_> {
         limits: &Limits,
         sandbox: &mut Sandbox,
         panel: &mut Panel,
-        bar: &ProgressBar,
+        progress: &Progress,
     ) -> Result<Outcome, CliError> {
         let mut outcome = Outcome::of(self.times.len());
         // When the leases of admitted calls began.
@@ -89,7 +88,7 @@ impl Play<'_> {
                     (Ok(decision), Step::Balance) => return panel.series.balance(timed.at, decision.remaining()),
                     (Err(error), _) => return impossible = Some(error),
                 };
-                bar.inc(1);
+                progress.add(1);
                 let became = Became::of(&decision, decision.is_denied());
                 panel.add(timed.at, self.count, became, decision.remaining());
                 let wait = decision.retry_after().or(decision.wait());

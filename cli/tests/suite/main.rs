@@ -12,11 +12,13 @@ mod exec;
 mod export;
 mod forget;
 mod headroom;
+mod json;
 mod key_secret;
 mod kinds;
 mod lengths;
 mod plot;
 mod privacy;
+mod progress;
 mod queue;
 mod settings;
 mod sharded_calls;
@@ -25,7 +27,11 @@ mod simulate;
 mod tls;
 mod tls_server;
 mod tool;
+mod top;
 mod trust;
+mod ui;
+mod ui_browser;
+mod ui_server;
 mod upgrades;
 
 #[path = "../../../tests/suite/model/mod.rs"]

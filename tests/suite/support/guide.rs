@@ -7,7 +7,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 30] = chapters![
+pub const GUIDE: [(&str, &str); 31] = chapters![
     "alerts",
     "alternatives",
     "beyond_one_machine",
@@ -34,6 +34,7 @@ pub const GUIDE: [(&str, &str); 30] = chapters![
     "thresholds",
     "tool",
     "transactions",
+    "ui",
     "upgrading",
     "waiting",
     "web",

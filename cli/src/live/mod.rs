@@ -1,0 +1,23 @@
+//! Reads a database while it is in use, for people who watch it: `ui` and `top`. It writes nothing, and reads a large table
+//! only through indexes and samples.
+
+mod bucket;
+mod health;
+mod history;
+mod keys;
+mod live;
+mod queues;
+mod reader;
+mod sample;
+mod sampler;
+mod taken;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub(crate) use bucket::{BucketView, Meaning};
+pub(crate) use health::{Health, TableSize};
+pub(crate) use keys::{Balance, KeyBucket};
+pub(crate) use live::{Live, Seen};
+pub(crate) use queues::{GroupView, JobQuery, JobView, QueueView, ReservedView};
+pub(crate) use view::{Counted, Coverage, Filter, How, KeyView, LimitView, Snapshot};

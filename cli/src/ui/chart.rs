@@ -1,0 +1,157 @@
+//! Small SVG pictures. Their colours are in the style sheet. Texts stand beside them, in HTML, so that they keep their size.
+
+use maud::{Markup, html};
+
+use crate::plot::{Bar, Panel};
+
+/// A number for SVG.
+fn n(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Amounts over time, as an area.
+pub(super) fn sparkline(values: &[f64], title: &str) -> Markup {
+    const HEIGHT: f64 = 32.0;
+    let most = values.iter().copied().fold(0.0, f64::max);
+    let width = values.len().max(2) as f64 - 1.0;
+    let y = |value: f64| if most > 0.0 { HEIGHT - 1.0 - value / most * (HEIGHT - 3.0) } else { HEIGHT - 1.0 };
+    let line: Vec<String> =
+        values.iter().enumerate().map(|(x, value)| format!("{} {}", n(x as f64), n(y(*value)))).collect();
+    let line = line.join(" L ");
+    html! {
+        svg class="spark" viewBox={ "0 0 " (n(width)) " " (n(HEIGHT)) } preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            @if !values.is_empty() {
+                path class="area" d={ "M 0 " (n(HEIGHT)) " L " (line) " L " (n(width)) " " (n(HEIGHT)) " Z" } {}
+                path class="line" d={ "M " (line) } {}
+            }
+        }
+    }
+}
+
+/// How much of something is left.
+pub(super) fn meter(left: f64, title: &str) -> Markup {
+    let state = if left < 0.1 {
+        "low"
+    } else if left < 0.35 {
+        "some"
+    } else {
+        "much"
+    };
+    html! {
+        svg class={ "meter " (state) } viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            rect class="track" width="100" height="8" {}
+            rect class="fill" width=(n(left.clamp(0.0, 1.0) * 100.0)) height="8" {}
+        }
+    }
+}
+
+/// How much of something is in use.
+pub(super) fn gauge(used: f64, title: &str) -> Markup {
+    let state = if used > 0.8 { "low" } else { "much" };
+    html! {
+        svg class={ "meter " (state) } viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            rect class="track" width="100" height="8" {}
+            rect class="fill" width=(n(used.clamp(0.0, 1.0) * 100.0)) height="8" {}
+        }
+    }
+}
+
+/// Numbers beside each other, as columns.
+pub(super) fn columns(values: &[f64], most: f64, title: &str) -> Markup {
+    let width = 10.0;
+    html! {
+        svg class="columns" viewBox={ "0 0 " (n(values.len().max(1) as f64 * width)) " 40" } preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            @for (place, value) in values.iter().enumerate() {
+                @let height = if most > 0.0 { (value / most).clamp(0.0, 1.0) * 38.0 } else { 0.0 };
+                rect class="track" x=(n(place as f64 * width + 0.6)) y="0" width=(n(width - 1.2)) height="40" {}
+                rect class="fill" x=(n(place as f64 * width + 0.6)) y=(n(40.0 - height)) width=(n(width - 1.2)) height=(n(height)) {}
+            }
+        }
+    }
+}
+
+/// A balance over time, from 0 (or below, if tokens are owed) to the capacity.
+pub(super) fn curve(points: &[(i64, f64)], capacity: f64, title: &str) -> Markup {
+    const SIZE: (f64, f64) = (400.0, 120.0);
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return html! {} };
+    let least = points.iter().map(|point| point.1).fold(0.0, f64::min);
+    let most = points.iter().map(|point| point.1).fold(capacity, f64::max);
+    let x = |at: i64| (at - first.0) as f64 / ((last.0 - first.0).max(1)) as f64 * SIZE.0;
+    let y = |value: f64| SIZE.1 - 4.0 - (value - least) / (most - least).max(f64::MIN_POSITIVE) * (SIZE.1 - 8.0);
+    let line: Vec<String> = points.iter().map(|(at, value)| format!("{} {}", n(x(*at)), n(y(*value)))).collect();
+    let line = line.join(" L ");
+    html! {
+        svg class="curve" viewBox="0 0 400 120" preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            path class="capacity" d={ "M 0 " (n(y(capacity))) " H 400" } {}
+            @if least < 0.0 { path class="zero" d={ "M 0 " (n(y(0.0))) " H 400" } {} }
+            path class="area" d={ "M 0 " (n(y(0.0))) " L " (line) " L 400 " (n(y(0.0))) " Z" } {}
+            path class="line" d={ "M " (line) } {}
+        }
+    }
+}
+
+/// The bars of a simulated limit: what was admitted, reserved and denied. `most`: the height of the picture, in tokens.
+pub(super) fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
+    const HEIGHT: f64 = 120.0;
+    let bars = &panel.series.bars;
+    let height = |tokens: f64| if most > 0.0 { tokens / most * (HEIGHT - 2.0) } else { 0.0 };
+    type Tokens = fn(&Bar) -> f64;
+    let parts: [(&str, Tokens, Tokens); 3] = [
+        ("admitted", |_| 0.0, |bar| bar.admitted),
+        ("reserved", |bar| bar.admitted, |bar| bar.reserved),
+        ("denied", |bar| bar.admitted + bar.reserved, |bar| bar.denied + bar.denied_elsewhere),
+    ];
+    // One path for each colour.
+    let path = |below: fn(&Bar) -> f64, size: fn(&Bar) -> f64| {
+        let with_tokens = bars.iter().enumerate().filter(|(_, bar)| size(bar) > 0.0);
+        let bar = |(place, bar): (usize, &Bar)| {
+            let (top, tall) = (HEIGHT - height(below(bar) + size(bar)), height(size(bar)));
+            format!("M {} {} h 0.86 v {} h -0.86 z", n(place as f64 + 0.07), n(top), n(tall))
+        };
+        with_tokens.map(bar).collect::<Vec<_>>().join(" ")
+    };
+    html! {
+        svg class="traffic" viewBox={ "0 0 " (bars.len().max(1)) " 120" } preserveAspectRatio="none" role="img" aria-label=(title) {
+            title { (title) }
+            @for (class, below, size) in parts { path class=(class) d=(path(below, size)) {} }
+        }
+    }
+}
+
+/// The balance line of a simulated limit.
+pub(super) fn balance(panel: &Panel, title: &str) -> Markup {
+    curve(&panel.balance_line(), panel.capacity(), title)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_are_well_formed_and_have_names() {
+        for picture in [
+            sparkline(&[], "none <&>"),
+            sparkline(&[0.0, 0.0], "zeros"),
+            sparkline(&[1.0, 3.0, 2.0], "some"),
+            meter(2.0, "full"),
+            meter(-1.0, "empty"),
+            columns(&[1.0, 0.0], 0.0, "columns"),
+            curve(&[(0, -5.0), (10, 5.0)], 10.0, "a debt"),
+            curve(&[(0, 0.0)], 0.0, "a point"),
+        ] {
+            let text = picture.into_string();
+            let parsed = roxmltree::Document::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let root = parsed.root_element();
+            assert_eq!(root.attribute("role"), Some("img"));
+            let title = root.children().find(|child| child.has_tag_name("title")).and_then(|title| title.text());
+            assert_eq!(title, root.attribute("aria-label"));
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+}

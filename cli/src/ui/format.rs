@@ -1,0 +1,149 @@
+//! Texts for numbers, times and keys.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use maud::{Markup, html};
+
+use crate::text;
+use crate::ui::app::App;
+
+/// Formats tokens for a table: `1,234`, `12.5`, `0.04`. Rounded down, so that 0.99 tokens do not look like one.
+pub(super) fn amount(value: f64) -> String {
+    let sign = if value < 0.0 { "−" } else { "" };
+    let size = value.abs();
+    if !size.is_finite() || size >= 1e15 {
+        return format!("{sign}{size:e}");
+    }
+    let down = |scale: f64| {
+        if value < 0.0 { (size * scale - 1e-6).ceil() / scale } else { (size * scale + 1e-6).floor() / scale }
+    };
+    let scale = if size >= 100.0 {
+        1.0
+    } else if size >= 1.0 || size == 0.0 {
+        10.0
+    } else {
+        100.0
+    };
+    let rounded = down(scale);
+    let whole = text::grouped(rounded.trunc() as u64);
+    let fraction = rounded.fract();
+    if fraction < 1e-9 {
+        return format!("{}{whole}", if rounded == 0.0 { "" } else { sign });
+    }
+    let digits = format!("{fraction:.2}");
+    format!("{sign}{whole}.{}", digits[2..].trim_end_matches('0'))
+}
+
+/// Formats a rate per minute.
+pub(super) fn per_minute(value: f64) -> String {
+    if value > 0.0 && value < 0.1 { "<0.1".to_owned() } else { amount(value) }
+}
+
+/// The time, as RFC 3339 to the second.
+fn exact(micros: i64) -> String {
+    match Timestamp::from_microsecond(micros) {
+        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+        Err(_) => format!("@{}", micros / 1_000_000),
+    }
+}
+
+/// A time on a machine's clock, as text.
+pub(super) fn clock(micros: i64) -> String {
+    exact(micros)
+}
+
+/// `in 4m 10s`, `3s ago` or `now`.
+pub(super) fn relative(micros: i64, now: i64) -> String {
+    let length = Duration::from_micros(micros.abs_diff(now));
+    if length < Duration::from_secs(1) {
+        return "now".to_owned();
+    }
+    let length = span(length);
+    if micros > now { format!("in {length}") } else { format!("{length} ago") }
+}
+
+/// A length of time: `1.5s`, `4m 10s`.
+pub(super) fn span(length: Duration) -> String {
+    if length < Duration::from_secs(10) {
+        // Rounded up, as a wait has to be.
+        let tenths = length.as_millis().div_ceil(100);
+        return if tenths.is_multiple_of(10) {
+            format!("{}s", tenths / 10)
+        } else {
+            format!("{}.{}s", tenths / 10, tenths % 10)
+        };
+    }
+    text::age(length)
+}
+
+/// A time, relative to now; the exact time is its title.
+pub(super) fn time(micros: i64, now: i64) -> Markup {
+    let exact = exact(micros);
+    html! { time datetime=(exact.replace(' ', "T")) title=(exact) { (relative(micros, now)) } }
+}
+
+/// A size: `8.0 kB`.
+pub(super) fn bytes(bytes: i64) -> String {
+    crate::doctor::bytes(bytes)
+}
+
+/// A number that may be below 0.
+pub(super) fn count(number: i64) -> String {
+    text::grouped(number.max(0).unsigned_abs())
+}
+
+/// A key, as text.
+pub(super) fn key(app: &App, key: &str) -> Markup {
+    html! {
+        @if key.is_empty() { span class="all" { "all callers" } }
+        @else { bdi class="key" { (text::escaped(&app.keys.shown(key))) } }
+    }
+}
+
+/// A link to the page of a key.
+pub(super) fn key_link(app: &App, of: &str) -> Markup {
+    html! { a href=(key_url(app, of)) { (key(app, of)) } }
+}
+
+pub(super) fn key_url(app: &App, key: &str) -> String {
+    format!("/key?key={}", encoded(&app.keys.shown(key)))
+}
+
+/// A text as part of a query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut url = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            url.push(char::from(byte));
+        } else {
+            url.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_short_and_rounded_down() {
+        let texts = [0.0, 0.999, 1.0, 9.99, 12.54, 99.96, 1234.9, -0.25, -3.0, 1e6].map(amount);
+        assert_eq!(texts, ["0", "0.99", "1", "9.9", "12.5", "99.9", "1,234", "−0.25", "−3", "1,000,000"]);
+        assert_eq!([per_minute(0.0), per_minute(0.05), per_minute(2.0)], ["0", "<0.1", "2"]);
+    }
+
+    #[test]
+    fn times_are_relative() {
+        let second = 1_000_000;
+        assert_eq!([relative(0, 0), relative(5 * second, 0), relative(0, 90 * second)], ["now", "in 5s", "1m 30s ago"]);
+        assert_eq!([span(Duration::from_millis(1_401)), span(Duration::from_secs(60))], ["1.5s", "1m"]);
+        assert_eq!(clock(0), "1970-01-01 00:00:00Z");
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(encoded("a&b=c/ü \u{0}"), "a%26b%3Dc%2F%C3%BC%20%00");
+    }
+}

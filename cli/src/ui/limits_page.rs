@@ -1,0 +1,314 @@
+//! The pages of the limits in use, and of one of them.
+
+use axum::extract::{Query, State};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use std::sync::Arc;
+
+use crate::live::{Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
+use crate::ui::app::App;
+use crate::ui::chart::{columns, meter, sparkline};
+use crate::ui::format::{amount, encoded, key_link, per_minute, time};
+use crate::ui::layout::Here;
+use crate::ui::page::{Page, PageError, respond};
+
+/// Keys of each limit on the page of all limits. The page of a limit has more.
+const FEW: usize = 5;
+
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    key: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Named {
+    name: String,
+}
+
+pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
+    let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let key_prefix = filled(&wanted.key).filter(|_| !app.keys.are_hidden());
+    let filter = Filter { limit: filled(&wanted.name), key_prefix };
+    let body = content(&app, |snapshot| {
+        let limits = snapshot.filtered(&filter);
+        html! {
+            div class="title" {
+                h1 { "Limits" }
+                (filter_form(&app, &filter))
+            }
+            p class="lead" { (coverage(snapshot)) }
+            @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
+            @if limits.is_empty() { (nothing(snapshot, &filter)) }
+            @for limit in &limits { (limit_card(&app, snapshot, limit)) }
+            @if snapshot.is_cut { p class="lead" { "There are more limits than are listed here." } }
+            @if !snapshot.unused.is_empty() && filter.limit.is_none() && filter.key_prefix.is_none() { (unused(snapshot)) }
+        }
+    });
+    respond(&app, Here::Limits, Ok(Page { title: "Limits".to_owned(), body, is_live: true }))
+}
+
+pub(super) async fn limit(State(app): State<Arc<App>>, Query(Named { name }): Query<Named>) -> Response {
+    let body = content(&app, |snapshot| {
+        let found = snapshot.limits.iter().find(|limit| limit.name == name);
+        html! {
+            p class="crumbs" { a href="/limits" { "Limits" } }
+            h1 { bdi { (name) } }
+            @match found {
+                Some(limit) => {
+                    p class="lead" { (coverage(snapshot)) }
+                    (one_limit(&app, snapshot, limit))
+                }
+                None => div class="empty" { p { "No bucket of this limit is stored: every bucket is full." } },
+            }
+        }
+    });
+    respond(&app, Here::Limits, Ok(Page { title: name, body, is_live: true }))
+}
+
+/// The last snapshot, or the error.
+fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
+    let seen = app.live.seen();
+    html! {
+        @if let Some(error) = &seen.error {
+            div class="notice problem" role="alert" {
+                p class="message" { (error) }
+                p {
+                    @if seen.snapshot.at > 0 { "This page shows what was read last, and " } @else { "The database " }
+                    "is tried again every few seconds."
+                }
+            }
+        }
+        @if seen.snapshot.at > 0 { (known(&seen.snapshot)) }
+        @else if seen.error.is_none() { h1 { "Limits" } p class="lead" { "Reading the table…" } }
+    }
+}
+
+fn coverage(snapshot: &Snapshot) -> String {
+    use crate::text::grouped;
+    match snapshot.coverage {
+        Coverage::Whole { rows: 1 } => "The one row is read every 2 seconds.".to_owned(),
+        Coverage::Whole { rows } => format!("All {} rows are read every 2 seconds.", grouped(rows)),
+        Coverage::Sampled { pages, of_pages, watched } => format!(
+            "A large table: every 2 seconds, {} of its {} pages are sampled, and {} busy or empty keys are read. Numbers \
+             with “about” are estimates, and other keys may be busier.",
+            grouped(pages),
+            grouped(of_pages),
+            grouped(watched)
+        ),
+    }
+}
+
+fn filter_form(app: &App, filter: &Filter) -> Markup {
+    html! {
+        form class="filter" method="get" action="/limits" role="search" aria-label="Filter" {
+            label { span { "Limit" } input type="search" name="name" value=(filter.limit.as_deref().unwrap_or_default()) placeholder="part of a name"; }
+            @if !app.keys.are_hidden() {
+                label { span { "Key" } input type="search" name="key" value=(filter.key_prefix.as_deref().unwrap_or_default()) placeholder="first letters"; }
+            }
+            button type="submit" { "Filter" }
+        }
+    }
+}
+
+fn nothing(snapshot: &Snapshot, filter: &Filter) -> Markup {
+    let is_filtered = filter.limit.is_some() || filter.key_prefix.is_some();
+    html! {
+        div class="empty" {
+            @if is_filtered {
+                p { strong { "No limit matches." } }
+                p { a href="/limits" { "Show all limits" } ". For a key that is not listed, use " a href="/key" { "Key" } "." }
+            } @else {
+                p { strong { "No limit is in use." } }
+                p {
+                    "A bucket without a row is full. A row appears here with the first call that takes tokens"
+                    @if snapshot.unused.is_empty() { ", such as " code { "pg-limiter limit api u1 --rate 10 --period 1m" } "." }
+                    @else { "." }
+                }
+            }
+        }
+    }
+}
+
+fn unused(snapshot: &Snapshot) -> Markup {
+    html! {
+        section class="card" {
+            h2 { "Not in use" }
+            p class="definition" { "Limits of the limits file without a row: all of their buckets are full." }
+            ul class="plain" {
+                @for limit in &snapshot.unused { li { strong { bdi { (limit.name) } } " " span class="definition" { (limit.limit) } } }
+            }
+        }
+    }
+}
+
+fn limit_url(name: &str) -> String {
+    format!("/limit?name={}", encoded(name))
+}
+
+fn figures(limit: &LimitView) -> Markup {
+    let about = if limit.taken_how == How::Estimated && limit.per_minute > 0.0 { "about " } else { "" };
+    html! {
+        dl class="figures" {
+            div { dt { "keys in use" } dd { (limit.keys) } }
+            div { dt { "taken in a minute" } dd { (about) (per_minute(limit.per_minute)) } }
+        }
+    }
+}
+
+fn taken_title(what: &str, taken: &[f64]) -> String {
+    let (sum, most) = (taken.iter().sum::<f64>(), taken.iter().copied().fold(0.0, f64::max));
+    format!("{what}: {} taken in the last 10 minutes, at most {} in 5 seconds", amount(sum), amount(most))
+}
+
+fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
+    html! {
+        section class="card limit" aria-label=(limit.name) {
+            div class="head" {
+                div {
+                    h2 { a href=(limit_url(&limit.name)) { bdi { (limit.name) } } }
+                    p class="definition" { (definition(limit)) }
+                }
+                (figures(limit))
+                div class="trend" {
+                    (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken)))
+                    p class="axis" aria-hidden="true" { span { "10 min ago" } span { "now" } }
+                }
+            }
+            (both_tables(app, snapshot, limit, FEW))
+        }
+    }
+}
+
+fn definition(limit: &LimitView) -> Markup {
+    html! {
+        @match (&limit.limit, limit.name.strip_suffix("/started")) {
+            (Some(definition), _) => (definition),
+            (None, Some(of)) => { "the queue's starts of jobs of " bdi { (of) } },
+            (None, None) => "not in a limits file: its stored numbers are shown",
+        }
+        @if limit.shards > 1 && limit.limit.is_none() { ", " (limit.shards) " rows for a key" }
+    }
+}
+
+fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
+    let sharded = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1);
+    html! {
+        section class="card limit" aria-label=(limit.name) {
+            div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
+            div class="trend tall" {
+                (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken)))
+                p class="axis" aria-hidden="true" { span { "10 min ago" } span { "tokens taken in 5 s, at most " (amount(limit.taken.iter().copied().fold(0.0, f64::max))) } span { "now" } }
+            }
+        }
+        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(sharded)) } }
+        section class="card" aria-label="Keys" { (both_tables(app, snapshot, limit, usize::MAX)) }
+    }
+}
+
+/// The rows of a bucket, side by side.
+fn shards(key: &KeyView) -> Markup {
+    let rows = &key.bucket.shards;
+    let most = key.capacity.map(|capacity| capacity / rows.len() as f64);
+    shard_columns(rows.iter().map(|row| row.value).collect(), most)
+}
+
+pub(super) fn shard_columns(values: Vec<f64>, capacity: Option<f64>) -> Markup {
+    let most = values.iter().copied().fold(capacity.unwrap_or_default(), f64::max);
+    let texts: Vec<String> = values.iter().map(|value| amount(*value)).collect();
+    html! {
+        div class="shards" {
+            (columns(&values, most, &format!("stored in each shard: {}", texts.join(", "))))
+            p class="axis" aria-hidden="true" { @for text in &texts { span { (text) } } }
+        }
+    }
+}
+
+fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
+    let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
+    if is_gate {
+        return html! { div class="pair" { (table(app, snapshot, limit, "Blocked keys", &limit.emptiest, most, false)) } };
+    }
+    html! {
+        div class="pair" {
+            (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true))
+            (table(app, snapshot, limit, "Emptiest keys", &limit.emptiest, most, false))
+        }
+    }
+}
+
+fn table(
+    app: &App,
+    snapshot: &Snapshot,
+    limit: &LimitView,
+    caption: &str,
+    keys: &[KeyView],
+    most: usize,
+    by_use: bool,
+) -> Markup {
+    let is_gate = keys.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
+    let (left, full) = match limit.capacity {
+        _ if is_gate => ("State", "Ends"),
+        Some(_) => ("Left", "Full"),
+        None => ("Stored", "Full"),
+    };
+    html! {
+        table {
+            caption { (caption) }
+            @if keys.is_empty() {
+                tbody { tr { td class="none" { @if by_use { "Nothing was taken in the last 10 minutes." } @else { "All buckets are full." } } } }
+            } @else {
+                thead {
+                    tr {
+                        th scope="col" { "Key" }
+                        @if by_use { th scope="col" class="wide" { "10 min" } th scope="col" class="number" { "Per min" } }
+                        th scope="col" class="number" { (left) }
+                        @if !by_use { th scope="col" class="number" { (full) } }
+                    }
+                }
+                tbody {
+                    @for of in keys.iter().take(most) {
+                        tr {
+                            th scope="row" { (key_link(app, &of.bucket.key)) }
+                            @if by_use {
+                                td class="wide" { (sparkline(&of.taken, &taken_title("this key", &of.taken))) }
+                                td class="number" { (per_minute(of.per_minute)) }
+                            }
+                            td class="number left" { (left_of(of, snapshot.at)) }
+                            @if !by_use { td class="number" { (time(of.bucket.full_at, snapshot.at)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The balance with a meter, or what is stored.
+fn left_of(of: &KeyView, now: i64) -> Markup {
+    html! {
+        @match (of.balance, of.capacity, of.left()) {
+            (Some(balance), Some(capacity), Some(left)) => {
+                (meter(left, &format!("{} of {}", amount(balance), amount(capacity)))) span { (amount(balance)) }
+            }
+            (Some(balance), ..) => span { (amount(balance)) },
+            _ if of.bucket.meaning == Meaning::Blocked => {
+                @if of.bucket.is_full(now) { span { "open" } } @else { span class="state bad" { "blocked" } }
+            }
+            _ => span title=(of.bucket.meaning.as_str()) { (amount(of.bucket.stored)) },
+        }
+    }
+}
+
+/// Used by other pages for the text of an unknown key.
+pub(super) fn no_such_key(app: &App, shown: &str) -> PageError {
+    PageError::NotFound(if app.keys.are_hidden() {
+        "This hash is of another run, or was never shown. Search for the key again.".to_owned()
+    } else {
+        format!("no key \"{}\"", crate::text::escaped(shown))
+    })
+}

@@ -1,0 +1,25 @@
+//! The command `ui`: a web page that shows a limiter in use. Pages are made here, on the server: they need no script, and no
+//! request goes to another server.
+
+mod access;
+mod actions;
+mod app;
+mod args;
+mod assets;
+mod chart;
+mod demo;
+mod format;
+mod health_page;
+mod key_page;
+mod keys;
+mod layout;
+mod limits_page;
+mod page;
+mod queue_page;
+mod routes;
+mod ui;
+mod what_if;
+mod what_if_page;
+
+pub(super) use args::UiArgs;
+pub(super) use ui::run;

@@ -1,0 +1,96 @@
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use axum::serve;
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use crate::bench::interrupt;
+use crate::database::{Database, Running};
+use crate::error::CliError;
+use crate::live::Live;
+use crate::ui::access::{Access, random_token};
+use crate::ui::actions::Changes;
+use crate::ui::app::{App, INTERVAL};
+use crate::ui::args::UiArgs;
+use crate::ui::demo::{self, Demo};
+use crate::ui::keys::Keys;
+use crate::ui::routes::routes;
+use crate::ui::what_if::Simulator;
+use crate::{input, output};
+use pg_limiter::{Limiter, LimiterConfig, Limits};
+
+const CHANGING: u32 = 2;
+
+pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, CliError> {
+    let token = args.token()?;
+    let key_secret = args.secret.read()?;
+    let limits = match &args.limits {
+        Some(path) => input::read_limits(path)?,
+        None if args.demo => demo::limits()?,
+        None => Limits::new(),
+    };
+    let running = Arc::new(if args.demo { database.start_private().await? } else { database.named()? });
+    // Report a wrong address or password at once. Later, pages report a lost database.
+    drop(running.connect().await?);
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| CliError::usage(format!("cannot listen on {}: {error}", args.listen)))?;
+    let address = listener.local_addr().map_err(CliError::failed)?;
+    let token = match token {
+        None if !address.ip().is_loopback() => Some(random_token()?),
+        token => token,
+    };
+    let demo = if args.demo { Some(Demo::start(&running, &limits).await?) } else { None };
+    let live = Live::new(running.options().clone(), running.schema().clone(), limits.clone());
+    let changes = if args.allow_changes { Some(Changes(writing(&running, &limits).await?)) } else { None };
+    let app = Arc::new(App {
+        live: live.clone(),
+        access: Access::new(address, token.clone())?,
+        keys: Keys::new(args.hide_keys)?,
+        changes,
+        key_secret,
+        simulator: Simulator::new(Arc::clone(&running)),
+        place: place(&running, args.demo),
+        health: Mutex::new(None),
+    });
+    let query = token.map_or_else(String::new, |token| format!("?token={token}"));
+    output::line(format!("http://{address}/{query}"))?;
+    output::note("press Ctrl-C to end");
+    let served = serve(listener, routes(Arc::clone(&app))).into_future();
+    let result = tokio::select! {
+        served = served => served.map_err(CliError::failed),
+        () = live.watch(INTERVAL) => Ok(()),
+        () = app.simulator.tidy() => Ok(()),
+        () = interrupt() => Ok(()),
+    };
+    app.simulator.close().await;
+    live.close().await;
+    if let Some(Changes(limiter)) = &app.changes {
+        limiter.close().await;
+        limiter.pool().close().await;
+    }
+    if let Some(demo) = demo {
+        demo.stop().await;
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// A limiter whose calls write.
+async fn writing(running: &Running, limits: &Limits) -> Result<Limiter, CliError> {
+    let mut config = LimiterConfig::default();
+    config.schema = running.schema().clone();
+    Ok(Limiter::with_config(running.pool(CHANGING).await?, limits.clone(), config))
+}
+
+/// The name of the database, for the heading.
+fn place(running: &Running, is_demo: bool) -> String {
+    if is_demo {
+        return "a private server with made-up traffic".to_owned();
+    }
+    let options = running.options();
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    let schema =
+        if running.schema().name() == "public" { String::new() } else { format!(", schema {}", running.schema()) };
+    format!("{database} on {}{schema}", options.get_host())
+}

@@ -1,0 +1,282 @@
+//! `pg-limiter ui` over plain HTTP.
+
+use pg_limiter::queue::{Job, JobState, Queue};
+use pg_limiter::sqlx;
+use pg_limiter::{Item, Limits};
+
+use crate::binary::run;
+use crate::support::gate::limiter;
+use crate::support::{Database, scheduled};
+use crate::ui_server::{LIMITS, Ui, filled};
+
+const PAGES: [&str; 6] = ["/limits", "/limit?name=bucket", "/key?key=u1", "/queue", "/what-if", "/health"];
+
+#[tokio::test]
+async fn every_page_shows_what_the_database_has() {
+    let (database, _dir, limits) = filled().await;
+    let ui = Ui::start(Some(&database), &["--limits", &limits]);
+    let page = ui.page_with("/limits", "keys in use").await;
+    for text in
+        ["bucket", "sharded", "Emptiest keys", "Not in use", "fixed_window, 5 per 1h", "read only", "All 9 rows"]
+    {
+        assert!(page.contains(text), "no {text:?} in {page}");
+    }
+    // Keys are texts, not HTML.
+    assert!(page.contains("&lt;b&gt;&amp;&quot;u2&quot;") && !page.contains("<b>&"), "{page}");
+    let page = ui.get("/key?key=u1").await.1;
+    for text in [
+        "3</span> of 10 tokens left",
+        "2</span> of 3 slots free",
+        "Leases held",
+        "blocked",
+        "Counts of the window",
+        "Shards",
+    ] {
+        assert!(page.contains(text), "no {text:?} in {page}");
+    }
+    let page = ui.get("/key?key=u").await.1;
+    assert!(page.contains("Keys that begin like this") && page.contains("/key?key=u1"), "{page}");
+    assert!(ui.get("/health").await.1.contains("rate_limits"));
+    let page = ui.get("/what-if").await.1;
+    assert!(page.contains("% admitted"), "{page}");
+    // A log of 30 requests at the same time, on a limit of 10.
+    let log = "192.0.2.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1\n".repeat(30);
+    let fields = [
+        ("form", &*ui.form().await),
+        ("kind", "token_bucket"),
+        ("rate", "10"),
+        ("period", "1h"),
+        ("traffic", "log"),
+        ("log_key", "remote_addr"),
+        ("log", &log),
+        ("beside", "bucket"),
+    ];
+    let part = |(name, value): (&str, &str)| {
+        format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    };
+    let body = fields.map(part).concat() + "--b--\r\n";
+    let request =
+        ui.client.post(format!("{}/what-if", ui.url)).header("content-type", "multipart/form-data; boundary=b");
+    let page = request.body(body).send().await.expect("a response").text().await.expect("a text");
+    assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 6, "{page}");
+    assert!(page.contains("bucket (today)"), "{page}");
+    assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
+    let (code, _) = ui.interrupt();
+    assert_eq!(code, Some(0));
+}
+
+#[tokio::test]
+async fn every_response_has_the_headers_that_confine_it() {
+    let ui = Ui::start(Some(&Database::migrated().await), &[]);
+    for path in PAGES.into_iter().chain(["/", "/style.css", "/page.js", "/icon.svg", "/nothing"]) {
+        let response = ui.client.get(format!("{}{path}", ui.url)).send().await.expect("a response");
+        let header = |name: &str| {
+            response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+        };
+        let policy = header("content-security-policy");
+        for part in [
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "form-action 'self'",
+        ] {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        let others = ["x-content-type-options", "referrer-policy", "cache-control"].map(header);
+        assert_eq!(others, ["nosniff", "no-referrer", "no-store"], "{path}");
+        let page = response.text().await.expect("a text");
+        assert!(!page.contains("style=\"") && !page.contains("onclick") && !page.contains("<style"), "{path}");
+        assert!(!page.contains("https://") || path == "/health", "{path} names another server");
+    }
+}
+
+#[tokio::test]
+async fn without_allow_changes_nothing_can_be_changed() {
+    let (database, _dir, limits) = filled().await;
+    let ui = Ui::start(Some(&database), &["--limits", &limits]);
+    let form = ui.form().await;
+    for path in ["/key/reset", "/key/credit", "/key/unblock", "/job/requeue", "/job/cancel"] {
+        let fields = [("form", &*form), ("limit", "bucket"), ("key", "u1"), ("count", "1"), ("id", "1")];
+        let (code, text) = ui.post(path, &fields, &[]).await;
+        assert_eq!(code, 404, "{path}: {text}");
+    }
+    assert!(!ui.get("/key?key=u1").await.1.contains("Reset now"));
+    let rows = database.rows().await;
+    // The sampler's sessions only read: in the whole database, nothing is written.
+    ui.page_with("/limits", "keys in use").await;
+    for path in PAGES {
+        assert_eq!(ui.get(path).await.0, 200, "{path}");
+    }
+    assert_eq!(database.rows().await, rows);
+}
+
+#[tokio::test]
+async fn changes_are_made_where_they_are_allowed() {
+    let (database, _dir, limits) = filled().await;
+    let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let [dead, waiting] = {
+        let job = || Job::new(("sharded", "g"), &"hello").expect("a job");
+        [
+            scheduled(&queue.enqueue(job()).await.expect("an answer")).id,
+            scheduled(&queue.enqueue(job()).await.expect("an answer")).id,
+        ]
+    };
+    database
+        .execute(&format!(
+            "UPDATE rate_limit_jobs SET state = 'dead', finished_at = 1, last_error = 'no u1' WHERE id = {dead}"
+        ))
+        .await;
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
+    let form = ui.form().await;
+    let change = async |path: &str, fields: &[(&str, &str)]| {
+        let fields: Vec<(&str, &str)> = [("form", &*form)].into_iter().chain(fields.iter().copied()).collect();
+        ui.post(path, &fields, &[]).await
+    };
+    let of = [("limit", "bucket"), ("key", "u1")];
+    let credit = change("/key/credit", &[of[0], of[1], ("count", "2")]).await;
+    assert_eq!(credit, (303, "/key?key=u1&done=credited".to_owned()));
+    assert_eq!(limiter.peek(("bucket", "u1")).await.expect("a balance").remaining().floor(), 5.0);
+    assert_eq!(change("/key/credit", &[of[0], of[1], ("count", "-2")]).await.0, 400);
+    assert_eq!(change("/key/reset", &of).await.0, 303);
+    assert_eq!(limiter.peek(("bucket", "u1")).await.expect("a balance").remaining(), 10.0);
+    assert_eq!(change("/key/unblock", &[("limit", "banned"), ("key", "u1")]).await.0, 303);
+    assert_eq!(limiter.is_blocked(("banned", "u1")).await.expect("an answer"), None);
+    let state = async |id| queue.job(id).await.expect("an answer").expect("a job").state;
+    assert_eq!(change("/job/requeue", &[("id", &dead.to_string())]).await.0, 303);
+    assert_eq!(state(dead).await, JobState::Scheduled);
+    assert_eq!(change("/job/cancel", &[("id", &waiting.to_string())]).await.0, 303);
+    assert_eq!(state(waiting).await, JobState::Cancelled);
+    assert_eq!(change("/job/cancel", &[("id", &waiting.to_string())]).await.0, 400);
+
+    // A form of another run, or of another site.
+    limiter.limit(Item::new("bucket", "u1").count(1)).await.expect("a decision").enforce().expect("a token");
+    assert_eq!(ui.post("/key/reset", &[("form", "0"), of[0], of[1]], &[]).await.0, 403);
+    for headers in [
+        [("sec-fetch-site", "cross-site")],
+        [("sec-fetch-site", "same-site")],
+        [("origin", "http://evil.example")],
+        [("origin", "null")],
+    ] {
+        assert_eq!(ui.post("/key/reset", &[("form", &form), of[0], of[1]], &headers).await.0, 403, "{headers:?}");
+    }
+    assert_eq!(limiter.peek(("bucket", "u1")).await.expect("a balance").remaining().floor(), 9.0);
+}
+
+#[tokio::test]
+async fn other_names_and_other_sites_are_refused() {
+    let ui = Ui::start(Some(&Database::migrated().await), &[]);
+    let with = async |name: &str, value: &str| {
+        ui.client
+            .get(format!("{}/limits", ui.url))
+            .header(name, value)
+            .send()
+            .await
+            .expect("a response")
+            .status()
+            .as_u16()
+    };
+    let port = ui.url.rsplit(':').next().expect("a port");
+    assert_eq!(with("host", &format!("localhost:{port}")).await, 200);
+    assert_eq!([with("host", "evil.example").await, with("host", &format!("evil.example:{port}")).await], [421, 421]);
+    assert_eq!(with("sec-fetch-site", "cross-site").await, 403);
+}
+
+#[tokio::test]
+async fn a_token_is_needed_where_one_is_set() {
+    let token = "0123456789abcdef";
+    let ui = Ui::start(Some(&Database::migrated().await), &["--token", token]);
+    assert_eq!(ui.token.as_deref(), Some(token));
+    for path in PAGES.into_iter().chain(["/style.css", "/limits?token=0123456789abcdee"]) {
+        assert_eq!(ui.get(path).await.0, 401, "{path}");
+    }
+    let response = ui.client.get(format!("{}/limits?name=a&token={token}", ui.url)).send().await.expect("a response");
+    assert_eq!(
+        (response.status().as_u16(), response.headers()["location"].to_str().expect("a text")),
+        (303, "/limits?name=a")
+    );
+    let cookie = response.headers()["set-cookie"].to_str().expect("a text").to_owned();
+    assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
+    let request =
+        ui.client.get(format!("{}/limits", ui.url)).header("cookie", cookie.split(';').next().expect("a pair"));
+    assert_eq!(request.send().await.expect("a response").status().as_u16(), 200);
+
+    let database = Database::empty().await;
+    run(Some(&database.url), &["ui", "--token", "short"], "").refuses(2, &["too short", "16"]);
+    run(None, &["ui"], "").refuses(2, &["no database given"]);
+}
+
+#[tokio::test]
+async fn hidden_keys_are_nowhere() {
+    let (database, _dir, limits) = filled().await;
+    let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
+    let secret = "alice@example.com";
+    limiter.limit(Item::new("bucket", secret)).await.expect("a decision").enforce().expect("a token");
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let job = Job::new(("sharded", secret), &secret).expect("a job").unique_id(secret);
+    let id = scheduled(&queue.enqueue(job).await.expect("an answer")).id;
+    database.execute(&format!("UPDATE rate_limit_jobs SET last_error = '{secret}' WHERE id = {id}")).await;
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--hide-keys", "--allow-changes"]);
+    let form = ui.form().await;
+    ui.page_with("/limits", "keys in use").await;
+    let (code, found) = ui.post("/key/find", &[("form", &form), ("key", "alice%40example.com")], &[]).await;
+    assert_eq!(code, 303);
+    let job = format!("/job?id={id}");
+    let pages = [
+        &*found,
+        &job,
+        "/limits",
+        "/limit?name=bucket",
+        "/queue",
+        "/queue?queue=q&state=scheduled",
+        "/key?key=alice",
+        "/what-if",
+    ];
+    for path in pages {
+        let page = ui.get(path).await.1;
+        assert!(!page.contains("alice") || path == "/key?key=alice" && !page.contains("alice"), "{path}: {page}");
+    }
+    assert!(!found.contains("alice") && ui.get(&found).await.1.contains("of 10 tokens left"), "{found}");
+    let (_, messages) = ui.interrupt();
+    assert!(!messages.contains("alice"), "{messages}");
+}
+
+#[tokio::test]
+async fn a_missing_schema_is_shown_until_it_is_there() {
+    let database = Database::empty().await;
+    let ui = Ui::start(Some(&database), &[]);
+    ui.page_with("/limits", "role=\"alert\"").await;
+    assert_eq!(ui.get("/key?key=u1").await.0, 503);
+    // It recovers.
+    run(Some(&database.url), &["migrate"], "");
+    ui.page_with("/limits", "No limit is in use").await;
+    assert_eq!(ui.interrupt().0, Some(0));
+}
+
+#[tokio::test]
+async fn a_large_table_is_never_scanned() {
+    let database = Database::migrated().await;
+    database
+        .execute(
+            "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'api', 'k' || n, 5, 0, 9e15 \
+             FROM generate_series(1, 1000000) AS n; ANALYZE rate_limits",
+        )
+        .await;
+    let ui = Ui::start(Some(&database), &[]);
+    let page = ui.page_with("/limits", "<dd>about ").await;
+    assert!(page.contains("A large table"), "{page}");
+    for path in ["/key?key=k77777", "/key?key=k7777", "/limit?name=api"] {
+        assert_eq!(ui.get(path).await.0, 200);
+    }
+    assert_eq!(ui.interrupt().0, Some(0));
+    let sql = "SELECT coalesce(idx_scan, 0), coalesce(seq_tup_read, 0) FROM pg_stat_user_tables WHERE relname = 'rate_limits'";
+    let (mut by_index, mut by_scan) = (0, 0);
+    while by_index == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        (by_index, by_scan) = sqlx::query_as::<_, (i64, i64)>(sql).fetch_one(&database.pool).await.expect("statistics");
+    }
+    // Each sample reads some 20,000 rows; one scan would read all.
+    assert!(by_scan < 1_000_000, "{by_scan} rows read");
+}
