@@ -14,6 +14,8 @@ pub(crate) enum Phase {
     Begin,
     /// A statement was sent, before COMMIT.
     Statement,
+    /// A statement was sent to an engine that commits it on another node before the result arrives here.
+    Delegated,
     /// COMMIT was sent.
     Commit,
     /// The transaction is committed, but may not be flushed to disk yet.
@@ -76,8 +78,9 @@ pub(crate) fn classify(error: &sqlx::Error, phase: Phase, engine: Option<Engine>
         Phase::Connect => connect,
         Phase::Begin if connect == Cause::Settings => statement,
         Phase::Begin => connect,
+        Phase::Delegated if commit != Cause::Unknown => statement,
         Phase::Statement => statement,
-        Phase::Commit => commit,
+        Phase::Delegated | Phase::Commit => commit,
         Phase::Flush => Cause::Unknown,
     }
 }
