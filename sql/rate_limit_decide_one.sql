@@ -56,8 +56,9 @@ BEGIN
     END IF;
     IF public.rate_limit_is_distributed() THEN
       part := NULL;
-      balance := public.rate_limit_take_one(bucket_name, bucket_key, kind, rate, period, capacity, phase, resolution,
-        CASE WHEN shards = 1 AND NOT reserves AND amount > 0 THEN amount END);
+      IF kind = 'token_bucket' AND shards = 1 AND has_update THEN
+        balance := public.rate_limit_take_one(bucket_name, bucket_key, rate, period, capacity, amount);
+      END IF;
     ELSIF shards > 1 THEN
       decided := public.rate_limit_draw(
         bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, NULL);

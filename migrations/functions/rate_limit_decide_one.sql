@@ -1,5 +1,5 @@
 -- rate_limit_decide_one(text, text, text, double precision, bigint, double precision, double precision, bigint, integer, integer, double precision, integer, boolean)
--- SHA-256: d274b1f6c50cad538a370f4a25282d68971c3efe6a59f199dea8f10f345cb708
+-- SHA-256: 310082037786ef5624b05fd9c11c4845a6fd37717fb32e95f37c80911c635ca8
 
 -- Decides one call on one bucket, made `times` times. The arguments mean the same as for rate_limit_decide, which decides
 -- whatever one row cannot decide.
@@ -59,8 +59,9 @@ BEGIN
     END IF;
     IF public.rate_limit_is_distributed() THEN
       part := NULL;
-      balance := public.rate_limit_take_one(bucket_name, bucket_key, kind, rate, period, capacity, phase, resolution,
-        CASE WHEN shards = 1 AND NOT reserves AND amount > 0 THEN amount END);
+      IF kind = 'token_bucket' AND shards = 1 AND has_update THEN
+        balance := public.rate_limit_take_one(bucket_name, bucket_key, rate, period, capacity, amount);
+      END IF;
     ELSIF shards > 1 THEN
       decided := public.rate_limit_draw(
         bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, NULL);

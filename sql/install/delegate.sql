@@ -3,6 +3,7 @@
 -- again, after functions were created or replaced.
 DO $delegate$
 DECLARE
+  home CONSTANT oid := pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'));
   callable record;
 BEGIN
   FOR callable IN
@@ -10,8 +11,7 @@ BEGIN
     FROM (VALUES ('rate_limit', 'key'), ('rate_limit_check', 'key'), ('rate_limit_enforce', 'key'),
       ('rate_limit_block', 'key'), ('rate_limit_blocked', 'key'), ('rate_limit_acquire', 'key'),
       ('rate_limit_decide_one', 'bucket_key')) AS f (name, argument)
-    JOIN pg_catalog.pg_proc AS p ON p.proname = f.name
-      AND p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+    JOIN pg_catalog.pg_proc AS p ON p.proname = f.name AND p.pronamespace = home
     WHERE NOT EXISTS (
       SELECT
       FROM pg_catalog.pg_dist_object AS o
@@ -21,6 +21,27 @@ BEGIN
   LOOP
     PERFORM pg_catalog.create_distributed_function(
       callable.named, callable.argument, colocate_with => $name$public.rate_limits$name$);
+  END LOOP;
+  -- A function that is new on a node has the privileges of a new function there, and not yet those that it has here.
+  FOR callable IN
+    SELECT
+      pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::text, ', '))
+        AS statement
+    FROM pg_catalog.pg_proc AS p
+    WHERE p.pronamespace = home AND p.proname LIKE 'rate\_limit%'
+      AND NOT EXISTS (SELECT FROM pg_catalog.aclexplode(coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))) AS a WHERE a.grantee = 0)
+    HAVING pg_catalog.count(*) > 0
+    UNION ALL
+    SELECT
+      pg_catalog.format(
+        'GRANT EXECUTE ON FUNCTION %s TO %I', pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::text, ', '),
+        pg_catalog.pg_get_userbyid(a.grantee))
+    FROM pg_catalog.pg_proc AS p
+    CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
+    WHERE p.pronamespace = home AND p.proname LIKE 'rate\_limit%' AND a.grantee NOT IN (0, p.proowner)
+    GROUP BY a.grantee
+  LOOP
+    EXECUTE callable.statement;
   END LOOP;
 END
 $delegate$;

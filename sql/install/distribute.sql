@@ -12,7 +12,7 @@ BEGIN
   )
   THEN
     PERFORM pg_catalog.create_distributed_table($name$public.rate_limits$name$, 'key', colocate_with => 'none');
-    PERFORM pg_catalog.truncate_local_data_after_distributing_a_table($name$public.rate_limits$name$);
+    PERFORM pg_catalog.truncate_local_data_after_distributing_table($name$public.rate_limits$name$::pg_catalog.regclass);
   END IF;
   IF NOT EXISTS (
     SELECT
@@ -22,7 +22,7 @@ BEGIN
   THEN
     PERFORM pg_catalog.create_distributed_table(
       $name$public.rate_limit_answers$name$, 'idempotency_key', colocate_with => $name$public.rate_limits$name$);
-    PERFORM pg_catalog.truncate_local_data_after_distributing_a_table($name$public.rate_limit_answers$name$);
+    PERFORM pg_catalog.truncate_local_data_after_distributing_table($name$public.rate_limit_answers$name$::pg_catalog.regclass);
   END IF;
 END
 $distribute$;
