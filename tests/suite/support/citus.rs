@@ -1,5 +1,7 @@
 //! A Citus cluster for the suite, at `CITUS_URL`: the coordinator, as a superuser. A test's database is made on every node.
 
+use std::time::Duration;
+
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
 use super::database::with_database;
@@ -45,9 +47,22 @@ impl Node {
     }
 }
 
+/// Connects to the coordinator, and waits for the end of a recovery, which a test may have caused.
+async fn connect() -> PgConnection {
+    loop {
+        match PgConnection::connect(&url()).await {
+            Ok(conn) => return conn,
+            Err(error) if error.as_database_error().and_then(|error| error.code()).as_deref() == Some("57P03") => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => panic!("cannot connect to CITUS_URL: {error}"),
+        }
+    }
+}
+
 /// The nodes that the database at `CITUS_URL` knows, the coordinator first.
 pub async fn nodes() -> Vec<Node> {
-    let mut conn = PgConnection::connect(&url()).await.expect("connect to CITUS_URL");
+    let mut conn = connect().await;
     let sql = "SELECT nodename, nodeport, groupid = 0 FROM pg_dist_node WHERE noderole = 'primary' ORDER BY groupid";
     let rows: Vec<(String, i32, bool)> = sqlx::query_as(sql).fetch_all(&mut conn).await.expect("the nodes");
     conn.close().await.expect("close");
