@@ -6,6 +6,7 @@ mod answered_late;
 mod bad_input;
 mod calendar;
 mod charge_all;
+mod citus;
 mod combining;
 mod combining_exact;
 mod combining_faults;

@@ -89,7 +89,16 @@ pub async fn make_database(name: &str) {
     let mut conn = nodes[0].connect(name).await;
     execute(&mut conn, format!("SELECT citus_set_coordinator_host('{}', {})", nodes[0].host, nodes[0].port)).await;
     for Node { host, port, .. } in &nodes[1..] {
-        execute(&mut conn, format!("SELECT citus_add_node('{host}', {port})")).await;
+        // A busy node may refuse the first connections.
+        let add = format!("SELECT citus_add_node('{host}', {port})");
+        let mut added = sqlx::query(AssertSqlSafe(add.clone())).execute(&mut conn).await;
+        for _ in 0..20 {
+            if added.is_err() {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                added = sqlx::query(AssertSqlSafe(add.clone())).execute(&mut conn).await;
+            }
+        }
+        added.unwrap_or_else(|error| panic!("{add}: {error}"));
     }
 }
 

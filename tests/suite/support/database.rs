@@ -198,7 +198,7 @@ impl Drop for Database {
 /// if it waits for a connection of the pool. The engine is set to PostgreSQL, and not detected.
 pub fn limiter_at(url: &str, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = LimiterConfig::default();
-    config.engine = Some(Engine::PostgreSql);
+    config.engine = Some(if citus::is_asked_for() { Engine::Citus } else { Engine::PostgreSql });
     config.retry.deadline = Duration::from_secs(30);
     change(&mut config);
     let options = PgPoolOptions::new().max_connections(4).acquire_timeout(config.retry.deadline);
