@@ -61,7 +61,9 @@ fn take(key: &str) -> String {
 async fn a_tenants_transaction_stays_on_one_node() {
     let database = Database::migrated().await;
     database
-        .execute("CREATE TABLE orders (tenant text COLLATE \"C\" NOT NULL, id bigint NOT NULL, PRIMARY KEY (tenant, id))")
+        .execute(
+            "CREATE TABLE orders (tenant text COLLATE \"C\" NOT NULL, id bigint NOT NULL, PRIMARY KEY (tenant, id))",
+        )
         .await;
     database.execute("SELECT create_distributed_table('orders', 'tenant', colocate_with => 'rate_limits')").await;
     let keys = keys_of_workers(&database).await;
@@ -127,12 +129,8 @@ impl Tally {
 async fn spent(database: &Database, capacity: u32, name: &str, key: &str) -> u32 {
     let sql = "SELECT $1 - value FROM rate_limits WHERE name = $2 AND key = $3";
     for _ in 0..300 {
-        let row: Result<Option<f64>, sqlx::Error> = sqlx::query_scalar(sql)
-            .bind(f64::from(capacity))
-            .bind(name)
-            .bind(key)
-            .fetch_optional(&database.pool)
-            .await;
+        let row: Result<Option<f64>, sqlx::Error> =
+            sqlx::query_scalar(sql).bind(f64::from(capacity)).bind(name).bind(key).fetch_optional(&database.pool).await;
         match row {
             Ok(spent) => return spent.unwrap_or_default().round() as u32,
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,

@@ -7,6 +7,7 @@ mod bad_input;
 mod calendar;
 mod charge_all;
 mod citus;
+mod citus_costs;
 mod combining;
 mod combining_exact;
 mod combining_faults;

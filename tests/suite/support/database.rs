@@ -24,7 +24,9 @@ pub fn server_config() -> ServerConfig {
     config.container = match std::env::var("PG_LIMITER_TEST_SERVER") {
         Ok(server) if server == "container" => true,
         Ok(server) if server == "yugabyte" || server == "citus" => false, // For tests that also need their own server.
-        Ok(server) => panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\", \"citus\" and \"yugabyte\""),
+        Ok(server) => {
+            panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\", \"citus\" and \"yugabyte\"")
+        }
         Err(_) => false,
     };
     config
@@ -99,7 +101,8 @@ impl Database {
             citus::make_database(&name).await;
         } else {
             let mut admin = PgConnection::connect(server_url()).await.expect("connect to the server");
-            for sql in [format!("DROP DATABASE IF EXISTS {name}"), format!("CREATE DATABASE {name} TEMPLATE template0")] {
+            for sql in [format!("DROP DATABASE IF EXISTS {name}"), format!("CREATE DATABASE {name} TEMPLATE template0")]
+            {
                 sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("make a database");
             }
             admin.close().await.expect("close");
