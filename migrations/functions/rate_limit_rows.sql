@@ -17,7 +17,7 @@ BEGIN
       LANGUAGE plpgsql STABLE
       AS $function$
       BEGIN
-        in_use := false;
+        in_use := true; -- It may be.
         FOR bucket IN
           SELECT r.*
           FROM public.rate_limits AS r
