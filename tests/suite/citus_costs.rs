@@ -35,8 +35,11 @@ async fn seconds(conn: &mut PgConnection, sql: &str, keys: impl Fn(usize) -> Str
     for nth in 0..CALLS {
         let key = keys(nth);
         let began = Instant::now();
-        let row: Option<Option<String>> =
-            sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).bind(&key).fetch_optional(&mut *conn).await.expect("a call");
+        let row: Option<Option<String>> = sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+            .bind(&key)
+            .fetch_optional(&mut *conn)
+            .await
+            .expect("a call");
         times.push(began.elapsed().as_secs_f64());
         assert!(row.is_some(), "{sql}");
     }
@@ -88,7 +91,8 @@ async fn the_costs_of_calls_are_printed() {
             ("6 batch of 16 keys", seconds(&mut conn, &group(16), sixteen).await),
         ];
         for (name, times) in rows {
-            if round > 0 { // The first round fills caches.
+            if round > 0 {
+                // The first round fills caches.
                 found.entry(name).or_default().push(median(times));
             }
         }
