@@ -10,11 +10,12 @@ use crate::sql::Schema;
 /// send the two parts of a prepared one to different sessions.
 pub(crate) async fn detect(connection: &mut PgConnection, schema: &Schema) -> Result<Engine, sqlx::Error> {
     let sql = schema.render(
-        "SELECT pg_catalog.version(), EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid = \
-         pg_catalog.to_regprocedure($name$public.rate_limit_is_distributed()$name$) AND p.prosrc LIKE '%true%')",
+        "SELECT pg_catalog.version() || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid = \
+         pg_catalog.to_regprocedure($name$public.rate_limit_is_distributed()$name$) AND p.prosrc LIKE '%true%') \
+         THEN ', distributed' ELSE '' END",
     );
     let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await?;
-    Ok(Engine::of(row.try_get(0)?, row.try_get(1)?))
+    row.try_get(0).map(|version: &str| Engine::of(version, version.ends_with(", distributed")))
 }
 
 /// Whether transactions are read-only by a setting, and not because the server is a standby. Returns `false` if the
