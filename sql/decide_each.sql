@@ -80,7 +80,7 @@ BEGIN
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
         parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
         clock, call_admitted, call_waits, item_refused, item_values);
-      EXIT WHEN public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+      EXIT WHEN public.rate_limit_clock() - clock <= public.rate_limit_late_after(buckets);
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
@@ -138,7 +138,7 @@ BEGIN
       -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before
       -- that wait would count the refill since then twice, so it is made again. All rows are locked now.
       EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
-        OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+        OR public.rate_limit_clock() - clock <= public.rate_limit_late_after(buckets);
     END IF;
     locks := true;
     FOR b IN 1 .. buckets LOOP

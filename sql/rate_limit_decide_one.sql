@@ -13,7 +13,7 @@
 --
 -- Rows are looked up by a backward scan of the index, because the newest version is at its end: while a transaction holds an
 -- old snapshot, versions pile up, and a forward scan would visit all of them. For the same reason the UPDATE selects the row
--- by its ctid.
+-- by its ctid. If rows are spread over nodes, there is no ctid, and rate_limit_take_one takes the tokens.
 CREATE OR REPLACE FUNCTION public.rate_limit_decide_one(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision,
   max_reserved double precision, start bigint, resolution integer, shards integer, count double precision, times integer,
@@ -48,14 +48,18 @@ BEGIN
   IF coalesce(
     times >= 1 AND kind <> 'concurrency' AND shards BETWEEN 1 AND 1000 AND resolution BETWEEN 1 AND 1000
       AND rate BETWEEN 1e-100 AND 1e100 AND period BETWEEN 1 AND 3155760000000000 AND capacity BETWEEN 0 AND 1e100 AND coalesce(max_reserved BETWEEN 0 AND 1e100, true)
-      AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR amount <= capacity)
-      AND version() NOT LIKE '%-YB-%', -- YugabyteDB has no ctid.
+      AND (count = 0 OR count BETWEEN 1e-100 AND 1e100) AND (times = 1 OR amount <= capacity),
     false)
   THEN
     IF kind <> 'token_bucket' THEN
       phase := public.rate_limit_grid(kind, start, period, bucket_name, bucket_key);
     END IF;
-    IF shards > 1 THEN
+    IF public.rate_limit_is_distributed() THEN
+      part := NULL;
+      IF kind = 'token_bucket' AND shards = 1 AND has_update THEN
+        balance := public.rate_limit_take_one(bucket_name, bucket_key, rate, period, capacity, amount);
+      END IF;
+    ELSIF shards > 1 THEN
       decided := public.rate_limit_draw(
         bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, NULL);
       part := (decided.bucket).shard;

@@ -23,6 +23,8 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   gone record;
+  bucket record;
+  deleted bigint;
 BEGIN
   IF key IS NULL OR key = '' THEN
     RAISE EXCEPTION 'invalid_key: the key to forget is %', CASE WHEN key IS NULL THEN 'NULL' ELSE 'empty' END
@@ -46,16 +48,19 @@ BEGIN
     limit_shards);
   jobs := gone.jobs;
   running := gone.running;
+  buckets := 0;
 
-  PERFORM
-  FROM unnest(bucket_names, bucket_keys) AS u (name, key)
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
-  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
-  FOR UPDATE OF r;
-  DELETE FROM public.rate_limits AS r
-  USING unnest(bucket_names, bucket_keys) AS u (name, key)
-  WHERE r.name = ANY (ARRAY[u.name]) AND r.key = u.key;
-  GET DIAGNOSTICS buckets = ROW_COUNT;
+  FOR bucket IN
+    SELECT DISTINCT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
+    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+    DELETE FROM public.rate_limits AS r
+    WHERE r.name = bucket.name AND r.key = bucket.key;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    buckets := buckets + deleted;
+  END LOOP;
 
   DELETE FROM public.rate_limit_answers AS a
   WHERE a.idempotency_key = coalesce(answer_key, key);
@@ -63,9 +68,8 @@ BEGIN
   IF answer_key IS NULL THEN -- A semicolon follows the colon.
     DELETE FROM public.rate_limit_answers AS a
     WHERE a.idempotency_key >= key || ':' AND a.idempotency_key < key || ';';
-    GET DIAGNOSTICS running = ROW_COUNT;
-    answers := answers + running;
-    running := gone.running;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    answers := answers + deleted;
   END IF;
 END
 $function$;

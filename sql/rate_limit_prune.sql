@@ -50,14 +50,8 @@ BEGIN
       last_of_bucket := candidate.shards - 1;
       CONTINUE WHEN EXISTS (
         SELECT
-        FROM generate_series(1, last_of_bucket) AS s (shard)
-        CROSS JOIN LATERAL (
-          SELECT r.idle_at
-          FROM public.rate_limits AS r
-          WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = s.shard
-          LIMIT 1
-        ) AS t
-        WHERE t.idle_at > clock
+        FROM unnest(public.rate_limit_bucket_rows(candidate.name, candidate.key, candidate.shards, false, false)) AS r
+        WHERE r.idle_at > clock
       );
     END IF;
     -- Check again after locking: the rows may have been used since they were read. If the first one is gone, another pruner has

@@ -1,15 +1,28 @@
 -- Deletes the rows of all keys of a limit. Returns the number of deleted rows. It scans for them: on YugabyteDB at READ
--- COMMITTED, because a SERIALIZABLE scan would lock the table.
+-- COMMITTED, because a SERIALIZABLE scan would lock the table. If the rows are spread over nodes, it resets key by key.
 CREATE OR REPLACE FUNCTION public.rate_limit_reset(name text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   gone bigint;
   left_over bigint;
+  doomed record;
 BEGIN
   IF name IS NULL THEN
     RAISE EXCEPTION 'invalid_name: rate_limit_reset(name) takes no NULL'
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the limit whose keys are to be forgotten.';
+  END IF;
+  IF public.rate_limit_is_distributed() THEN
+    gone := 0;
+    FOR doomed IN
+      SELECT DISTINCT r.key
+      FROM public.rate_limits AS r
+      WHERE r.name = rate_limit_reset.name
+      ORDER BY r.key
+    LOOP
+      gone := gone + public.rate_limit_reset(name, doomed.key);
+    END LOOP;
+    RETURN gone;
   END IF;
   WITH doomed AS (
     SELECT r.name, r.key, r.shard

@@ -60,7 +60,7 @@ BEGIN
     balances[items[b]] := taken.remaining;
   END LOOP;
 
-  IF public.rate_limit_clock() - now > 1000 THEN
+  IF public.rate_limit_clock() - now > public.rate_limit_late_after(buckets) / 2 THEN
     RETURN NULL; -- The first decision of a session is slow.
   END IF;
   FOR b IN 1 .. buckets LOOP
@@ -77,7 +77,7 @@ BEGIN
   -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before that
   -- wait would count the refill since then twice, so it is made again. All rows are locked now.
   waited := public.rate_limit_clock() - now;
-  FOR b IN 1 .. CASE WHEN waited > 2000 THEN buckets ELSE 0 END LOOP
+  FOR b IN 1 .. CASE WHEN waited > public.rate_limit_late_after(buckets) THEN buckets ELSE 0 END LOOP
     CONTINUE WHEN (after[b]).ts IS NULL;
     l := coalesce(item_limits[items[b]], 1);
     balances[items[b]] := public.rate_limit_retake(

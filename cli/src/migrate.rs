@@ -28,6 +28,9 @@ pub(super) struct MigrateArgs {
     /// Print the SQL that removes the tables and functions, with all balances
     #[arg(long, group = "instead")]
     print_uninstall: bool,
+    /// Distribute the tables over the nodes of a Citus cluster, with the rows that they have
+    #[arg(long, group = "instead")]
+    distributed: bool,
     /// List the migrations of this release, one version per line
     #[arg(long, group = "instead")]
     list: bool,
@@ -70,7 +73,7 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
     let running = database.start().await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
-    let migrator = Migrator::new(running.schema().clone());
+    let migrator = Migrator::new(running.schema().clone()).distributed(args.distributed);
     let drift = migrator.check(&pool).await?;
     if args.check {
         pool.close().await;

@@ -1,5 +1,5 @@
 -- rate_limit_ask_to_start(bigint[], bigint[], rate_limit_groups[], bigint, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[])
--- SHA-256: a9081f0bf261cfcc54cbb5f1cecf3d5c5fbfcae0c0789bd32556c67fa2a348c9
+-- SHA-256: 1e3b1e6583c570f55c26ceacbc7a844ac39375ff436420ace8303b1019078804
 
 -- Takes the tokens of the next jobs of each group, in one round of a claim. It makes one call for each group: for its first
 -- job that has not started, and for the jobs after it that need the same tokens.
@@ -142,9 +142,8 @@ BEGIN
     JOIN public.rate_limit_jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
     JOIN unnest(groups) AS g ON g.key = j.key
     CROSS JOIN LATERAL (
-      SELECT max(r.ts) AS at
+      SELECT max(((public.rate_limit_bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
-      JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[i.name || '/started']) AND r.key = i.key AND r.shard = 0
     ) AS b
   ) AS a
   LEFT JOIN LATERAL (

@@ -1,5 +1,5 @@
 -- rate_limit_decide_each(text[], double precision[], bigint[], double precision[], double precision[], bigint[], integer[], integer[], text[], text[], integer[], integer[], double precision[], text[], boolean[], integer[], integer[], bigint[], bigint[], boolean)
--- SHA-256: c885e6902a1074642edc8f1f0ba997e5ce7ea575a23c570520ee2aeb20c38dd2
+-- SHA-256: dd704e19c8dd53a85b239c07716a1b1fdf9f6d705d650265ec428cfd54853f5f
 
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
@@ -83,7 +83,7 @@ BEGIN
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
         parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
         clock, call_admitted, call_waits, item_refused, item_values);
-      EXIT WHEN public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+      EXIT WHEN public.rate_limit_clock() - clock <= public.rate_limit_late_after(buckets);
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
@@ -141,7 +141,7 @@ BEGIN
       -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before
       -- that wait would count the refill since then twice, so it is made again. All rows are locked now.
       EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
-        OR public.rate_limit_clock() - clock <= 2000 + 50 * buckets;
+        OR public.rate_limit_clock() - clock <= public.rate_limit_late_after(buckets);
     END IF;
     locks := true;
     FOR b IN 1 .. buckets LOOP

@@ -1,5 +1,5 @@
 -- rate_limit_forget(text, text[], text[], text, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 6a5e100cd6352add03a334a52ef98e1ec146f36107505718651c46f84d952d93
+-- SHA-256: 87d089dde3a43a68e1f447aa3c58d3439f759b3c8ff2de30c54772a1e9c9e8db
 
 -- Deletes what is stored about a key: its buckets, its jobs and its answers. For requests to erase personal data.
 --   SELECT buckets, jobs, running, answers FROM rate_limit_forget('u1');
@@ -26,6 +26,8 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   gone record;
+  bucket record;
+  deleted bigint;
 BEGIN
   IF key IS NULL OR key = '' THEN
     RAISE EXCEPTION 'invalid_key: the key to forget is %', CASE WHEN key IS NULL THEN 'NULL' ELSE 'empty' END
@@ -49,16 +51,19 @@ BEGIN
     limit_shards);
   jobs := gone.jobs;
   running := gone.running;
+  buckets := 0;
 
-  PERFORM
-  FROM unnest(bucket_names, bucket_keys) AS u (name, key)
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
-  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
-  FOR UPDATE OF r;
-  DELETE FROM public.rate_limits AS r
-  USING unnest(bucket_names, bucket_keys) AS u (name, key)
-  WHERE r.name = ANY (ARRAY[u.name]) AND r.key = u.key;
-  GET DIAGNOSTICS buckets = ROW_COUNT;
+  FOR bucket IN
+    SELECT DISTINCT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
+    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+    DELETE FROM public.rate_limits AS r
+    WHERE r.name = bucket.name AND r.key = bucket.key;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    buckets := buckets + deleted;
+  END LOOP;
 
   DELETE FROM public.rate_limit_answers AS a
   WHERE a.idempotency_key = coalesce(answer_key, key);
@@ -66,9 +71,8 @@ BEGIN
   IF answer_key IS NULL THEN -- A semicolon follows the colon.
     DELETE FROM public.rate_limit_answers AS a
     WHERE a.idempotency_key >= key || ':' AND a.idempotency_key < key || ';';
-    GET DIAGNOSTICS running = ROW_COUNT;
-    answers := answers + running;
-    running := gone.running;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    answers := answers + deleted;
   END IF;
 END
 $function$;

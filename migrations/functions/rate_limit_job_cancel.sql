@@ -1,5 +1,5 @@
 -- rate_limit_job_cancel(text, bigint, text[], text[], double precision[], bigint[], double precision[], bigint[], integer[])
--- SHA-256: 02950520fc056b28314061e18790ca4f414e6a48a0942409e3c3201fcaeb5ee3
+-- SHA-256: 3b57f38ab449b2789b902c8837f51d110d16a6b07509f83ab77f6e6ce368393d
 
 -- Cancels a job that has not started, and returns its tokens. The jobs behind it that need the same tokens move up, except
 -- those that failed before or have a not_before: each gets the time of the job before it. So the time that becomes free is
@@ -17,6 +17,7 @@ AS $function$
 DECLARE
   most CONSTANT integer := 1000;
   job public.rate_limit_jobs;
+  bucket record;
   waiting text;
   level bigint;
   behind_ids bigint[] := '{}';
@@ -30,11 +31,13 @@ BEGIN
     RETURN job.state;
   END IF;
   -- Lock buckets before jobs, as enqueuing does, so that two cancellations in one group do not deadlock.
-  PERFORM
-  FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
-  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
-  FOR NO KEY UPDATE OF r;
+  FOR bucket IN
+    SELECT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
+    FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+  END LOOP;
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id

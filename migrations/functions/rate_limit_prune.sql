@@ -1,5 +1,5 @@
 -- rate_limit_prune(integer, text, text, integer)
--- SHA-256: be1581c6c1784c91c764bf0b239e8580036af2bd44e04b8970cb82b31736c62e
+-- SHA-256: 0f68feaa45213249ec0d76a4c7bae84cf63bdce607e4febc6596a7023fc74c34
 
 -- Deletes idle rows. A row is idle once its idle_at has passed: its bucket is full, so the row means the same as no row. One
 -- call examines the next `step` rows in the order of the primary key, starting after the given row or from the beginning. It
@@ -53,14 +53,8 @@ BEGIN
       last_of_bucket := candidate.shards - 1;
       CONTINUE WHEN EXISTS (
         SELECT
-        FROM generate_series(1, last_of_bucket) AS s (shard)
-        CROSS JOIN LATERAL (
-          SELECT r.idle_at
-          FROM public.rate_limits AS r
-          WHERE r.name = candidate.name AND r.key = candidate.key AND r.shard = s.shard
-          LIMIT 1
-        ) AS t
-        WHERE t.idle_at > clock
+        FROM unnest(public.rate_limit_bucket_rows(candidate.name, candidate.key, candidate.shards, false, false)) AS r
+        WHERE r.idle_at > clock
       );
     END IF;
     -- Check again after locking: the rows may have been used since they were read. If the first one is gone, another pruner has

@@ -1,5 +1,5 @@
 -- rate_limit_prune_answers(integer)
--- SHA-256: c24c53779151a454e32e527f05458a75ec045ba28741da88b89f68d4c985fe9f
+-- SHA-256: 777dcce70102c48d3cf45abed986e2024c9a4d70bdad6e21472feb69fa9ec2cc
 
 -- Deletes up to `step` answers that have expired, without waiting for locks. Returns how many it deleted.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000) RETURNS bigint
@@ -9,20 +9,25 @@ SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SE
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();
-  pruned bigint;
+  pruned bigint := 0;
+  expired record;
 BEGIN
-  WITH expired AS (
+  FOR expired IN
     SELECT a.idempotency_key
     FROM public.rate_limit_answers AS a
     WHERE a.expires_at <= clock
     ORDER BY a.expires_at
     LIMIT step
-    FOR UPDATE SKIP LOCKED
-  )
-  DELETE FROM public.rate_limit_answers AS a
-  USING expired AS e
-  WHERE a.idempotency_key = e.idempotency_key;
-  GET DIAGNOSTICS pruned = ROW_COUNT;
+  LOOP
+    PERFORM
+    FROM public.rate_limit_answers AS a
+    WHERE a.idempotency_key = expired.idempotency_key AND a.expires_at <= clock
+    FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND;
+    DELETE FROM public.rate_limit_answers AS a
+    WHERE a.idempotency_key = expired.idempotency_key AND a.expires_at <= clock;
+    pruned := pruned + FOUND::integer;
+  END LOOP;
   RETURN pruned;
 END
 $function$;

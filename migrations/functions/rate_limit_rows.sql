@@ -2,13 +2,35 @@
 -- SHA-256: 369b457157731d3b7263d4f2ff8d40eda6fab0b864144d80e3a6827779f88c36
 
 -- Returns the rows of a bucket as a table, each with whether a transaction is writing to it. Locks no row. rate_limit_draw
--- draws from these rows; rate_limit_bucket_rows returns them in order, and can lock them. Inlined.
+-- draws from these rows; rate_limit_bucket_rows returns them in order, and can lock them. Inlined, except on Citus: there, an SQL
+-- function cannot use its arguments in a query on a distributed table.
 --
 -- A row with an xmax is in use: a transaction is writing to it, or has written to it since the snapshot (or has rolled back). A
 -- caller that has the choice takes another row. If a row was locked before it was written, its xmax stays that of the writer.
 -- YugabyteDB has no such columns.
 DO $rows$
 BEGIN
+  IF pg_catalog.version() NOT LIKE '%-YB-%' AND public.rate_limit_is_distributed() THEN
+    EXECUTE $ddl$
+      CREATE OR REPLACE FUNCTION public.rate_limit_rows(bucket_name text, bucket_key text)
+      RETURNS TABLE (shard integer, bucket public.rate_limits, in_use boolean)
+      LANGUAGE plpgsql STABLE
+      AS $function$
+      BEGIN
+        in_use := true; -- It may be.
+        FOR bucket IN
+          SELECT r.*
+          FROM public.rate_limits AS r
+          WHERE r.name = bucket_name AND r.key = bucket_key
+        LOOP
+          shard := bucket.shard;
+          RETURN NEXT;
+        END LOOP;
+      END
+      $function$
+    $ddl$;
+    RETURN;
+  END IF;
   EXECUTE pg_catalog.format(
     $ddl$
     CREATE OR REPLACE FUNCTION public.rate_limit_rows(bucket_name text, bucket_key text)

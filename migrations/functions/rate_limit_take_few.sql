@@ -1,5 +1,5 @@
 -- rate_limit_take_few(text[], double precision[], bigint[], double precision[], bigint[], integer[], text[], text[], integer[], integer[], double precision[])
--- SHA-256: 177dd9300d46a6510df46cd519ba984c3bbaa701618ff5354750edf8090cc443
+-- SHA-256: e80011aff1d946560b387543256f06e5b093d61175eea792e33f6664cd32b69f
 
 -- Takes the tokens of `limit` calls on a few buckets, each used by one item, if every bucket covers its count. It is a faster
 -- path than rate_limit_decide_each. Returns the balances for the items, or NULL if rate_limit_decide_each has to decide. The
@@ -63,7 +63,7 @@ BEGIN
     balances[items[b]] := taken.remaining;
   END LOOP;
 
-  IF public.rate_limit_clock() - now > 1000 THEN
+  IF public.rate_limit_clock() - now > public.rate_limit_late_after(buckets) / 2 THEN
     RETURN NULL; -- The first decision of a session is slow.
   END IF;
   FOR b IN 1 .. buckets LOOP
@@ -80,7 +80,7 @@ BEGIN
   -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before that
   -- wait would count the refill since then twice, so it is made again. All rows are locked now.
   waited := public.rate_limit_clock() - now;
-  FOR b IN 1 .. CASE WHEN waited > 2000 THEN buckets ELSE 0 END LOOP
+  FOR b IN 1 .. CASE WHEN waited > public.rate_limit_late_after(buckets) THEN buckets ELSE 0 END LOOP
     CONTINUE WHEN (after[b]).ts IS NULL;
     l := coalesce(item_limits[items[b]], 1);
     balances[items[b]] := public.rate_limit_retake(

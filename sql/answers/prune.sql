@@ -6,20 +6,25 @@ SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SE
 AS $function$
 DECLARE
   clock CONSTANT bigint := public.rate_limit_clock();
-  pruned bigint;
+  pruned bigint := 0;
+  expired record;
 BEGIN
-  WITH expired AS (
+  FOR expired IN
     SELECT a.idempotency_key
     FROM public.rate_limit_answers AS a
     WHERE a.expires_at <= clock
     ORDER BY a.expires_at
     LIMIT step
-    FOR UPDATE SKIP LOCKED
-  )
-  DELETE FROM public.rate_limit_answers AS a
-  USING expired AS e
-  WHERE a.idempotency_key = e.idempotency_key;
-  GET DIAGNOSTICS pruned = ROW_COUNT;
+  LOOP
+    PERFORM
+    FROM public.rate_limit_answers AS a
+    WHERE a.idempotency_key = expired.idempotency_key AND a.expires_at <= clock
+    FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND;
+    DELETE FROM public.rate_limit_answers AS a
+    WHERE a.idempotency_key = expired.idempotency_key AND a.expires_at <= clock;
+    pruned := pruned + FOUND::integer;
+  END LOOP;
   RETURN pruned;
 END
 $function$;

@@ -139,9 +139,8 @@ BEGIN
     JOIN public.rate_limit_jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
     JOIN unnest(groups) AS g ON g.key = j.key
     CROSS JOIN LATERAL (
-      SELECT max(r.ts) AS at
+      SELECT max(((public.rate_limit_bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
-      JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[i.name || '/started']) AND r.key = i.key AND r.shard = 0
     ) AS b
   ) AS a
   LEFT JOIN LATERAL (

@@ -15,11 +15,11 @@ DECLARE
     FROM public.rate_limit_jobs AS j
     WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
   job public.rate_limit_jobs;
+  bucket record;
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.
-  PERFORM
-  FROM (
-    SELECT i.name, i.key
+  FOR bucket IN
+    SELECT i.name COLLATE "C" AS name, i.key COLLATE "C" AS key
     FROM public.rate_limit_jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
     WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
@@ -27,10 +27,10 @@ BEGIN
     SELECT u.name, u.key
     FROM unnest(bucket_names, bucket_keys) AS u (name, key)
     WHERE u.name NOT LIKE '%/started'
-  ) AS b
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[b.name]) AND r.key = b.key
-  ORDER BY b.name COLLATE "C", b.key COLLATE "C", r.shard
-  FOR UPDATE OF r;
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+  END LOOP;
   PERFORM
   FROM public.rate_limit_groups AS g
   WHERE g.key = rate_limit_forget_jobs.key

@@ -14,6 +14,7 @@ AS $function$
 DECLARE
   most CONSTANT integer := 1000;
   job public.rate_limit_jobs;
+  bucket record;
   waiting text;
   level bigint;
   behind_ids bigint[] := '{}';
@@ -27,11 +28,13 @@ BEGIN
     RETURN job.state;
   END IF;
   -- Lock buckets before jobs, as enqueuing does, so that two cancellations in one group do not deadlock.
-  PERFORM
-  FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key
-  ORDER BY u.name COLLATE "C", u.key COLLATE "C", r.shard
-  FOR NO KEY UPDATE OF r;
+  FOR bucket IN
+    SELECT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
+    FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+  END LOOP;
   SELECT j.* INTO job
   FROM public.rate_limit_jobs AS j
   WHERE j.id = job_id

@@ -11,17 +11,17 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   repaid_ids bigint[];
+  bucket record;
 BEGIN
-  PERFORM
-  FROM (
-    SELECT DISTINCT i.name || '/started' AS name, i.key
+  FOR bucket IN
+    SELECT DISTINCT i.name || '/started' COLLATE "C" AS name, i.key COLLATE "C" AS key
     FROM public.rate_limit_jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
     WHERE j.id = ANY (job_ids)
-  ) AS b
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[b.name]) AND r.key = b.key AND r.shard = 0
-  ORDER BY b.name COLLATE "C", b.key COLLATE "C"
-  FOR NO KEY UPDATE OF r;
+    ORDER BY 1, 2
+  LOOP
+    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+  END LOOP;
 
   repaid_ids := ARRAY(
     SELECT j.id
@@ -40,8 +40,7 @@ BEGIN
     JOIN public.rate_limit_jobs AS j ON j.id = u.id
     JOIN unnest(groups) AS g ON g.key = j.key
   ) AS p
-  JOIN public.rate_limits AS r ON r.name = ANY (ARRAY[p.name || '/started']) AND r.key = p.key AND r.shard = 0
-  WHERE r.ts < p.paid_until
+  WHERE ((public.rate_limit_bucket_rows(p.name || '/started', p.key, 1, false, false))[1]).ts < p.paid_until
   HAVING count(*) > 0;
   RETURN repaid_ids;
 END

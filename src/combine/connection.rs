@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 
 use crate::error::{Engine, Phase};
 use crate::sql::{Alone, Answer, Batch, decide_alone, flush};
-use crate::transact::{Bounds, Decide, Durability, Failure, Isolation, LookForHeld, Statement, Transactor};
+use crate::transact::{Bounds, Decide, Durability, Failure, LookForHeld, Statement, Transactor};
 use crate::transact::{before, open_session};
 
 /// A connection that was idle for longer is checked before use. It is better to find out then that it is lost than to
@@ -76,6 +76,12 @@ impl LaneConnection {
             }
             let mut connection = open_session(&sessions.transactor.pool.connect_options(), settings).await?;
             sessions.transactor.engine(&mut connection).await?;
+            // The settings were chosen before the engine was known.
+            if settings.iter().all(|(_, value)| *value != sessions.transactor.isolation().as_setting()) {
+                let isolation = sessions.transactor.isolation().as_sql();
+                let set = format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {isolation}");
+                sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut connection).await?;
+            }
             Ok(Self {
                 connection,
                 used: Instant::now(),
@@ -117,9 +123,8 @@ impl LaneConnection {
         deadline: Instant,
     ) -> Result<(Vec<Answer>, Duration), Failure> {
         // If less time is left than the session's timeout, the server needs a shorter timeout, so the statement cannot
-        // be sent alone. YugabyteDB may report an error for a statement that it has committed, so there COMMIT is a
-        // message of its own.
-        if transactor.known_engine() != Some(Engine::PostgreSql)
+        // be sent alone.
+        if !transactor.known_engine().is_some_and(Engine::runs_alone)
             || deadline.saturating_duration_since(Instant::now()) <= transactor.statement_timeout()
         {
             let bounds = Bounds { deadline, lock_timeout: lock_timeout(transactor) };
@@ -132,7 +137,7 @@ impl LaneConnection {
             // An error that the server reports before the result ends the transaction. After any other error, the
             // outcome is unknown.
             let answered = error.as_database_error().is_some() && !alone.committing;
-            Failure { phase: if answered { Phase::Statement } else { Phase::Commit }, error }
+            Failure { phase: if answered { transactor.phase_of_alone() } else { Phase::Commit }, error }
         })?;
         Ok((answers, alone.waited))
     }
@@ -148,14 +153,10 @@ impl LaneConnections {
     /// caller is dropped, the connection is closed.
     async fn take(&mut self, sessions: Sessions<'_>, deadline: Instant) -> Result<LaneConnection, Failure> {
         let transactor = sessions.transactor;
-        let isolation = match transactor.isolation {
-            Isolation::Serializable => "serializable",
-            Isolation::ReadCommitted => "read committed",
-        };
         let (statement, lock) = (transactor.statement_timeout().as_millis(), lock_timeout(transactor).as_millis());
         let (statement, lock) = (statement.to_string(), lock.to_string());
         let mut settings = vec![
-            ("default_transaction_isolation", isolation),
+            ("default_transaction_isolation", transactor.isolation().as_setting()),
             ("statement_timeout", &*statement),
             ("lock_timeout", &*lock),
         ];

@@ -88,7 +88,7 @@ impl Limiter {
             pool,
             transaction_limiter,
             retry: config.retry,
-            isolation: config.isolation,
+            configured_isolation: config.isolation,
             durability: config.durability,
             engine: config.engine.map(OnceLock::from).unwrap_or_default(),
             retries: AtomicU64::default(),

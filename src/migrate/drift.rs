@@ -11,8 +11,8 @@ use crate::sql::{SCHEMA_VERSION, Schema};
 /// The tables, columns and indexes that the migrations create, one per line.
 const TABLES: &str = include_str!("../../migrations/tables.txt");
 
-/// This function has a different body on YugabyteDB, which lacks the system columns that it reads.
-const ROWS: &str = "rate_limit_rows(text, text)";
+/// The bodies of these functions depend on the engine.
+const BY_ENGINE: [&str; 2] = ["rate_limit_is_distributed()", "rate_limit_rows(text, text)"];
 
 /// The clock, and the hash of the one in `sql/testing/test_clock.sql`. A test compares the hash.
 const CLOCK: &str = "rate_limit_clock()";
@@ -182,7 +182,7 @@ enum State {
 impl State {
     fn of(function: &Function, installed: &Installed, engine: Engine) -> Self {
         let Some(found) = installed.definition("function", function.signature) else { return Self::Missing };
-        if found == function.sha256 || (engine == Engine::Yugabyte && function.signature == ROWS) {
+        if found == function.sha256 || (engine.is_distributed() && BY_ENGINE.contains(&function.signature)) {
             return Self::Current;
         }
         let record = installed.records.get(function.signature);

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
 use crate::error::{Engine, MigrationCause, changes_result_type, classify_migration, without_keys};
 use crate::migrate::drift::{Plan, drift, occupied};
-use crate::migrate::functions::Function;
+use crate::migrate::functions::{Function, functions};
 use crate::migrate::installed::{Installed, untrusted};
 use crate::migrate::script::{CLAIM, CREATE_RECORDS, record_functions, record_migration};
 use crate::migrate::{Drift, MigrateError};
@@ -20,6 +20,17 @@ pub(crate) const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
+
+/// Distributes the tables on Citus.
+const DISTRIBUTE: &str = include_str!("../../sql/install/distribute.sql");
+
+/// Lets the nodes of Citus run functions.
+const DELEGATE: &str = include_str!("../../sql/install/delegate.sql");
+
+/// Makes Citus send the statements of the transaction to one node after the other, so that tables and functions can change in
+/// one transaction. It reports functions of the queue that stay on the coordinator as warnings.
+const SEQUENTIAL: &str =
+    "SET LOCAL citus.multi_shard_modify_mode = 'sequential'; SET LOCAL client_min_messages = 'error'";
 
 /// The settings of every migration. A statement that waits for a lock blocks other statements behind it, so it times out soon
 /// and is retried. Function bodies are not checked on creation, because this would lock the tables that they name.
@@ -82,12 +93,13 @@ pub struct MigrateReport {
 pub struct Migrator {
     pub(super) schema: Schema,
     engine: Option<Engine>,
+    distributes: bool,
 }
 
 impl Migrator {
     /// Creates a migrator for this schema. A run creates the schema if it does not exist.
     pub const fn new(schema: Schema) -> Self {
-        Self { schema, engine: None }
+        Self { schema, engine: None, distributes: false }
     }
 
     /// Sets the engine. By default, it is read from the database. On [`Engine::Yugabyte`], schema changes are not
@@ -95,6 +107,21 @@ impl Migrator {
     #[must_use]
     pub const fn engine(mut self, engine: Engine) -> Self {
         self.engine = Some(engine);
+        self
+    }
+
+    /// Sets whether a run distributes the tables over the nodes of a Citus cluster (default: no). Existing buckets move with their
+    /// tokens, while calls wait. Later runs keep the tables distributed, with or without this setting. The extension has to be
+    /// installed, and the connection has to lead to the coordinator.
+    ///
+    /// ```no_run
+    /// # async fn f(pool: sqlx::PgPool) -> Result<(), pg_limiter::migrate::MigrateError> {
+    /// pg_limiter::migrate::Migrator::default().distributed(true).run(&pool).await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn distributed(mut self, distributes: bool) -> Self {
+        self.distributes = distributes;
         self
     }
 
@@ -127,7 +154,7 @@ impl Migrator {
         loop {
             let attempt = match engine {
                 Engine::Yugabyte => self.stepwise(pool).await,
-                Engine::PostgreSql => self.attempt(pool, locking).await,
+                Engine::PostgreSql | Engine::Citus => self.attempt(pool, locking).await,
             };
             let failure = match attempt {
                 Ok(report) => return Ok(report),
@@ -205,8 +232,12 @@ impl Migrator {
     pub(super) async fn engine_of(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
         match self.engine {
             Some(engine) => Ok(engine),
-            None => detect(connection).await,
+            None => detect(connection, &self.schema).await,
         }
+    }
+
+    async fn is_to_be_distributed(&self, conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        Ok(self.distributes || self.engine_of(conn).await? == Engine::Citus)
     }
 
     async fn detect(&self, pool: &PgPool) -> Result<Engine, Failure> {
@@ -258,6 +289,10 @@ impl Migrator {
         if plan.is_empty() {
             return Ok(report(&installed, &plan, Vec::new()));
         }
+        let distributed = self.is_to_be_distributed(conn).await?;
+        if distributed {
+            execute(conn, SEQUENTIAL.to_owned()).await?;
+        }
         for sql in self.preparations(&installed) {
             execute(conn, sql).await?;
         }
@@ -269,8 +304,14 @@ impl Migrator {
                 applied.push(migration.version);
             }
         }
+        if distributed {
+            execute(conn, self.schema.render(DISTRIBUTE)).await?;
+        }
         for function in &plan.functions {
             self.put(conn, function, &installed).await?;
+        }
+        if distributed {
+            execute(conn, self.schema.render(DELEGATE)).await?;
         }
         if let Some(sql) = self.removal(&plan) {
             execute(conn, sql).await?;
@@ -290,7 +331,12 @@ impl Migrator {
         if let Some(found) = newest.filter(|version| *version > SCHEMA_VERSION) {
             return Err(Failure::TooNew(found));
         }
-        let plan = Plan::of(&installed, &self.schema, self.engine_of(conn).await?);
+        let engine = self.engine_of(conn).await?;
+        let mut plan = Plan::of(&installed, &self.schema, engine);
+        if self.distributes && !engine.is_distributed() {
+            plan.functions = functions(&self.schema); // Each is sent to the nodes when it is created.
+            plan.recorded.clone_from(&plan.functions);
+        }
         if plan.is_empty() {
             return Ok((installed, plan));
         }

@@ -1,14 +1,21 @@
 //! Asks the server which engine it is, and why it accepts no writes.
 
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::error::{Engine, ReadOnlyByDefault, database_message, is_read_only};
+use crate::sql::Schema;
 
-/// Asks the server which engine it is. Uses a simple query: a pooler may send the two parts of a prepared one to
-/// different sessions.
-pub(crate) async fn detect(connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
-    let row = sqlx::raw_sql("SELECT pg_catalog.version()").fetch_one(connection).await?;
-    row.try_get(0).map(|version: &str| Engine::of_version(version))
+/// Asks the server which engine it is, and how the limiter's tables in this schema are stored. `rate_limit_is_distributed`
+/// returns a constant, which is read here and not called: an older schema lacks the function. Uses a simple query: a pooler may
+/// send the two parts of a prepared one to different sessions.
+pub(crate) async fn detect(connection: &mut PgConnection, schema: &Schema) -> Result<Engine, sqlx::Error> {
+    let sql = schema.render(
+        "SELECT pg_catalog.version() || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid = \
+         pg_catalog.to_regprocedure($name$public.rate_limit_is_distributed()$name$) AND p.prosrc LIKE '%true%') \
+         THEN ', distributed' ELSE '' END",
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await?;
+    row.try_get(0).map(|version: &str| Engine::of(version, version.ends_with(", distributed")))
 }
 
 /// Whether transactions are read-only by a setting, and not because the server is a standby. Returns `false` if the

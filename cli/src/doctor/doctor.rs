@@ -15,7 +15,7 @@ use crate::doctor::settings::Settings;
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, test_clock,
+    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, test_clock,
     transactions, tserver_flags,
 };
 use crate::error::CliError;
@@ -140,6 +140,11 @@ async fn limiter(
     if let Some(Some(finding)) = report.made("test clock", clock)? {
         report.add("test clock", finding);
     }
+    let citus = citus::check(session).await;
+    let (findings, distributed) = report.made("Citus", citus)?.unwrap_or_default();
+    for (name, finding) in findings {
+        report.add(name, finding);
+    }
     let role = Role::read(session).await;
     if let Some(role) = report.made("grants", role)? {
         report.add_made("grants", grants::check(session, &role).await)?;
@@ -149,6 +154,8 @@ async fn limiter(
     if yugabyte {
         let found = "not checked: YugabyteDB stores rows differently, without dead rows and vacuum";
         report.add("table", Finding::note(found));
+    } else if distributed {
+        report.add("table", Finding::note("not checked: its rows are on the nodes; autovacuum runs there"));
     } else {
         let table = Table::read(session, "rate_limits").await;
         if let Some(table) = report.made("table", table)? {

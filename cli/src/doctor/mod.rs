@@ -1,6 +1,7 @@
 //! The command `doctor`: examines a database and its limiter, and changes nothing.
 
 mod args;
+mod citus;
 mod connections;
 mod doctor;
 mod durability;

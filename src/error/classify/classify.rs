@@ -14,6 +14,8 @@ pub(crate) enum Phase {
     Begin,
     /// A statement was sent, before COMMIT.
     Statement,
+    /// A statement was sent to an engine that commits it on another node before the result arrives here.
+    Delegated,
     /// COMMIT was sent.
     Commit,
     /// The transaction is committed, but may not be flushed to disk yet.
@@ -76,8 +78,9 @@ pub(crate) fn classify(error: &sqlx::Error, phase: Phase, engine: Option<Engine>
         Phase::Connect => connect,
         Phase::Begin if connect == Cause::Settings => statement,
         Phase::Begin => connect,
+        Phase::Delegated if commit != Cause::Unknown => statement,
         Phase::Statement => statement,
-        Phase::Commit => commit,
+        Phase::Delegated | Phase::Commit => commit,
         Phase::Flush => Cause::Unknown,
     }
 }
@@ -174,8 +177,11 @@ pub(crate) fn is_not_supported(error: &sqlx::Error) -> bool {
 /// depends on the version.
 pub(crate) fn is_unknown_zone(error: &sqlx::Error) -> bool {
     const FUNCTIONS: [&str; 3] = ["timestamp_zone", "timestamptz_zone", "DecodeTimezoneName"];
-    let function = error.as_database_error().and_then(routine);
-    sqlstate(error) == "22023" && function.is_some_and(|function| FUNCTIONS.contains(&function))
+    let Some(database) = error.as_database_error().filter(|_| sqlstate(error) == "22023") else { return false };
+    match routine(database) {
+        Some("ReportResultError") => database.message().starts_with("time zone "), // Citus passes on what a node reports.
+        function => function.is_some_and(|function| FUNCTIONS.contains(&function)),
+    }
 }
 
 /// Whether a function needs another isolation level than the session's: invalid_transaction_state.

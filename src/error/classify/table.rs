@@ -1,12 +1,13 @@
 //! The table of failures. A row is selected by SQLSTATE, engine and, where the SQLSTATE is a catch-all, words in the
 //! message. It gives the cause for each phase of a transaction.
 //!
-//! Words are matched on YugabyteDB only, which does not translate its own messages. PostgreSQL translates its messages into
-//! the language of `lc_messages`. There the SQLSTATE decides, and in one case the name of the server's function.
+//! Words are matched on YugabyteDB and Citus only, which do not translate their own messages. PostgreSQL translates its messages
+//! into the language of `lc_messages`. There the SQLSTATE decides, and in one case the name of the server's function.
 //!
 //! Sources: PostgreSQL's documentation, Appendix A and section 13.5 (Serialization Failure Handling); YugabyteDB's
 //! documentation, "Transaction retries in YSQL", and its source: `ybc_util.cc`, `pg_yb_utils.c`, and `client/transaction.cc`
-//! for a COMMIT that reports "expired" although it succeeded. The words differ between releases, and other text may follow
+//! for a COMMIT that reports "expired" although it succeeded; Citus' source: `remote_commands.c`, `remote_transaction.c`,
+//! `adaptive_executor.c`. The words differ between releases, and other text may follow
 //! them, so they are searched for anywhere in the message, the detail and the context.
 
 use super::Cause::{
@@ -20,7 +21,7 @@ use crate::error::Engine;
 pub(super) struct Row {
     /// The SQLSTATE or its beginning; empty for any.
     pub(super) state: &'static str,
-    /// The engine to which the row applies; `None` for both.
+    /// The engine to which the row applies; `None` for all.
     pub(super) engine: Option<Engine>,
     /// The error must contain one of these words, in its texts or in the name of the server's function. Empty for any.
     pub(super) words: &'static [&'static str],
@@ -41,7 +42,7 @@ const fn on(
     Row { state, engine, words, connect, statement, commit }
 }
 
-/// A row for both engines.
+/// A row for all engines.
 const fn any(state: &'static str, causes: [Cause; 3]) -> Row {
     on(None, state, &[], causes)
 }
@@ -49,6 +50,11 @@ const fn any(state: &'static str, causes: [Cause; 3]) -> Row {
 /// A row for YugabyteDB, and for an engine that is not known yet.
 const fn yb(state: &'static str, words: &'static [&'static str], causes: [Cause; 3]) -> Row {
     on(Some(Engine::Yugabyte), state, words, causes)
+}
+
+/// A row for Citus, and for an engine that is not known yet.
+const fn citus(state: &'static str, words: &'static [&'static str], causes: [Cause; 3]) -> Row {
+    on(Some(Engine::Citus), state, words, causes)
 }
 
 /// The transaction was aborted, or its record is gone. The record of a committed transaction is also gone.
@@ -80,6 +86,12 @@ const PASSING: &[&str] = &[
     "Object Lock Manager Shutdown",
 ];
 
+/// A node could not be reached, so the statement did not reach it.
+const NOT_SENT: &[&str] = &["Connection refused", "could not establish any connections", "the database system is"];
+
+/// The connection to a node was lost within a transaction of several statements.
+const NODE_LOST: &[&str] = &["failure on connection", "failed to prepare transaction"];
+
 /// A standby cannot provide a SERIALIZABLE snapshot. This function of PostgreSQL reports it.
 const STANDBY: &[&str] = &["GetSerializableTransactionSnapshot"];
 
@@ -94,6 +106,9 @@ pub(super) const TABLE: &[Row] = &[
     yb("XX000", PASSING,                                    [Connection, Conflict,      Unknown]),  // internal_error, a catch-all
     on(Some(Engine::Yugabyte), "XX000", &[],                [Connection, Refused,       Unknown]),
     on(Some(Engine::Yugabyte), "40001", &[],                [Connection, Conflict,      Unknown]),
+    citus("08006", NOT_SENT,                                [Connection, Connection,    Connection]), // connection_failure, to a node
+    citus("XX000", NODE_LOST,                               [Connection, Conflict,      Unknown]),
+    citus("XX000", &[],                                     [Connection, Refused,       Unknown]),
     any("40001",                                            [Connection, Conflict,      Conflict]), // serialization_failure
     any("40P01",                                            [Connection, Conflict,      Conflict]), // deadlock_detected
     any("72000",                                            [Connection, Conflict,      Conflict]), // snapshot_too_old

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::migrate::Migrator;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Engine, Limiter, LimiterConfig, Limits};
 
 use super::pooler::{self, Pooler, Settings};
-use super::yugabyte;
+use super::{citus, yugabyte};
 
 fn is_yugabyte() -> bool {
     std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "yugabyte")
@@ -22,8 +23,10 @@ pub fn server_config() -> ServerConfig {
     config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
     config.container = match std::env::var("PG_LIMITER_TEST_SERVER") {
         Ok(server) if server == "container" => true,
-        Ok(server) if server == "yugabyte" => false, // For tests that also need their own server.
-        Ok(server) => panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\" and \"yugabyte\""),
+        Ok(server) if server == "yugabyte" || server == "citus" => false, // For tests that also need their own server.
+        Ok(server) => {
+            panic!("PG_LIMITER_TEST_SERVER is {server:?}; there are \"container\", \"citus\" and \"yugabyte\"")
+        }
         Err(_) => false,
     };
     config
@@ -38,6 +41,9 @@ fn server_url() -> &'static str {
         }
         if is_yugabyte() {
             return yugabyte::start();
+        }
+        if citus::is_asked_for() {
+            return (Box::new(()), citus::url());
         }
         let mut config = server_config();
         config.durable = false;
@@ -61,7 +67,7 @@ fn app_url(url: &str) -> String {
     POOLER.get_or_init(|| Pooler::start(server_url(), 4, Settings::Refused)).url(url)
 }
 
-fn with_database(url: &str, name: &str) -> String {
+pub(super) fn with_database(url: &str, name: &str) -> String {
     let (address, options) = url.split_once('?').map_or((url, ""), |(address, options)| (address, options));
     let slash = address.rfind('/').expect("a URL with a path");
     let options = if options.is_empty() { String::new() } else { format!("?{options}") };
@@ -83,7 +89,7 @@ impl Database {
     /// With the limiter's schema in `public`.
     pub async fn migrated() -> Self {
         let database = Self::empty().await;
-        pg_limiter::migrate::migrate(&database.pool).await.expect("migrate");
+        Migrator::default().distributed(citus::is_asked_for()).run(&database.pool).await.expect("migrate");
         database
     }
 
@@ -91,11 +97,16 @@ impl Database {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("pg_limiter_test_{}_{nth}", std::process::id());
-        let mut admin = PgConnection::connect(server_url()).await.expect("connect to the server");
-        for sql in [format!("DROP DATABASE IF EXISTS {name}"), format!("CREATE DATABASE {name} TEMPLATE template0")] {
-            sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("make a database");
+        if citus::is_asked_for() {
+            citus::make_database(&name).await;
+        } else {
+            let mut admin = PgConnection::connect(server_url()).await.expect("connect to the server");
+            for sql in [format!("DROP DATABASE IF EXISTS {name}"), format!("CREATE DATABASE {name} TEMPLATE template0")]
+            {
+                sqlx::query(AssertSqlSafe(sql)).execute(&mut admin).await.expect("make a database");
+            }
+            admin.close().await.expect("close");
         }
-        admin.close().await.expect("close");
         let url = with_database(server_url(), &name);
         let pool = Self::pool(&url, 16).await;
         // The default since PostgreSQL 15: a schema in which every role can create objects is rejected.
@@ -167,7 +178,7 @@ impl Drop for Database {
     fn drop(&mut self) {
         let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
         // A private server is removed as a whole.
-        if std::env::var_os("DATABASE_URL").is_none() {
+        if std::env::var_os("DATABASE_URL").is_none() && !citus::is_asked_for() {
             return;
         }
         let url = server_url();
@@ -175,7 +186,9 @@ impl Drop for Database {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
                 runtime.block_on(async {
-                    if let Ok(mut admin) = PgConnection::connect(url).await {
+                    if citus::is_asked_for() {
+                        citus::drop_database(&self.name).await;
+                    } else if let Ok(mut admin) = PgConnection::connect(url).await {
                         let _ = sqlx::query(AssertSqlSafe(drop)).execute(&mut admin).await;
                     }
                 });
@@ -188,7 +201,7 @@ impl Drop for Database {
 /// if it waits for a connection of the pool. The engine is set to PostgreSQL, and not detected.
 pub fn limiter_at(url: &str, limits: Limits, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
     let mut config = LimiterConfig::default();
-    config.engine = Some(Engine::PostgreSql);
+    config.engine = Some(if citus::is_asked_for() { Engine::Citus } else { Engine::PostgreSql });
     config.retry.deadline = Duration::from_secs(30);
     change(&mut config);
     let options = PgPoolOptions::new().max_connections(4).acquire_timeout(config.retry.deadline);

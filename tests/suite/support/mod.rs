@@ -1,6 +1,7 @@
 //! Shared by the tests: a server, a pooler in front of it, a database for each test, raw calls of the deciding function,
 //! recorded traces, and fault injection.
 
+pub mod citus;
 pub mod database;
 pub mod events;
 pub mod function;

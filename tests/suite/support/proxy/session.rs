@@ -329,7 +329,7 @@ fn of_text(text: &str) -> Option<Point> {
         Some(Point::Flush)
     } else if text.contains("pg_advisory_xact_lock(") {
         Some(Point::AdvisoryLock)
-    } else if text == "SELECT pg_catalog.version()" {
+    } else if text.starts_with("SELECT pg_catalog.version()") {
         Some(Point::Version)
     } else if [
         ".rate_limit_decide(",
