@@ -1,5 +1,5 @@
 -- rate_limit_prune_answers(integer)
--- SHA-256: 777dcce70102c48d3cf45abed986e2024c9a4d70bdad6e21472feb69fa9ec2cc
+-- SHA-256: 7fadb871caf2d6389452ef96c0a98fce96483deb451fdea8ff5a482ebb909946
 
 -- Deletes up to `step` answers that have expired, without waiting for locks. Returns how many it deleted.
 CREATE OR REPLACE FUNCTION public.rate_limit_prune_answers(step integer DEFAULT 1000) RETURNS bigint
@@ -12,6 +12,21 @@ DECLARE
   pruned bigint := 0;
   expired record;
 BEGIN
+  IF NOT public.rate_limit_is_distributed() THEN
+    WITH expired AS (
+      SELECT a.idempotency_key
+      FROM public.rate_limit_answers AS a
+      WHERE a.expires_at <= clock
+      ORDER BY a.expires_at
+      LIMIT step
+      FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM public.rate_limit_answers AS a
+    USING expired AS e
+    WHERE a.idempotency_key = e.idempotency_key;
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+  END IF;
   FOR expired IN
     SELECT a.idempotency_key
     FROM public.rate_limit_answers AS a

@@ -9,6 +9,21 @@ DECLARE
   pruned bigint := 0;
   expired record;
 BEGIN
+  IF NOT public.rate_limit_is_distributed() THEN
+    WITH expired AS (
+      SELECT a.idempotency_key
+      FROM public.rate_limit_answers AS a
+      WHERE a.expires_at <= clock
+      ORDER BY a.expires_at
+      LIMIT step
+      FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM public.rate_limit_answers AS a
+    USING expired AS e
+    WHERE a.idempotency_key = e.idempotency_key;
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+  END IF;
   FOR expired IN
     SELECT a.idempotency_key
     FROM public.rate_limit_answers AS a
