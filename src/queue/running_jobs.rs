@@ -287,7 +287,9 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
         if !self.leases.holds(id, starts, self.clock().now()) {
-            return; // Another worker may have it by now.
+            // Another worker may have it by now. If none has, its lease must not be extended any more, so that one takes it over.
+            self.leases.remove(id, starts);
+            return;
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
         let (name, context, kept) = (Arc::clone(&queue.name), queue.context.clone(), Arc::clone(&leases));

@@ -163,6 +163,36 @@ async fn a_job_that_locks_its_row_past_its_lease_is_not_lost() {
     assert_eq!(starts, 3);
 }
 
+/// A worker that slept past the leases of claimed jobs must not go on extending the leases of those that it no longer starts.
+#[tokio::test]
+async fn a_worker_that_slept_past_its_leases_keeps_no_job_that_it_does_not_start() {
+    let database = Database::migrated().await;
+    // Slow claims: a lease counts from before the claim, and the time of a job from after it.
+    database
+        .execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN NEW; END $$;
+             CREATE TRIGGER slow BEFORE UPDATE ON rate_limit_jobs FOR EACH ROW
+               WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION slow()",
+        )
+        .await;
+    // A claim takes a job that starts now, and one that starts 40 ms later.
+    let limits = Limits::new().define("paced", Limit::token_bucket(25, SECOND).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    for enqueued in queue.enqueue_all((0..40).map(|_| job("paced", "g"))).await.expect("answers") {
+        let _ = scheduled(&enqueued);
+    }
+    let began = Arc::new(AtomicU64::new(0));
+    let handler = handler_fn(move |_: &RunningJob, _: &mut PgConnection| {
+        if began.fetch_add(1, Ordering::SeqCst) % 6 == 3 {
+            std::thread::sleep(Duration::from_millis(900)); // The whole process sleeps.
+        }
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let mut config = quick();
+    config.lease = SECOND;
+    work_until_done(&queue, config, handler, 40).await;
+}
+
 /// A worker that misses the end of a job would sleep for hours here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_never_misses_the_end_of_a_job() {

@@ -43,16 +43,17 @@ fn worker_process() {
     });
 }
 
-/// Returns the jobs that are left, and the rows that decide when they run.
+/// Returns the jobs that are left, and the rows that decide when they run: the most telling first, because logs are cut.
 async fn state(database: &Database) -> String {
-    let sql = "SELECT jsonb_pretty(jsonb_build_object(
-        'now', rate_limit_clock(),
-        'jobs', (SELECT jsonb_agg(to_jsonb(j) - 'payload') FROM rate_limit_jobs AS j WHERE state <> 'done'),
-        'groups', (SELECT jsonb_agg(g) FROM rate_limit_groups AS g),
-        'workers', (SELECT jsonb_agg(w) FROM rate_limit_workers AS w),
-        'buckets', (SELECT jsonb_agg(r) FROM rate_limits AS r),
-        'sessions', (SELECT jsonb_agg(jsonb_build_object('state', state, 'waits', wait_event, 'query', left(query, 80)))
-          FROM pg_stat_activity WHERE datname = current_database())))";
+    let sql = "SELECT concat(
+        (SELECT jsonb_agg(jsonb_build_array(
+          state, 'starts', starts, 'failures', failures, 'run in us', run_at - rate_limit_clock(), 'lease in us',
+          lease_until - rate_limit_clock(), last_error))
+          FROM rate_limit_jobs WHERE state <> 'done'),
+        '; groups: ', (SELECT jsonb_agg(g) FROM rate_limit_groups AS g),
+        '; sessions: ', (SELECT jsonb_agg(jsonb_build_array(state, wait_event, left(query, 60)))
+          FROM pg_stat_activity WHERE datname = current_database()),
+        '; clock: ', rate_limit_clock(), '; buckets: ', (SELECT jsonb_agg(r) FROM rate_limits AS r))";
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the state")
 }
 
@@ -92,7 +93,8 @@ async fn killed_workers_free_their_slots_and_all_jobs_are_done() {
         let mut looks = 0;
         while done < (before + 30).min(jobs) {
             if looks == 1200 {
-                panic!("{done} jobs are done, and no more: {}", state(&database).await);
+                let ended: Vec<_> = workers.iter_mut().map(|worker| worker.try_wait().expect("a worker")).collect();
+                panic!("{done} jobs are done, and no more; ended workers {ended:?}: {}", state(&database).await);
             }
             looks += 1;
             tokio::time::sleep(Duration::from_millis(100)).await;
