@@ -12,6 +12,7 @@ mod error;
 mod exec;
 mod export;
 mod forget;
+mod hidden_keys;
 mod input;
 mod json;
 mod key_secret;

@@ -1,9 +1,10 @@
 //! Texts for the cells of tables.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use crate::error::CliError;
+use crate::hidden_keys::HiddenKeys;
 use crate::live::{BucketView, Counted, How, KeyView, Meaning};
 use crate::text::{age, escaped, grouped, tokens};
 
@@ -13,29 +14,25 @@ const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
 /// How texts are written.
 #[derive(Clone, Debug)]
 pub(super) struct Style {
-    /// Hashes keys that must not be shown.
-    secret: Option<RandomState>,
+    hidden: Option<HiddenKeys>,
     is_unicode: bool,
 }
 
 impl Style {
-    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Self {
-        Self { secret: hide_keys.then(RandomState::new), is_unicode }
+    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self, CliError> {
+        Ok(Self { hidden: hide_keys.then(HiddenKeys::new).transpose()?, is_unicode })
     }
 
     /// Unicode, if the locale has it.
-    pub(super) fn of_locale(hide_keys: bool) -> Self {
+    pub(super) fn of_locale(hide_keys: bool) -> Result<Self, CliError> {
         let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
         let name = set.unwrap_or_default().to_string_lossy().to_uppercase();
         Self::new(hide_keys, name.contains("UTF-8") || name.contains("UTF8"))
     }
 
-    /// The key, or a short hash of it. The empty key stays: it hides nothing.
+    /// The key, or a short hash of it.
     pub(super) fn key<'a>(&self, key: &'a str) -> Cow<'a, str> {
-        match &self.secret {
-            Some(secret) if !key.is_empty() => format!("#{:08x}", secret.hash_one(key) as u32).into(),
-            _ => key.into(),
-        }
+        self.hidden.as_ref().map_or_else(|| key.into(), |hidden| hidden.hash(key).into())
     }
 
     /// A key for a cell.

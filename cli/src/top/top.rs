@@ -23,7 +23,7 @@ pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, C
     // Report a wrong URL before the screen is switched.
     let _ = running.connect().await?;
     let live = Live::new(running.options().clone(), running.schema().clone(), limits);
-    let app = App::new(args.filters(), Style::of_locale(args.hide_keys));
+    let app = App::new(args.filters(), Style::of_locale(args.hide_keys)?);
     let result = if args.once { print(&args, &live, app).await } else { show(&args, &live, app).await };
     live.close().await;
     result

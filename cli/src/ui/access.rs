@@ -11,8 +11,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::CliError;
+use crate::hidden_keys::{random, secret};
 use crate::ui::app::App;
-use crate::ui::keys;
 use pg_limiter::KeySecret;
 
 /// Nothing but this server's own files and forms; no inline script or style.
@@ -34,7 +34,7 @@ pub(super) struct Access {
 
 /// Text that cannot be guessed, for URLs.
 pub(super) fn random_token() -> Result<String, CliError> {
-    Ok(keys::random()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Access {
@@ -49,7 +49,7 @@ impl Access {
             names
         };
         Ok(Self {
-            secret: keys::secret()?,
+            secret: secret()?,
             token,
             hosts: address.ip().is_loopback().then(names),
             cookie: format!("pg_limiter_ui_{port}"),

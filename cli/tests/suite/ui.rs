@@ -209,6 +209,74 @@ async fn a_token_is_needed_where_one_is_set() {
 }
 
 #[tokio::test]
+async fn on_an_address_that_others_reach_a_token_is_made_up() {
+    let (database, _dir, limits) = filled().await;
+    let mut ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes", "--listen", "0.0.0.0:0"]);
+    let token = ui.token.clone().expect("a token");
+    assert_eq!(token.len(), 64, "{token}");
+    ui.url = ui.url.replace("0.0.0.0", "127.0.0.1");
+    for path in PAGES.into_iter().chain(["/style.css", "/limits?token="]) {
+        let (code, page) = ui.get(path).await;
+        assert!(code == 401 && !page.contains("u1"), "{path}: {code} {page}");
+    }
+    assert_eq!(ui.post("/key/reset", &[("limit", "bucket"), ("key", "u1")], &[]).await.0, 401);
+    let response = ui.client.get(format!("{}/limits?token={token}", ui.url)).send().await.expect("a response");
+    let cookie =
+        response.headers()["set-cookie"].to_str().expect("a text").split(';').next().expect("a pair").to_owned();
+    // Visitors use any name of this machine.
+    let request =
+        ui.client.get(format!("{}/limits", ui.url)).header("cookie", &cookie).header("host", "limits.example");
+    assert_eq!(request.send().await.expect("a response").status().as_u16(), 200);
+    // The cookie of a visitor does not let other sites change anything.
+    let headers = [("cookie", &*cookie), ("origin", "http://evil.example")];
+    assert_eq!(ui.post("/key/reset", &[("limit", "bucket"), ("key", "u1")], &headers).await.0, 403);
+    assert_eq!(ui.interrupt().0, Some(0));
+}
+
+#[tokio::test]
+async fn the_demo_has_something_on_every_page() {
+    let ui = Ui::start(None, &["--demo"]);
+    let page = ui.page_with("/limits", "keys in use").await;
+    assert!(page.contains("a private server with made-up traffic"), "{page}");
+    for (path, text) in [
+        ("/limit?name=api", "Emptiest keys"),
+        ("/key?key=alice", "tokens left"),
+        ("/queue", "webhooks"),
+        ("/what-if", "% admitted"),
+        ("/health", "rate_limits"),
+    ] {
+        ui.page_with(path, text).await;
+    }
+    assert_eq!(ui.interrupt().0, Some(0));
+}
+
+#[tokio::test]
+async fn a_lost_database_is_shown_until_it_is_back() {
+    let (database, _dir, limits) = filled().await;
+    let ui = Ui::start(Some(&database), &["--limits", &limits]);
+    ui.page_with("/limits", "keys in use").await;
+    let admin = Database::empty().await;
+    let name: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&database.pool).await.expect("a name");
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+    admin.execute(&format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false; {end}")).await;
+    let page = ui.page_with("/limits", "role=\"alert\"").await;
+    assert!(!page.contains("postgres://"), "{page}");
+    for path in ["/key?key=u1", "/queue"] {
+        assert_eq!(ui.get(path).await.0, 503, "{path}");
+    }
+    admin.execute(&format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true")).await;
+    ui.page_with("/key?key=u1", "3</span> of 10 tokens left").await;
+    for _ in 0..600 {
+        if !ui.get("/limits").await.1.contains("role=\"alert\"") {
+            assert_eq!(ui.interrupt().0, Some(0));
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("the page never recovers");
+}
+
+#[tokio::test]
 async fn hidden_keys_are_nowhere() {
     let (database, _dir, limits) = filled().await;
     let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});

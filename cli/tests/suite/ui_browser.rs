@@ -185,6 +185,38 @@ fn decode(text: &str) -> Vec<u8> {
     out
 }
 
+/// The texts of a page that have a contrast of less than 4.5 to the colour behind them, by the formula of WCAG 2.2.
+const FAINT: &str = r#"
+    const rgba = color => {
+        const n = color.match(/[\d.]+/g).map(Number), scale = color.startsWith('color(') ? 255 : 1;
+        return [n[0] * scale, n[1] * scale, n[2] * scale, n[3] ?? 1];
+    };
+    const over = ([r, g, b, a], under) => [r, g, b].map((c, i) => c * a + under[i] * (1 - a));
+    const behind = element => {
+        const layers = [];
+        for (let e = element; e; e = e.parentElement) layers.unshift(rgba(getComputedStyle(e).backgroundColor));
+        return layers.reduce((under, layer) => over(layer, under), [255, 255, 255]);
+    };
+    const luminance = color => {
+        const [r, g, b] = color.map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const faint = [], texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    let read = 0;
+    while (texts.nextNode()) {
+        const text = texts.currentNode.data.trim(), element = texts.currentNode.parentElement;
+        if (!text || !element.checkVisibility() || element.closest('script, title, desc, option')) continue;
+        const style = getComputedStyle(element), under = behind(element);
+        const color = rgba(element.namespaceURI.endsWith('svg') ? style.fill : style.color);
+        for (let e = element; e; e = e.parentElement) color[3] *= Number(getComputedStyle(e).opacity);
+        const [dark, light] = [luminance(over(color, under)), luminance(under)].sort((a, b) => a - b);
+        const contrast = (light + 0.05) / (dark + 0.05);
+        read += 1;
+        if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${text.slice(0, 40)}`);
+    }
+    return read < 8 ? ['too few texts'] : faint;
+"#;
+
 async fn with_jobs(database: &Database) -> (i64, i64) {
     let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
     let queue = Queue::new(&limiter, "mail").expect("a queue");
@@ -226,6 +258,7 @@ async fn every_page_is_usable_in_light_and_dark_and_on_a_phone() {
                 .script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 .await;
             assert_eq!(overflow, json!(0), "{path} scrolls sideways at {width} px");
+            assert_eq!(browser.script(FAINT).await, json!([]), "{path} has faint texts, {look}");
         }
         let unnamed = "return [...document.querySelectorAll('input:not([type=hidden]), select, textarea')].filter(e => !e.labels?.length).length \
                        + [...document.querySelectorAll('main svg')].filter(e => !e.getAttribute('aria-label')).length \

@@ -50,11 +50,8 @@ pub struct Ui {
 impl Ui {
     pub fn start(database: Option<&Database>, args: &[&str]) -> Self {
         let mut command = Command::new(tool());
-        command
-            .args(["ui", "--listen", "127.0.0.1:0"])
-            .args(args)
-            .env_remove("DATABASE_URL")
-            .env_remove("PG_LIMITER_UI_TOKEN");
+        let listen: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        command.arg("ui").args(listen).args(args).env_remove("DATABASE_URL").env_remove("PG_LIMITER_UI_TOKEN");
         if let Some(database) = database {
             command.env("DATABASE_URL", &database.url);
         }
@@ -66,7 +63,7 @@ impl Ui {
             Some((url, token)) => (url.to_owned(), Some(token.to_owned())),
             None => (line.trim().trim_end_matches('/').to_owned(), None),
         };
-        assert!(url.starts_with("http://127.0.0.1:"), "{line:?}");
+        assert!(url.starts_with("http://"), "{line:?}");
         let no_redirects = reqwest::redirect::Policy::none();
         let client = reqwest::Client::builder().redirect(no_redirects).build().expect("a client");
         Self { child, url, token, client }
