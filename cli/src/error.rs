@@ -12,7 +12,7 @@ Exit codes:
   3  the database is unavailable or lacks the schema, or something else failed
 
 If neither --database-url nor DATABASE_URL is set, a private PostgreSQL server is started for this run only. Every bucket in it
-is full. `doctor`, `exec`, `export`, `top` and `ui` require a database.";
+is full. `doctor`, `exec`, `export`, `top` and `ui` (without --demo) require a database.";
 
 /// The error that ends a run: a message for standard error, and its exit code.
 #[derive(Debug, thiserror::Error)]
