@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use sqlx::PgConnection;
 
 use crate::error::Error;
@@ -6,10 +8,27 @@ use crate::observability::{self, CallSpan};
 use crate::sql::{LastRow, PruneStep, Statements, prune, prune_answers};
 use crate::transact::{Isolation, Statement};
 
-/// The number of rows examined in one transaction: some milliseconds of work.
-const STEP: i32 = 1000;
+/// The most rows examined in one transaction: some milliseconds of work on one server.
+const MOST: i32 = 1000;
+/// The number of rows in the first step.
+const FIRST: i32 = 100;
+/// A step that took longer is followed by a smaller one, and a step that took less than a quarter by a larger one. On several
+/// nodes, each row costs messages.
+const LONG: Duration = Duration::from_millis(100);
+
+/// The number of rows in the step after one of this many rows, which took so long.
+fn next_step(rows: i32, took: Duration) -> i32 {
+    if took > LONG {
+        (rows / 2).max(10)
+    } else if took < LONG / 4 {
+        (rows * 2).min(MOST)
+    } else {
+        rows
+    }
+}
 
 struct Step {
+    rows: i32,
     after: Option<LastRow>,
 }
 
@@ -20,11 +39,13 @@ impl Statement for Step {
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PruneStep, sqlx::Error> {
-        prune(connection, statements, STEP, self.after.as_ref()).await
+        prune(connection, statements, self.rows, self.after.as_ref()).await
     }
 }
 
-struct Answers;
+struct Answers {
+    rows: i32,
+}
 
 impl Statement for Answers {
     type Output = u64;
@@ -32,7 +53,7 @@ impl Statement for Answers {
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
-        prune_answers(connection, statements, STEP).await
+        prune_answers(connection, statements, self.rows).await
     }
 }
 
@@ -44,9 +65,9 @@ impl Limiter {
     /// deleted too, but not counted.
     ///
     /// Every key that was used has a row, so run this regularly: every few minutes or every hour, in one process or in
-    /// several at once. It scans the whole table in steps of 1,000 rows, each in a transaction of its own. It waits for
-    /// no lock: a locked row stays until the next run. A caller that needs a row while it is being deleted waits for
-    /// the end of the step, some milliseconds.
+    /// several at once. It scans the whole table in steps of up to 1,000 rows, and fewer if a step takes longer than
+    /// 100 ms, each in a transaction of its own. It waits for no lock: a locked row stays until the next run. A caller
+    /// that needs a row while it is being deleted waits for the end of the step.
     ///
     /// # Errors
     /// See [`Limiter`]. The deadline of the [`RetryPolicy`](crate::RetryPolicy) applies to each step. Rows deleted
@@ -64,10 +85,11 @@ impl Limiter {
     }
 
     async fn prune_all(&self) -> Result<u64, Error> {
-        let mut pruned = 0;
-        let mut after = None;
+        let (mut pruned, mut after, mut rows) = (0, None, FIRST);
         loop {
-            let step = self.own_transaction(Step { after }).await?;
+            let began = Instant::now();
+            let step = self.own_transaction(Step { rows, after }).await?;
+            rows = next_step(rows, began.elapsed());
             pruned += step.pruned;
             observability::pruned(step.pruned);
             if step.last.is_none() {
@@ -75,7 +97,28 @@ impl Limiter {
             }
             after = step.last;
         }
-        while self.own_transaction(Answers).await? >= STEP.unsigned_abs().into() {}
-        Ok(pruned)
+        rows = FIRST;
+        loop {
+            let began = Instant::now();
+            if self.own_transaction(Answers { rows }).await? < rows.unsigned_abs().into() {
+                return Ok(pruned);
+            }
+            rows = next_step(rows, began.elapsed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_follow_the_speed_of_the_server() {
+        let after = |took: u64| {
+            let mut rows = FIRST;
+            (0..20).for_each(|_| rows = next_step(rows, Duration::from_millis(took)));
+            rows
+        };
+        assert_eq!([after(1), after(50), after(5_000)], [MOST, FIRST, 10]);
     }
 }
