@@ -22,6 +22,9 @@ pub fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut 
     let mut conn = runtime.block_on(PgConnection::connect(&database.url)).expect("a connection");
     let _within = runtime.enter();
     let persistence = FileFailurePersistence::Direct("tests/suite/properties.regressions.txt");
+    // On several nodes, each step takes long, so tests/citus runs fewer cases.
+    let percent = std::env::var("PG_LIMITER_TEST_CASES").map_or(100, |percent| percent.parse().expect("a percentage"));
+    let cases = (cases * percent / 100).max(1);
     let config = Config { cases, failure_persistence: Some(Box::new(persistence)), ..Config::default() };
     let conn = std::cell::RefCell::new(&mut conn);
     TestRunner::new(config)

@@ -43,7 +43,7 @@ fn worker_process() {
     });
 }
 
-/// Returns the jobs that are left, and the rows that decide when they run: the most telling first, because logs are cut.
+/// Returns the jobs that are left, and the rows that decide when they run: the most useful first, because logs are cut.
 async fn state(database: &Database) -> String {
     let sql = "SELECT concat(
         (SELECT jsonb_agg(jsonb_build_array(
