@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
@@ -12,7 +12,12 @@ use crate::live::view::Snapshot;
 use pg_limiter::{Limits, Schema, TransactionLimiter};
 
 const CONNECTIONS: u32 = 4;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The pause after reading. A slow database is read less often, and a lost one is tried again soon.
+pub(crate) fn pause(interval: Duration, begin: Instant, failed: bool) -> Duration {
+    if failed { interval } else { interval.max(begin.elapsed() * 9) }
+}
 
 /// A database that is watched. It is only read. Clones share the samples.
 #[derive(Clone, Debug)]
@@ -63,12 +68,12 @@ impl Live {
         }))
     }
 
-    /// Takes samples at this interval, until the future is dropped. If a sample takes long, the pauses get longer.
+    /// Takes samples at this interval, until the future is dropped.
     pub(crate) async fn watch(&self, interval: Duration) {
         loop {
-            let begin = tokio::time::Instant::now();
-            self.sample().await;
-            tokio::time::sleep(interval.max(begin.elapsed() * 9)).await;
+            let begin = Instant::now();
+            let failed = self.sample().await.error.is_some();
+            tokio::time::sleep(pause(interval, begin, failed)).await;
         }
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Sampler {
     limits: Limits,
     samples: u64,
     at: i64,
+    /// The time of the first sample.
+    began: Option<i64>,
     /// The times of recent samples; the first is the one from which present rates are measured.
     recent: VecDeque<i64>,
     buckets: HashMap<Bucket, Tracked>,
@@ -70,6 +72,7 @@ impl Sampler {
             limits,
             samples: 0,
             at: 0,
+            began: None,
             recent: VecDeque::new(),
             buckets: HashMap::new(),
             of_limits: BTreeMap::new(),
@@ -263,6 +266,7 @@ impl Sampler {
 
     fn snapshot(&mut self, sample: &Sample) -> Snapshot {
         let at = sample.at;
+        let watched = at - *self.began.get_or_insert(at);
         let since = self.recent.front().copied().unwrap_or(at);
         self.of_limits.retain(|name, _| self.counted.iter().any(|(counted, _)| counted == name));
         let mut of_names: HashMap<&str, Vec<(&Tracked, BucketView)>> = HashMap::new();
@@ -306,7 +310,11 @@ impl Sampler {
                 taken: of_limit.map_or_else(|| vec![0.0; BINS], |of_limit| of_limit.taken.bins(at)),
                 per_minute: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_minute(at)),
                 per_second: of_limit.map_or(0.0, |of_limit| of_limit.taken.per_second(since, at)),
-                taken_how: if sample.is_whole() { How::Exact } else { How::Estimated },
+                taken_how: match limit {
+                    _ if !sample.is_whole() => How::Estimated,
+                    Some(_) => How::Exact,
+                    None => How::AtLeast,
+                },
                 busiest: busy.into_iter().take(LISTED).map(|(_, key)| view(key)).collect(),
                 emptiest,
                 asked,
@@ -317,6 +325,7 @@ impl Sampler {
         let unused = self.limits.iter().filter(|(name, _)| !is_used(name));
         Snapshot {
             at,
+            watched,
             coverage: if sample.is_whole() {
                 Coverage::Whole { rows: sample.rows.len() as u64 }
             } else {

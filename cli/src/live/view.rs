@@ -1,8 +1,12 @@
 //! What the sampler has seen, as plain values.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::live::bucket::BucketView;
+use crate::live::history::{BIN, BINS};
+use crate::text::age;
 
 /// How a number was obtained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -67,6 +71,8 @@ impl Default for Coverage {
 pub(crate) struct Snapshot {
     /// The database's clock, in microseconds since the Unix epoch.
     pub(crate) at: i64,
+    /// Microseconds since the first sample. What was taken before is not known.
+    pub(crate) watched: i64,
     pub(crate) coverage: Coverage,
     pub(crate) limits: Vec<LimitView>,
     /// Limits that the limits file defines and that have no row: every bucket is full.
@@ -75,6 +81,19 @@ pub(crate) struct Snapshot {
     pub(crate) note: Option<String>,
     /// Whether names were left out, because there are very many.
     pub(crate) is_cut: bool,
+}
+
+impl Snapshot {
+    /// The time that amounts of tokens taken are of: `in the last 10 minutes`, or since the first sample.
+    pub(crate) fn lately(&self) -> String {
+        if self.watched >= BINS as i64 * BIN {
+            return "in the last 10 minutes".to_owned();
+        }
+        format!(
+            "in {}, since pg-limiter began to watch",
+            age(Duration::from_secs(self.watched.unsigned_abs() / 1_000_000))
+        )
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -97,7 +116,8 @@ pub(crate) struct LimitView {
     pub(crate) per_minute: f64,
     /// At present: over about ten seconds, or since the first sample.
     pub(crate) per_second: f64,
-    /// Whether the tokens taken were added up over all keys.
+    /// Whether the tokens taken were added up over all keys. Without the limit's definition, what was taken from a new key is not
+    /// known.
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
     pub(crate) emptiest: Vec<KeyView>,

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use ratatui::symbols::border;
+
 use crate::error::CliError;
 use crate::hidden_keys::HiddenKeys;
 use crate::live::{BucketView, Counted, How, KeyView, Meaning};
@@ -10,6 +12,17 @@ use crate::text::{age, escaped, grouped, tokens};
 
 const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
+
+const ASCII_BORDER: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
 
 /// How texts are written.
 #[derive(Clone, Debug)]
@@ -37,7 +50,15 @@ impl Style {
 
     /// A key for a cell.
     pub(super) fn key_cell(&self, key: &str) -> String {
-        if key.is_empty() { "(all callers)".to_owned() } else { escaped(&self.key(key)) }
+        if key.is_empty() {
+            return "(all callers)".to_owned();
+        }
+        let text = escaped(&self.key(key));
+        if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
+    }
+
+    pub(super) const fn border(&self) -> border::Set<'static> {
+        if self.is_unicode { border::PLAIN } else { ASCII_BORDER }
     }
 
     /// Amounts, oldest first, as columns of different heights. An amount of 0 is a blank.

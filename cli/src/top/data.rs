@@ -1,11 +1,10 @@
 //! Reads what the tabs show.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 
-use crate::live::{GroupView, Live, QueueView, Seen};
+use crate::live::{GroupView, Live, QueueView, Seen, pause};
 use crate::top::app::Filters;
 
 /// The groups of so many queues are read.
@@ -58,11 +57,11 @@ pub(super) async fn keep_reading(
     loop {
         let begin = Instant::now();
         let wanted = filters.borrow_and_update().clone();
-        if data.send(Data::read(&live, &wanted).await).await.is_err() {
+        let read = Data::read(&live, &wanted).await;
+        let pause = pause(interval, begin, read.seen.error.is_some());
+        if data.send(read).await.is_err() {
             return;
         }
-        // A slow database is read less often.
-        let pause = interval.max(begin.elapsed() * 9);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             // Other filters need other data.

@@ -89,6 +89,7 @@ pub(super) fn json(app: &App) -> Result<String, CliError> {
         .collect();
     Ok(json::line(&json!({
         "at": snapshot.at,
+        "watched": snapshot.watched,
         "coverage": snapshot.coverage,
         "limits": limits,
         "unused": snapshot.unused,

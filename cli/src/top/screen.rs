@@ -61,7 +61,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     }
     frame.render_widget(Paragraph::new(footer_line(app, footer.width)), footer);
     if app.is_help {
-        draw_help(frame, area);
+        draw_help(frame, app, area);
     }
 }
 
@@ -232,12 +232,12 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
     }
 }
 
-fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let width = 80.min(area.width);
     let height = (HELP.len() as u16 + 2).min(area.height);
     let place = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
     frame.render_widget(Clear, place);
-    let block = Block::bordered().title(" Keys (any key closes this) ");
+    let block = Block::bordered().border_set(app.style.border()).title(" Keys (any key closes this) ");
     frame.render_widget(
         Paragraph::new(HELP.map(Line::from).to_vec()).wrap(ratatui::widgets::Wrap { trim: true }).block(block),
         place,

@@ -86,7 +86,13 @@ impl KeyChange {
                     count.ok_or_else(|| PageError::Invalid("give back a number of tokens above 0".to_owned()))?;
                 limiter.credit(Item::new(&*of.limit, key).count(count)).await?;
             }
-            Self::Unblock => limiter.unblock(Item::new((&*of.limit, Limit::gate()), key)).await?,
+            Self::Unblock => {
+                let gate = Item::new((&*of.limit, Limit::gate()), key);
+                if limiter.is_blocked(gate.clone()).await?.is_none() {
+                    return Err(PageError::Invalid("the gate does not block this key any more".to_owned()));
+                }
+                limiter.unblock(gate).await?;
+            }
         }
         Ok(())
     }

@@ -38,6 +38,9 @@ pub(super) async fn page(State(app): State<Arc<App>>, Query(wanted): Query<Wante
     let page = async {
         let Some(shown) = wanted.key else { return Ok(search(&app)) };
         let key = app.keys.named(&shown).ok_or_else(|| no_such_key(&app, &shown))?;
+        if key.contains('\0') {
+            return Err(PageError::Invalid("no key has a NUL character".to_owned()));
+        }
         of_key(&app, &key, &wanted.done).await
     };
     respond(&app, Here::Key, page.await)
@@ -145,7 +148,7 @@ fn card(app: &App, of: &KeyBucket, history: Option<&[f64]>, now: i64) -> Markup 
             @if let Some(history) = history.filter(|history| history.iter().any(|taken| *taken > 0.0)) {
                 h3 { "Taken" }
                 div class="trend" {
-                    (sparkline(history, &format!("{} taken in the last 10 minutes", amount(history.iter().sum()))))
+                    (sparkline(history, &format!("{} taken {}", amount(history.iter().sum()), app.live.seen().snapshot.lately())))
                     p class="axis" aria-hidden="true" { span { "10 min ago" } span { (amount(history.iter().sum())) " in all" } span { "now" } }
                 }
             }

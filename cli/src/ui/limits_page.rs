@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::live::{Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::ui::app::App;
 use crate::ui::chart::{columns, meter, sparkline};
-use crate::ui::format::{amount, encoded, key_link, per_minute, time};
+use crate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
 use crate::ui::layout::Here;
 use crate::ui::page::{Page, PageError, respond};
 
@@ -78,8 +78,8 @@ fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
             div class="notice problem" role="alert" {
                 p class="message" { (error) }
                 p {
-                    @if seen.snapshot.at > 0 { "This page shows what was read last, and " } @else { "The database " }
-                    "is tried again every few seconds."
+                    @if seen.snapshot.at > 0 { "This page shows what was read at " (clock(seen.snapshot.at)) ". " }
+                    "The database is tried again every few seconds."
                 }
             }
         }
@@ -151,7 +151,11 @@ fn limit_url(name: &str) -> String {
 }
 
 fn figures(limit: &LimitView) -> Markup {
-    let about = if limit.taken_how == How::Estimated && limit.per_minute > 0.0 { "about " } else { "" };
+    let about = match limit.taken_how {
+        How::Estimated if limit.per_minute > 0.0 => "about ",
+        How::AtLeast => "at least ",
+        _ => "",
+    };
     html! {
         dl class="figures" {
             div { dt { "keys in use" } dd { (limit.keys) } }
@@ -160,9 +164,9 @@ fn figures(limit: &LimitView) -> Markup {
     }
 }
 
-fn taken_title(what: &str, taken: &[f64]) -> String {
+fn taken_title(what: &str, taken: &[f64], snapshot: &Snapshot) -> String {
     let (sum, most) = (taken.iter().sum::<f64>(), taken.iter().copied().fold(0.0, f64::max));
-    format!("{what}: {} taken in the last 10 minutes, at most {} in 5 seconds", amount(sum), amount(most))
+    format!("{what}: {} taken {}; at most {} in 5 seconds", amount(sum), snapshot.lately(), amount(most))
 }
 
 fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
@@ -175,7 +179,7 @@ fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
                 }
                 (figures(limit))
                 div class="trend" {
-                    (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken)))
+                    (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken, snapshot)))
                     p class="axis" aria-hidden="true" { span { "10 min ago" } span { "now" } }
                 }
             }
@@ -201,7 +205,7 @@ fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
         section class="card limit" aria-label=(limit.name) {
             div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
             div class="trend tall" {
-                (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken)))
+                (sparkline(&limit.taken, &taken_title(&limit.name, &limit.taken, snapshot)))
                 p class="axis" aria-hidden="true" { span { "10 min ago" } span { "tokens taken in 5 s, at most " (amount(limit.taken.iter().copied().fold(0.0, f64::max))) } span { "now" } }
             }
         }
@@ -260,7 +264,7 @@ fn table(
         table {
             caption { (caption) }
             @if keys.is_empty() {
-                tbody { tr { td class="none" { @if by_use { "Nothing was taken in the last 10 minutes." } @else { "All buckets are full." } } } }
+                tbody { tr { td class="none" { @if by_use { "Nothing was taken " (snapshot.lately()) "." } @else { "All buckets are full." } } } }
             } @else {
                 thead {
                     tr {
@@ -275,7 +279,7 @@ fn table(
                         tr {
                             th scope="row" { (key_link(app, &of.bucket.key)) }
                             @if by_use {
-                                td class="wide" { (sparkline(&of.taken, &taken_title("this key", &of.taken))) }
+                                td class="wide" { (sparkline(&of.taken, &taken_title("this key", &of.taken, snapshot))) }
                                 td class="number" { (per_minute(of.per_minute)) }
                             }
                             td class="number left" { (left_of(of, snapshot.at)) }

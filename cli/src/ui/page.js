@@ -22,21 +22,23 @@ function renewLivePage(pause) {
   button.type = 'button';
   button.className = 'quiet';
   let paused = false;
+  const state = () => (content.querySelector('.notice.problem') ? 'Not live: the database does not answer' : 'Live');
   const label = () => { button.textContent = paused ? 'Resume' : 'Pause'; };
   button.addEventListener('click', () => {
     paused = !paused;
-    text.textContent = paused ? 'Paused' : 'Live';
+    text.textContent = paused ? 'Paused' : state();
     label();
   });
   label();
-  text.textContent = 'Live';
+  text.textContent = state();
   status.append(text, ' ', button);
 
-  // Typing, or an open form, is not interrupted.
+  // Typing, typed text or an open form is not interrupted.
   const isBusy = () => {
     const focused = document.activeElement;
     const typing = focused && content.contains(focused) && focused.matches('input, select, textarea, button, summary');
-    return typing || content.querySelector('details[open].act') || !document.getSelection().isCollapsed;
+    const isChanged = (field) => field.type !== 'hidden' && field.value !== field.defaultValue;
+    return typing || [...content.querySelectorAll('input')].some(isChanged) || content.querySelector('details[open].act') || !document.getSelection().isCollapsed;
   };
   const renew = async () => {
     if (!paused && !document.hidden && !isBusy()) {
@@ -44,7 +46,7 @@ function renewLivePage(pause) {
         const response = await fetch(location.href, { headers: { accept: 'text/html' } });
         const page = await response.text();
         if (!paused && !isBusy()) replace(content, page);
-        if (!paused) text.textContent = 'Live';
+        if (!paused) text.textContent = state();
       } catch {
         text.textContent = 'Not renewed: pg-limiter does not answer';
       }

@@ -22,6 +22,8 @@ pub(super) enum PageError {
     /// The visitor's input.
     Invalid(String),
     Forbidden(&'static str),
+    /// A request that is not as the forms and links of these pages make it.
+    Malformed(StatusCode, String),
     Failed(CliError),
 }
 
@@ -47,6 +49,7 @@ pub(super) fn respond(app: &App, here: Here, result: Result<Page, PageError>) ->
             let (status, heading, message) = match error {
                 PageError::NotFound(message) => (StatusCode::NOT_FOUND, "Not found", message),
                 PageError::Invalid(message) => (StatusCode::BAD_REQUEST, "This cannot be done", message),
+                PageError::Malformed(status, message) => (status, "This cannot be done", message),
                 PageError::Forbidden(message) => (StatusCode::FORBIDDEN, "Refused", message.to_owned()),
                 PageError::Failed(error) => {
                     (StatusCode::SERVICE_UNAVAILABLE, "The database does not answer as it should", error.to_string())

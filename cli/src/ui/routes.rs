@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::Uri;
-use axum::middleware::from_fn_with_state;
+use axum::body::to_bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Redirect, Response};
 use axum::routing::{get, post};
 
@@ -41,8 +42,26 @@ pub(super) fn routes(app: Arc<App>) -> Router {
     routes
         .fallback(no_such_page)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(from_fn_with_state(Arc::clone(&app), as_page))
         .layer(from_fn_with_state(Arc::clone(&app), access::guard))
         .with_state(app)
+}
+
+/// Answers of the framework to requests that no page makes, as pages.
+async fn as_page(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_page =
+        response.headers().get(header::CONTENT_TYPE).is_some_and(|of| of.as_bytes().starts_with(b"text/html"));
+    if !status.is_client_error() || is_page {
+        return response;
+    }
+    let text = match to_bytes(response.into_body(), 1000).await {
+        Ok(bytes) if !bytes.is_empty() => crate::text::shown(&String::from_utf8_lossy(&bytes), 200),
+        _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
+        _ => status.to_string(),
+    };
+    respond(&app, Here::Limits, Err(PageError::Malformed(status, text)))
 }
 
 async fn no_such_page(State(app): State<Arc<App>>, uri: Uri) -> Response {

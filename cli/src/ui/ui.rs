@@ -71,6 +71,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
         limiter.pool().close().await;
     }
     if let Some(demo) = demo {
+        output::note("ending the private server");
         demo.stop().await;
     }
     result.map(|()| ExitCode::SUCCESS)

@@ -60,9 +60,14 @@ struct Typed {
 /// Parses options of `simulate`, with its defaults and its messages.
 pub(super) fn parse(options: &[String]) -> Result<SimulateArgs, CliError> {
     Typed::try_parse_from(options).map(|typed| typed.args).map_err(|error| {
+        // The first paragraph, without the placeholders of values.
         let text = error.render().to_string();
-        let reason = text.lines().next().unwrap_or_default();
-        CliError::usage(reason.strip_prefix("error: ").unwrap_or(reason))
+        let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        let reason = lines.join(" ");
+        let reason = reason.strip_prefix("error: ").unwrap_or(&reason);
+        CliError::usage(
+            reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
+        )
     })
 }
 

@@ -37,6 +37,8 @@ const OF_TRAFFIC: [(&str, &str, &str, &str); 5] = [
     ("pause", "Pause between bursts", "30s", "bursts"),
     ("hold", "Slots held for", "2s", "concurrency"),
 ];
+/// The fields that may be empty; the capacity not of a concurrency limit.
+const OPTIONAL: [&str; 6] = ["capacity", "resolution", "lease", "burst", "pause", "hold"];
 const KINDS: [(&str, &str); 5] = [
     ("token_bucket", "Token bucket"),
     ("fixed_window", "Fixed window"),
@@ -53,6 +55,7 @@ fn defaults() -> Fields {
         ("kind", "token_bucket"),
         ("rate", "60"),
         ("period", "1m"),
+        ("every", "1 day"),
         ("traffic", "bursts"),
         ("calls", "5/s"),
         ("for", "10m"),
@@ -107,15 +110,29 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
     let (kind, traffic) = (field("kind"), field("traffic"));
     let mut options = vec![format!("--kind={kind}")];
     let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
-    for (name, _, _, of) in OF_LIMIT.iter().chain(&OF_TRAFFIC) {
+    for (name, _, example, of) in OF_LIMIT.iter().chain(&OF_TRAFFIC) {
         let value = field(name);
+        if applies(of)
+            && value.is_empty()
+            && (!OPTIONAL.contains(name) || (*name == "capacity" && kind == "concurrency"))
+        {
+            return Err(CliError::usage(format!(
+                "--{name} is empty: type a value, such as {}",
+                if *name == "capacity" { "3" } else { example }
+            )));
+        }
         if applies(of) && !value.is_empty() {
             options.push(format!("--{name}={value}"));
         }
     }
     let today = match field("beside") {
         "" => None,
-        name => app.live.limits().get(name).map(|limit| (Arc::from(format!("{name} (today)")), *limit)),
+        name => match app.live.limits().get(name) {
+            Some(limit) => Some((Arc::from(format!("{name} (today)")), *limit)),
+            None => {
+                return Err(CliError::usage(format!("the limits file has no limit {}", crate::text::shown(name, 80))));
+            }
+        },
     };
     let offered = if traffic == "log" {
         options.retain(|option| !option.starts_with("--hold"));

@@ -61,6 +61,15 @@ async fn every_page_shows_what_the_database_has() {
     assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 6, "{page}");
     assert!(page.contains("bucket (today)"), "{page}");
     assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
+    for path in ["/job", "/job?id=x", "/limit", "/key?key=&key=a", "/key?key=%00"] {
+        let (code, page) = ui.get(path).await;
+        assert!(
+            code == 400 && page.contains("This cannot be done") && page.contains("Sections"),
+            "{path}: {code} {page}"
+        );
+    }
+    assert_eq!(ui.post("/what-if", &[], &[]).await.0, 400);
+    assert!(ui.page_with("/limits", "Nothing was taken in").await.contains("since pg-limiter began to watch"));
     let (code, _) = ui.interrupt();
     assert_eq!(code, Some(0));
 }
@@ -143,6 +152,8 @@ async fn changes_are_made_where_they_are_allowed() {
     assert_eq!(change("/key/reset", &of).await.0, 303);
     assert_eq!(limiter.peek(("bucket", "u1")).await.expect("a balance").remaining(), 10.0);
     assert_eq!(change("/key/unblock", &[("limit", "banned"), ("key", "u1")]).await.0, 303);
+    assert_eq!(change("/key/unblock", &[("limit", "banned"), ("key", "u1")]).await.0, 400);
+    assert_eq!(change("/key/credit", &[of[0], of[1], ("count", "")]).await.0, 422);
     assert_eq!(limiter.is_blocked(("banned", "u1")).await.expect("an answer"), None);
     let state = async |id| queue.job(id).await.expect("an answer").expect("a job").state;
     assert_eq!(change("/job/requeue", &[("id", &dead.to_string())]).await.0, 303);
@@ -260,7 +271,8 @@ async fn a_lost_database_is_shown_until_it_is_back() {
     let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
     admin.execute(&format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false; {end}")).await;
     let page = ui.page_with("/limits", "role=\"alert\"").await;
-    assert!(!page.contains("postgres://"), "{page}");
+    assert!(!page.contains("postgres://") && !page.contains("pool timed out"), "{page}");
+    assert!(page.contains("accepting connections") && page.contains("what was read at"), "{page}");
     for path in ["/key?key=u1", "/queue"] {
         assert_eq!(ui.get(path).await.0, 503, "{path}");
     }
