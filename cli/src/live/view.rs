@@ -71,7 +71,7 @@ impl Default for Coverage {
 pub(crate) struct Snapshot {
     /// The database's clock, in microseconds since the Unix epoch.
     pub(crate) at: i64,
-    /// Microseconds since the first sample. What was taken before is not known.
+    /// Microseconds since the first sample. Tokens taken before are not known.
     pub(crate) watched: i64,
     pub(crate) coverage: Coverage,
     pub(crate) limits: Vec<LimitView>,

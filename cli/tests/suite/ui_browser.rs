@@ -318,7 +318,7 @@ async fn buttons_do_what_they_say() {
     browser.until(&format!("document.querySelector('#result .facts')?.innerText !== {before}")).await;
     browser.type_into("input[name=period]", "soon").await;
     browser.until("document.querySelector('#result .notice')").await;
-    // What is missing is named by its label.
+    // An empty field is named by its label.
     browser.type_into("input[name=period]", " ").await;
     browser.script("const f = document.forms['what-if']; f.elements.kind.value = 'concurrency'; f.elements.kind.dispatchEvent(new Event('input', {bubbles: true}))").await;
     browser.until("document.querySelector('#result .notice')?.innerText.includes('“Capacity” is empty')").await;
