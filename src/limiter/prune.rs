@@ -12,6 +12,7 @@ use crate::transact::{Isolation, Statement};
 const MOST: i32 = 1000;
 /// The number of rows in the first step.
 const FIRST: i32 = 100;
+const FEWEST: i32 = 10;
 /// A step that took longer is followed by a smaller one, and a step that took less than a quarter by a larger one. On several
 /// nodes, each row costs messages.
 const LONG: Duration = Duration::from_millis(100);
@@ -19,7 +20,7 @@ const LONG: Duration = Duration::from_millis(100);
 /// The number of rows in the step after one of this many rows, which took so long.
 fn next_step(rows: i32, took: Duration) -> i32 {
     if took > LONG {
-        (rows / 2).max(10)
+        (rows / 2).max(FEWEST)
     } else if took < LONG / 4 {
         (rows * 2).min(MOST)
     } else {
@@ -119,6 +120,6 @@ mod tests {
             (0..20).for_each(|_| rows = next_step(rows, Duration::from_millis(took)));
             rows
         };
-        assert_eq!([after(1), after(50), after(5_000)], [MOST, FIRST, 10]);
+        assert_eq!([after(1), after(50), after(5_000)], [MOST, FIRST, FEWEST]);
     }
 }

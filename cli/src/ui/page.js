@@ -50,6 +50,8 @@ function renewLivePage(pause) {
       } catch {
         text.textContent = 'Not renewed: pg-limiter does not answer';
       }
+    } else if (!paused) {
+      text.textContent = 'Waits for your input';
     }
     setTimeout(renew, pause);
   };

@@ -311,6 +311,13 @@ async fn buttons_do_what_they_say() {
     limiter.limit(Item::new("bucket", "u9").count(4)).await.expect("a decision").enforce().expect("tokens");
     browser.until("document.querySelector('[aria-label=bucket] .value')?.innerText === '6'").await;
 
+    // It keeps what the visitor types, and says that it waits.
+    browser.type_into("main input[name=key]", "u7").await;
+    browser.until("document.getElementById('renewal').innerText.includes('Waits for your input')").await;
+    browser.script("document.activeElement.blur()").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(browser.script("return document.querySelector('main input[name=key]').value").await, json!("u7"));
+
     // A simulation is drawn as it is typed.
     browser.open(&format!("{}/what-if", ui.url)).await;
     let before = browser.script("return document.querySelector('#result .facts').innerText").await;
