@@ -50,7 +50,7 @@ function renewLivePage(pause) {
       } catch {
         text.textContent = 'Not renewed: pg-limiter does not answer';
       }
-    } else if (!paused) {
+    } else if (!paused && !document.hidden) {
       text.textContent = 'Waits for your input';
     }
     setTimeout(renew, pause);
