@@ -43,10 +43,10 @@ pub async fn record(pool: &PgPool) {
         END $$;
         CREATE TRIGGER note_start AFTER UPDATE ON rate_limit_jobs FOR EACH ROW
           WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION note_start();
-        CREATE TABLE paid (n bigserial, key text, value double precision, ts bigint);
+        CREATE TABLE paid (n bigserial, key text, value double precision, ts bigint, began bigint);
         CREATE FUNCTION note_payment() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
         BEGIN
-          INSERT INTO paid (key, value, ts) VALUES (NEW.key, NEW.value, NEW.ts);
+          INSERT INTO paid (key, value, ts, began) VALUES (NEW.key, NEW.value, NEW.ts, 1000000 * extract(epoch FROM now()));
           RETURN NULL;
         END $$;
         CREATE TRIGGER note_payment AFTER INSERT OR UPDATE ON rate_limits FOR EACH ROW
@@ -104,17 +104,22 @@ pub async fn assert_within(pool: &PgPool, starts: &[Start], rate: f64, period: D
     assert_times(starts, rate, period, capacity);
     let rate = rate / period.as_micros() as f64;
     for key in keys(starts) {
-        let rows = sqlx::query("SELECT value, ts FROM paid WHERE key = $1 ORDER BY n").bind(key).fetch_all(pool).await;
+        let rows =
+            sqlx::query("SELECT value, ts, began FROM paid WHERE key = $1 ORDER BY n").bind(key).fetch_all(pool).await;
         let (mut balance, mut ts, mut paid) = (capacity, None, 0.0);
         for row in rows.expect("payments") {
-            let (value, at): (f64, i64) = (row.get(0), row.get(1));
+            let (value, at, began): (f64, i64, i64) = (row.get(0), row.get(1), row.get(2));
             assert!(value >= -owed - 1e-6, "{key}: the bucket holds {value}");
             if ts.is_none() && at == 0 {
                 continue; // A placeholder row that was inserted to be locked.
             }
-            let elapsed = ts.map_or(0, |ts| at - ts);
-            assert!(elapsed >= 0, "{key}: the bucket went back in time");
-            paid += (balance + rate * elapsed as f64).min(capacity) - value;
+            let before = ts.unwrap_or(began.min(at));
+            assert!(at >= before, "{key}: the bucket went back in time");
+            // A claim takes the tokens of several jobs in one write, each at a time after the claim began. A bucket that is full
+            // at the first of these times refills until the last one.
+            let first = began.clamp(before, at);
+            let granted = (balance + rate * (first - before) as f64).min(capacity) + rate * (at - first) as f64;
+            paid += granted - value;
             (balance, ts) = (value, Some(at));
         }
         let started: f64 = starts.iter().filter(|start| start.key == key).map(|start| start.count).sum();
