@@ -47,7 +47,7 @@ impl Progress {
         Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
     }
 
-    /// Work whose progress is not shown on this terminal.
+    /// Work that shows no progress on this terminal.
     pub(super) fn hidden() -> Self {
         Self { bar: ProgressBar::hidden(), is_done: Arc::default(), appearance: None }
     }

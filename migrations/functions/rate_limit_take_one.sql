@@ -1,10 +1,9 @@
 -- rate_limit_take_one(text, text, double precision, bigint, double precision, double precision)
--- SHA-256: a58a6d31e10faab907b183589bbaf58c725b96e7d5da46614b28d01926d6e264
+-- SHA-256: 77d3d262fa99a525cb3861d7679e4c89098b51868516bb25cc0a6553c114588d
 
 -- Takes tokens from a token bucket without shards in one UPDATE that names the whole primary key, if the bucket covers `amount`.
 -- Returns the balance that is left, or NULL if rate_limit_decide has to decide. It is for tables whose rows are spread over
--- nodes, where each statement is a message: see rate_limit_is_distributed. Citus sends the expressions as text, inlined, so
--- there are those of the most common kind only.
+-- nodes, where each statement is a message: see rate_limit_is_distributed.
 CREATE OR REPLACE FUNCTION public.rate_limit_take_one(
   bucket_name text, bucket_key text, rate double precision, period bigint, capacity double precision, amount double precision
 ) RETURNS double precision LANGUAGE plpgsql VOLATILE
@@ -16,13 +15,11 @@ DECLARE
 BEGIN
   UPDATE public.rate_limits AS r
   SET
-    value = public.rate_limit_token_bucket_value(r.value, r.ts, now, rate, period, capacity) - amount,
+    value = public.rate_limit_token_bucket_left(r.value, r.ts, now, rate, period, capacity, amount),
     ts = greatest(now, r.ts),
-    idle_at = public.rate_limit_token_bucket_idle_at(
-      public.rate_limit_token_bucket_value(r.value, r.ts, now, rate, period, capacity) - amount, greatest(now, r.ts), rate, period,
-      capacity)
+    idle_at = public.rate_limit_token_bucket_full_at(r.value, r.ts, now, rate, period, capacity, amount)
   WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0 AND r.shards = 1 AND r.earlier_counts IS NULL
-    AND public.rate_limit_token_bucket_value(r.value, r.ts, now, rate, period, capacity) >= amount
+    AND public.rate_limit_token_bucket_left(r.value, r.ts, now, rate, period, capacity, amount) >= 0
   RETURNING r.value INTO balance;
   -- Another transaction may have locked the row without changing it. A decision as of a time before that wait would count the
   -- refill since then twice, so it is made again.

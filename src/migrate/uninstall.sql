@@ -153,6 +153,8 @@ DROP FUNCTION IF EXISTS public.rate_limit_clock;
 DROP SEQUENCE IF EXISTS public.rate_limits_test_clock;
 DROP FUNCTION IF EXISTS public.rate_limit_rows;
 DROP FUNCTION IF EXISTS public.rate_limit_take_one;
+DROP FUNCTION IF EXISTS public.rate_limit_token_bucket_full_at;
+DROP FUNCTION IF EXISTS public.rate_limit_token_bucket_left;
 DROP FUNCTION IF EXISTS public.rate_limit_late_after;
 DROP FUNCTION IF EXISTS public.rate_limit_is_distributed;
 DROP VIEW IF EXISTS public.rate_limits_seen;

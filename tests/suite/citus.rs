@@ -27,7 +27,7 @@ async fn limiter(database: &Database, capacity: u32) -> Limiter {
     Limiter::with_config(Database::pool(&database.url, 4).await, limits(capacity), config)
 }
 
-/// A key whose rows are on each of the workers.
+/// One key for each worker; the worker has the rows of the key.
 async fn keys_of_workers(database: &Database) -> Vec<(String, i32)> {
     let sql = "SELECT DISTINCT ON (p.nodeport) k::text, p.nodeport FROM generate_series(1, 1000) AS k \
                JOIN citus_shards AS p ON p.shardid = get_shard_id_for_distribution_column('rate_limits', k::text) \
@@ -98,7 +98,7 @@ async fn a_tenants_transaction_stays_on_one_node() {
     assert_eq!(elsewhere, 2);
 }
 
-/// What the calls of a test came to.
+/// The calls of a test, by their outcomes.
 #[derive(Default)]
 struct Tally {
     allowed: AtomicU32,

@@ -1,4 +1,4 @@
-//! The views for people with psql: what they show, that they read by the primary key, and who may read them.
+//! The views for psql: their columns, that they read by the primary key, and the roles that may read them.
 
 use std::time::Duration;
 

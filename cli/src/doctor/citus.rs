@@ -6,7 +6,7 @@ use sqlx::Row;
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 
-/// What the coordinator knows.
+/// The cluster, as the coordinator describes it.
 struct Cluster {
     version: String,
     is_coordinator: bool,
@@ -18,7 +18,7 @@ struct Cluster {
     is_colocated: bool,
 }
 
-/// What a node reported.
+/// The report of a node.
 struct Node {
     success: bool,
     /// A hash of the functions, the prepared transactions that are older than a minute, and `max_prepared_transactions`.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::export::Row;
 
-/// What the stored value counts.
+/// The meaning of the stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Meaning {

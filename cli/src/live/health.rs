@@ -25,7 +25,7 @@ pub(crate) struct TableSize {
     pub(crate) index_bytes: i64,
     pub(crate) live_rows: i64,
     pub(crate) dead_rows: i64,
-    /// Of the updates, how many were made in place.
+    /// All updates, and those that were made in place.
     pub(crate) updates: i64,
     pub(crate) updates_in_place: i64,
     /// Microseconds since the Unix epoch.

@@ -92,7 +92,7 @@ impl Live {
         self.seen.borrow().clone()
     }
 
-    /// Keeps a key among the keys that are read in each sample, as long as it is asked for every few minutes.
+    /// Reads a key in each sample for the next five minutes.
     pub(crate) async fn watch_key(&self, name: &str, key: &str) {
         self.sampler.lock().await.watch(name, key);
     }

@@ -37,7 +37,7 @@ pub(crate) struct GroupView {
     pub(crate) next_start: Option<i64>,
     /// How far its line is behind the reserved times, in microseconds.
     pub(crate) lag: Option<i64>,
-    /// The concurrency limit, and its key, for whose slots its first job waits.
+    /// Its first job waits for slots of this limit and key.
     pub(crate) waits_for: Option<(String, String)>,
 }
 

@@ -23,7 +23,7 @@ const WATCHED_EMPTY: usize = 20;
 const RECENT: i64 = 60_000_000;
 /// Microseconds. The names and the counts of keys of a large table are read less often than the rows.
 const COUNTED_FOR: i64 = 30_000_000;
-/// Microseconds for which a key is watched after it was asked for.
+/// A request for a key watches it for this time, in microseconds.
 const ASKED_FOR: i64 = 300_000_000;
 
 type Bucket = (String, String);
@@ -60,7 +60,7 @@ struct Tracked {
 struct OfLimit {
     refill: Refill,
     taken: History,
-    /// What the rest of a large table takes between two samples, by an estimate.
+    /// An estimate of the tokens that the rest of a large table takes between two samples.
     unwatched: f64,
     /// Rows in the whole table, by an estimate.
     keys: f64,
@@ -350,7 +350,7 @@ impl OfLimit {
 
 const EMPTY: History = History::new();
 
-/// What was taken at present and in the last minute, or else some of what was taken in the ten minutes.
+/// How busy a key is: its present rate counts most, then its last minute, then its last ten minutes.
 fn busyness(taken: &History, since: i64, at: i64) -> f64 {
     60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
 }

@@ -1,4 +1,4 @@
-//! What the sampler has seen, as plain values.
+//! The sampler's findings, as plain values.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(crate) struct Snapshot {
     pub(crate) limits: Vec<LimitView>,
     /// Limits that the limits file defines and that have no row: every bucket is full.
     pub(crate) unused: Vec<UnusedLimit>,
-    /// What could not be read, such as balances without the right to execute a function.
+    /// Says what could not be read, such as balances without the right to execute a function.
     pub(crate) note: Option<String>,
     /// Whether names were left out, because there are very many.
     pub(crate) is_cut: bool,
@@ -121,7 +121,7 @@ pub(crate) struct LimitView {
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
     pub(crate) emptiest: Vec<KeyView>,
-    /// Keys that were asked for, whether or not they are busy or empty.
+    /// Requested keys, whether or not they are busy or empty.
     pub(crate) asked: Vec<KeyView>,
 }
 
@@ -151,7 +151,7 @@ impl KeyView {
 pub(crate) struct Filter {
     /// A part of a limit's name.
     pub(crate) limit: Option<String>,
-    /// What keys begin with.
+    /// The keys begin with this text.
     pub(crate) key_prefix: Option<String>,
 }
 

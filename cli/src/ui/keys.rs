@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::CliError;
 use crate::hidden_keys::HiddenKeys;
 
-/// Keys whose hashes are remembered, so that links with them work.
+/// The most keys that the page remembers by their hashes, so that links with a hash work.
 const REMEMBERED: usize = 200_000;
 
 #[derive(Debug)]

@@ -77,7 +77,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// A limiter whose calls write.
+/// A limiter that writes.
 async fn writing(running: &Running, limits: &Limits) -> Result<Limiter, CliError> {
     let mut config = LimiterConfig::default();
     config.schema = running.schema().clone();

@@ -1,4 +1,4 @@
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
@@ -13,19 +13,28 @@ pub fn watch(subscriber: impl tracing::Subscriber + Send + Sync + 'static) -> De
     tracing::subscriber::set_default(subscriber)
 }
 
-/// Keeps the fields of all events and spans.
-#[derive(Clone, Default)]
-pub struct Events(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+/// Keeps the fields of all events and spans of a target.
+#[derive(Clone)]
+pub struct Events {
+    target: &'static str,
+    fields: Arc<Mutex<Vec<String>>>,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self::of("pg_limiter")
+    }
+}
 
 impl tracing::field::Visit for Events {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().expect("the events").push(format!("{field}={value:?}"));
+        self.fields.lock().expect("the events").push(format!("{field}={value:?}"));
     }
 }
 
 impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("pg_limiter")
+        metadata.target().starts_with(self.target)
     }
     fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         span.record(&mut self.clone());
@@ -43,8 +52,12 @@ impl tracing::Subscriber for Events {
 }
 
 impl Events {
+    pub fn of(target: &'static str) -> Self {
+        Self { target, fields: Arc::default() }
+    }
+
     /// All fields as one text.
     pub fn told(&self) -> String {
-        self.0.lock().expect("the events").join(" ")
+        self.fields.lock().expect("the events").join(" ")
     }
 }
