@@ -10,8 +10,7 @@
 mod common;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -75,21 +74,22 @@ fn max_tokens(request: &Parts) -> u32 {
     given.unwrap_or(1000)
 }
 
-/// The tokens that an answer has used so far.
+/// The tokens that an answer has used. Providers report them at its end. If the answer is cut before, they are unknown, and the
+/// estimate stays charged.
 #[derive(Clone, Default)]
-struct Usage(Arc<AtomicU64>);
+struct Usage(Arc<OnceLock<u64>>);
 
 /// Streams an answer of 15 parts with 10 tokens each.
 async fn complete() -> impl IntoResponse {
     let usage = Usage::default();
-    let counted = usage.clone();
+    let reported = usage.clone();
     let parts = stream::unfold(0, move |part| {
-        let counted = counted.clone();
+        let reported = reported.clone();
         async move {
             if part == 15 {
+                let _ = reported.0.set(150);
                 return None;
             }
-            counted.0.fetch_add(10, Relaxed);
             Some((Ok::<_, BoxError>(Bytes::from_static(b"ten tokens ")), part + 1))
         }
     });
@@ -110,7 +110,7 @@ fn app(limiter: &Limiter, plans: &Plans) -> Result<Router, BoxError> {
                 Ok::<_, BoxError>(Some(item(&account, tokens)?.count(most)))
             }
         })
-        .settle_limit("llm_tokens", |_, response| Some(response.extensions().get::<Usage>()?.0.load(Relaxed)))?;
+        .settle_limit("llm_tokens", |_, response| response.extensions().get::<Usage>()?.0.get().copied())?;
     Ok(Router::new().route("/complete", get(complete)).layer(layer))
 }
 

@@ -15,7 +15,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use pg_limiter::migrate::{Part, script};
+use pg_limiter::migrate::{Contents, Part, script};
 use pg_limiter::{Limit, Limiter, LimiterConfig, Limits, Schema};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgPoolOptions;
@@ -38,9 +38,10 @@ CREATE SCHEMA limits AUTHORIZATION shop_owner;";
 /// bucket directly, and has no privileges on the queue, which it does not use.
 const GRANTS: &str = "
 GRANT USAGE ON SCHEMA limits TO shop_app;
-GRANT EXECUTE ON FUNCTION limits.rate_limit_decide, limits.rate_limit_decide_sums, limits.rate_limit_decide_one,
-  limits.rate_limit_held, limits.rate_limit_decide_once,
-  limits.rate_limit_reset(text), limits.rate_limit_prune, limits.rate_limit_prune_answers TO shop_app;";
+GRANT EXECUTE ON FUNCTION limits._take_token_bucket, limits._take_fixed_window,
+  limits._take_sliding_window, limits._take_few, limits._decide_one, limits._decide_sums, limits._decide,
+  limits._held, limits._decide_once,
+  limits.reset(text), limits.prune, limits._prune_answers TO shop_app;";
 
 const ORDERS: &str = "
 CREATE TABLE shop.orders (customer text NOT NULL, at timestamptz NOT NULL DEFAULT now());
@@ -48,11 +49,11 @@ GRANT USAGE ON SCHEMA shop TO shop_app;
 GRANT SELECT, INSERT ON shop.orders TO shop_app;";
 
 /// Writes the limiter's SQL into the folder of the application's own migrations. Run this once, review the file, and commit
-/// it. For a later release write another file: with `Part::From(version)`, where `version` is the first new version of the
-/// tables, or with `Part::Functions` if only functions have changed.
+/// it. For a later release write another file: with `Contents::From(version)`, where `version` is the first new version of the
+/// tables, or with `Contents::Functions` if only functions have changed.
 fn write_migration(folder: &Path, schema: &Schema) -> std::io::Result<()> {
     // The application chooses the number: here it is a date.
-    std::fs::write(folder.join("20260101000001_rate_limits.sql"), script(schema, Part::All))
+    std::fs::write(folder.join("20260101000001_rate_limits.sql"), script(schema, Contents::All, Part::ALL))
 }
 
 /// Connects to the same database as `role`, with the application's schema as `search_path`. (If the role can log in, put its
@@ -131,7 +132,7 @@ pub(crate) async fn run(pool: &PgPool) -> Result<Story, BoxError> {
         "SELECT * FROM limits.rate_limits",
         "UPDATE limits.rate_limits SET value = 1000",
         "DELETE FROM limits.rate_limits",
-        "SELECT * FROM limits.rate_limit('orders', 'bob', 'token_bucket', 2, '1 hour')",
+        "SELECT * FROM limits.limit_with('orders', 'bob', 'token_bucket', 2, '1 hour')",
         "CREATE TABLE limits.mine ()",
     ] {
         let code = match app.execute(AssertSqlSafe(sql)).await {

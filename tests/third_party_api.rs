@@ -11,6 +11,7 @@ use pg_limiter::embedded::{Server, ServerConfig};
 use sqlx::PgPool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn three_hundred_jobs_get_no_429_and_use_the_rate() {
     let mut config = ServerConfig::default();
     config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();

@@ -7,6 +7,8 @@ use std::fs;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuTimes {
     stolen: u64,
+    /// The time in which a core waited, or was another machine's.
+    unused: u64,
     total: u64,
 }
 
@@ -16,7 +18,14 @@ impl CpuTimes {
         // user, nice, system, idle, iowait, irq, softirq, steal. The fields after these are included in user and nice.
         let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
         let times: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
-        Some(Self { stolen: *times.get(7)?, total: times.iter().sum() })
+        let stolen = *times.get(7)?;
+        Some(Self { stolen, unused: times.get(3)? + times.get(4)? + stolen, total: times.iter().sum() })
+    }
+
+    /// The time in which the cores worked for this machine, in units of 1/100 s.
+    #[allow(dead_code, reason = "not every benchmark measures it")]
+    pub(crate) const fn used(self) -> u64 {
+        self.total.saturating_sub(self.unused)
     }
 
     /// The percentage of CPU time that was stolen since `before`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 
 use crate::Failure;
-use crate::cpu::Processes;
+use crate::cpu::{self, Processes};
 use crate::load::{Load, Tally};
 use crate::stage::Stage;
 use crate::steal::CpuTimes;
@@ -57,6 +57,8 @@ pub(crate) enum Job {
 pub(crate) struct Measured {
     pub(crate) tally: Tally,
     pub(crate) cpu: Option<Duration>,
+    /// The CPU time of all processes of the machine.
+    pub(crate) cpu_of_all: Option<Duration>,
     pub(crate) stolen: Option<f64>,
 }
 
@@ -88,13 +90,19 @@ impl Case {
     }
 }
 
+/// The CPU time that all processes have used since `before`.
+fn all_used_since(before: Option<CpuTimes>) -> Option<Duration> {
+    let (before, now) = (before?, CpuTimes::now()?);
+    cpu::TICK.checked_mul(u32::try_from(now.used().checked_sub(before.used())?).ok()?)
+}
+
 pub(crate) async fn with_cpu_time(
     processes: Processes,
     work: impl Future<Output = Result<Tally, Failure>>,
 ) -> Result<Measured, Failure> {
     let (before, times) = (processes.cpu_time(), CpuTimes::now());
     let tally = work.await?;
-    let stolen = CpuTimes::stolen_since(times);
+    let (stolen, cpu_of_all) = (CpuTimes::stolen_since(times), all_used_since(times));
     let cpu = processes.cpu_time().zip(before).map(|(after, before)| after.saturating_sub(before));
-    Ok(Measured { tally, cpu, stolen })
+    Ok(Measured { tally, cpu, cpu_of_all, stolen })
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 /// Linux reports times to user space in 1/100 s, on every architecture.
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// A server's processes, identified by the first one.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
         return Ok(Vec::new());
     }
     let url = stage.postgres.database("first_touch").await?;
-    let empty = Some((PgPool::connect(&url).await?, "TRUNCATE rate_limits".to_owned()));
+    let empty = Some((PgPool::connect(&url).await?, "TRUNCATE rate_limit.rate_limits".to_owned()));
     // The keys are shuffled, because inserting them in the order of the index would be faster.
     let picks = Picks::each_once(keys::shuffled(&keys::numbered(stage.options.size(100_000, 1_000))));
     let passes = [

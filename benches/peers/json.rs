@@ -18,6 +18,7 @@ pub(crate) fn of(stage: &Stage, results: &Results) -> Value {
             "p99_ms": figures.p99_ms,
             "retries_per_decision": figures.retries,
             "server_cpu_us_per_decision": figures.cpu_us,
+            "cpu_us_per_decision": figures.cpu_of_all_us,
             "steal_percent": figures.steal_percent,
             "over_admissions": figures.over_admissions,
             "false_denials": figures.false_denials,

@@ -56,7 +56,7 @@ pub(crate) fn limits() -> Result<Limits, Failure> {
         limits = limits.define(name, ample())?;
     }
     for (shards, _) in SHARDED {
-        let few = Limit::token_bucket(1e-6, CENTURY).capacity(FEW).shards(shards);
+        let few = Limit::token_bucket(1e-5, CENTURY).capacity(FEW).shards(shards);
         limits = limits.define(&sharded(shards), ample().shards(shards))?.define(&sharded_few(shards), few)?;
     }
     Ok(limits)

@@ -32,6 +32,7 @@ mod sliding;
 mod stage;
 #[path = "../common/steal.rs"]
 mod steal;
+mod sums;
 mod table;
 mod table_size;
 mod targets;
@@ -97,5 +98,6 @@ async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
     cases.extend(processes::cases(stage));
     cases.extend(first_touch::cases(stage).await?);
     cases.extend(rows::cases(stage).await?);
+    cases.extend(sums::cases(stage).await?);
     Ok(cases)
 }

@@ -11,6 +11,8 @@ pub(crate) const PROCESSES: &str = "processes";
 pub(crate) const SHARDS: &str = "shards";
 pub(crate) const FIRST_TOUCH: &str = "first_touch";
 pub(crate) const ROWS: &str = "rows";
+/// Batches of 128 calls.
+pub(crate) const SUMS: &str = "sums";
 pub(crate) const TABLE_SIZE: &str = "table_size";
 pub(crate) const OLD_SNAPSHOT: &str = "old_snapshot";
 
@@ -28,7 +30,7 @@ pub(crate) const TRANSACTION_LIMIT: &str = "transaction_limit";
 pub(crate) const TRANSACTION_TWO: &str = "transaction_two";
 pub(crate) const TRANSACTION_SLIDING: &str = "transaction_sliding";
 
-pub(crate) const WORKS: [&str; 24] = [
+pub(crate) const WORKS: [&str; 25] = [
     LONE,
     LONE_SLIDING,
     HOT,
@@ -51,6 +53,7 @@ pub(crate) const WORKS: [&str; 24] = [
     SHARDS,
     FIRST_TOUCH,
     ROWS,
+    SUMS,
     TABLE_SIZE,
     OLD_SNAPSHOT,
 ];
@@ -97,3 +100,8 @@ pub(crate) const ROWS_UPDATE_QUICK: &str = "update, 10^5 rows";
 /// TensorZero's functions in PL/pgSQL.
 pub(crate) const TENSORZERO: &str = "TensorZero's functions";
 pub(crate) const TWO_UPDATES: &str = "2 updates";
+pub(crate) const SUMS_OF: [&str; 3] =
+    ["pg-limiter, 128 token buckets", "pg-limiter, 128 fixed windows", "pg-limiter, 128 sliding windows"];
+/// UPDATEs of rows of the same kinds.
+pub(crate) const SUMS_UPDATES: [&str; 3] =
+    ["update of 128 token buckets", "update of 128 fixed windows", "update of 128 sliding windows"];

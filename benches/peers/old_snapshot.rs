@@ -54,7 +54,7 @@ async fn decide(stage: &Stage, database: &str, id: &Id) -> Result<[Measured; 2],
 
     let pool = PgPool::connect(&url).await?;
     let mut old = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await?;
-    sqlx::query("SELECT FROM rate_limits").execute(&mut *old).await?;
+    sqlx::query("SELECT FROM rate_limit.rate_limits").execute(&mut *old).await?;
     load.run(if stage.options.quick { HELD_QUICK } else { HELD }).await?;
     let after = with_cpu_time(stage.postgres.processes(), load.run(time)).await?;
     old.rollback().await?;

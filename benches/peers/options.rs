@@ -11,7 +11,8 @@ cargo bench --bench peers -- [options]
   --seconds S     the length of each measurement (default 2)
   --only A,B      run only these workloads: lone, lone_sliding, hot, uniform, zipf, four, groups, sliding_256,
                   fixed_256, concurrency_256, gateway, gateway_one_key, allowance_256, denied, sliding, transaction_limit,
-                  transaction_two, transaction_sliding, processes, shards, first_touch, rows, table_size, old_snapshot
+                  transaction_two, transaction_sliding, processes, shards, first_touch, rows, sums, table_size,
+                  old_snapshot
   --quick         check that the benchmark works: 1 round of 0.3 s and small tables; the figures mean little
   --json          print one JSON object
 By default, one Redis in memory and one durable Redis are started. With REDIS_URL, that Redis is measured instead, in place

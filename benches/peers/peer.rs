@@ -14,6 +14,7 @@ use crate::gateway::{Gateway, Requests};
 use crate::keys::{Keys, partner, second};
 use crate::limiters::AMPLE;
 use crate::redis_peer::RedisLimit;
+use crate::sums::Batches;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -56,6 +57,8 @@ pub(crate) enum Means {
     Within(Limiter, LimitRef),
     /// The caller's READ COMMITTED transaction, which also writes a row of the application.
     Transaction(PgPool, Part),
+    /// A statement for a batch of keys.
+    Batches(Batches),
     /// A Lua script.
     Redis(RedisLimit),
 }
@@ -170,6 +173,7 @@ impl Peer {
                     done => return Ok(done?),
                 }
             },
+            Means::Batches(batches) => batches.take().await,
             Means::Redis(limit) => limit.take(key).await,
         }
     }
@@ -221,7 +225,7 @@ async fn update(executor: impl sqlx::PgExecutor<'_>, key: &str) -> Result<bool, 
 }
 
 async fn update_bucket(connection: &mut PgConnection, key: &str) -> Result<bool, sqlx::Error> {
-    let sql = "UPDATE rate_limits SET value = value - 1 WHERE name = $1 AND key = $2 AND shard = 0 AND value - 1 >= 0";
+    let sql = "UPDATE rate_limit.rate_limits SET value = value - 1 WHERE name = $1 AND key = $2 AND shard = 0 AND value - 1 >= 0";
     Ok(sqlx::query(sql).bind(AMPLE).bind(key).execute(connection).await?.rows_affected() == 1)
 }
 

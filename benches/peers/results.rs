@@ -1,5 +1,7 @@
 //! The measurements, and their medians.
 
+use std::time::Duration;
+
 use crate::Failure;
 use crate::case::{Id, Measured};
 use crate::limiters::FEW;
@@ -21,6 +23,8 @@ pub(crate) struct Figures {
     pub(crate) retries: Option<f64>,
     /// The server's CPU time per decision.
     pub(crate) cpu_us: Option<f64>,
+    /// The CPU time of all processes of the machine per decision: what a shared machine pays for it.
+    pub(crate) cpu_of_all_us: Option<f64>,
     /// The percentage of the machine's CPU time that other machines on its host took.
     pub(crate) steal_percent: Option<f64>,
     /// For a bucket that was emptied: how many tokens were admitted in excess, and how many denials were wrong.
@@ -29,16 +33,20 @@ pub(crate) struct Figures {
 }
 
 impl From<Measured> for Figures {
-    fn from(Measured { tally, cpu, stolen }: Measured) -> Self {
+    fn from(Measured { tally, cpu, cpu_of_all, stolen }: Measured) -> Self {
         let count = tally.latencies.count() as f64;
         let some = |figure: f64| figure.is_finite().then_some(figure);
+        // The decisions that empty a bucket use CPU time, but are not counted, so the figure would be wrong with them.
+        let per_decision = |cpu: Option<Duration>| {
+            cpu.filter(|_| tally.emptied.is_none()).and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count))
+        };
         Self {
             per_second: some(count / tally.elapsed.as_secs_f64()),
             p50_ms: tally.latencies.percentile_ms(0.5),
             p99_ms: tally.latencies.percentile_ms(0.99),
             retries: some(tally.retries as f64 / count),
-            // The decisions that empty a bucket use CPU time, but are not counted, so the figure would be wrong with them.
-            cpu_us: cpu.filter(|_| tally.emptied.is_none()).and_then(|cpu| some(cpu.as_secs_f64() * 1e6 / count)),
+            cpu_us: per_decision(cpu),
+            cpu_of_all_us: per_decision(cpu_of_all),
             steal_percent: stolen,
             over_admissions: tally.emptied.map(|emptied| emptied.admitted.saturating_sub(FEW.into()) as f64),
             // If fewer tokens were admitted than the bucket held, the denials were wrong, too.
@@ -85,6 +93,7 @@ impl Results {
             p99_ms: self.median(id, |figures| figures.p99_ms),
             retries: self.median(id, |figures| figures.retries),
             cpu_us: self.median(id, |figures| figures.cpu_us),
+            cpu_of_all_us: self.median(id, |figures| figures.cpu_of_all_us),
             steal_percent: self.median(id, |figures| figures.steal_percent),
             over_admissions: self.sum(id, |figures| figures.over_admissions),
             false_denials: self.sum(id, |figures| figures.false_denials),

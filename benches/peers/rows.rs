@@ -49,7 +49,7 @@ async fn fill(url: &str, rows: usize) -> Result<(), Failure> {
     let pool = PgPool::connect(url).await?;
     for first in (0..rows).step_by(AT_ONCE) {
         let fill = "
-            INSERT INTO rate_limits (name, key, shard, value, ts, idle_at)
+            INSERT INTO rate_limit.rate_limits (name, key, shard, value, ts, idle_at)
             SELECT $1, $2 || lpad(number::text, 8, '0'), 0, $3 - 1e6, clock.us, clock.us + 1e6 * 3600e6
             FROM generate_series($4, $5 - 1) AS number,
               (SELECT (extract(epoch FROM now()) * 1e6)::bigint AS us) AS clock";
@@ -57,7 +57,7 @@ async fn fill(url: &str, rows: usize) -> Result<(), Failure> {
         let fill = sqlx::query(fill).bind(AMPLE).bind(PREFIX).bind(PLENTY);
         fill.bind(i64::try_from(first)?).bind(i64::try_from(next)?).execute(&pool).await?;
     }
-    sqlx::raw_sql("VACUUM ANALYZE rate_limits").execute(&pool).await?;
+    sqlx::raw_sql("VACUUM ANALYZE rate_limit.rate_limits").execute(&pool).await?;
     sqlx::raw_sql("CHECKPOINT").execute(&pool).await?;
     pool.close().await;
     eprintln!("filled {rows} rows in {:.1} s", began.elapsed().as_secs_f64());

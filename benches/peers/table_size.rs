@@ -16,7 +16,7 @@ use crate::results::Results;
 use crate::stage::Stage;
 
 const CALLERS: usize = 256;
-const PAGES: &str = "SELECT pg_relation_size('rate_limits') / current_setting('block_size')::bigint";
+const PAGES: &str = "SELECT pg_relation_size('rate_limit.rate_limits') / current_setting('block_size')::bigint";
 
 pub(crate) async fn measure(stage: &Stage, results: &mut Results) {
     let id = Id::of(TABLE_SIZE, OWN, CALLERS);

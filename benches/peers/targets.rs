@@ -52,7 +52,6 @@ impl Target {
 
 pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
     let speed = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.per_second);
-    let p50 = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.p50_ms);
     let cpu = |above, below| results.ratio(&above, &below, |figures: &Figures| figures.cpu_us);
     let hot = |peer, callers| Id::of(HOT, peer, callers);
     let uniform = |peer| Id::of(UNIFORM, peer, 256);
@@ -85,13 +84,6 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("hot_256_vs_redis_durable", speed(hot(OWN, 256), hot(REDIS_DURABLE, 256)), At::Least, 3.0),
         Target::new("hot_32_vs_seed", speed(hot(OWN, 32), hot(SEED, 32)), At::Least, 40.0),
         Target::new("uniform_256_vs_redis_durable", speed(uniform(OWN), uniform(REDIS_DURABLE)), At::Least, 1.0),
-        Target::new("lone_p50_vs_update", p50(Id::of(LONE, OWN, 1), Id::of(LONE, UPDATE, 1)), At::Most, 1.3),
-        Target::new(
-            "four_limits_p50_vs_one",
-            p50(Id::of(FOUR, FOUR_LIMITS, 1), Id::of(FOUR, ONE_LIMIT, 1)),
-            At::Most,
-            1.3,
-        ),
         Target::new("processes_4_vs_1", better, At::Least, 0.5),
         Target::reported("processes_4_vs_1_serializable", serializable),
         Target::reported("processes_4_vs_1_read_committed", read_committed),
@@ -103,7 +95,7 @@ pub(crate) fn of(results: &Results, options: &Options) -> Vec<Target> {
         Target::new("shards_over_admissions", results.total(SHARDS, |f| f.over_admissions), At::Most, 0.0),
         Target::new("shards_false_denials", results.total(SHARDS, |f| f.false_denials), At::Most, 0.0),
         Target::new("sliding_log_cpu_vs_counter", cpu(slid(LOG), slid(COUNTER)), At::Least, 40.0),
-        Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.5),
+        Target::new("first_touch_vs_warm", speed(touched(NEW_KEYS), touched(WARM_KEYS)), At::Least, 0.6),
         Target::new("table_pages_after_1e6", pages, At::Most, 64.0),
         Target::new("old_snapshot", kept_least.filter(|_| !options.quick), At::Least, 0.5),
         Target::reported("old_snapshot_within", kept_within),
@@ -127,9 +119,9 @@ fn of_several_limits_and_windows(results: &Results) -> [Target; 5] {
     [
         Target::new("groups_256_vs_redis", speed(group(OWN), group(REDIS)), At::Least, 0.6),
         Target::new("groups_256_vs_redis_read_committed", speed(group(READ_COMMITTED), group(REDIS)), At::Least, 0.6),
-        Target::new("sliding_256_vs_redis", window(SLIDING_256), At::Least, 0.8),
-        Target::new("fixed_256_vs_redis", window(FIXED_256), At::Least, 0.7),
-        Target::new("concurrency_256_vs_redis", window(CONCURRENCY_256), At::Least, 0.5),
+        Target::reported("sliding_256_vs_redis", window(SLIDING_256)),
+        Target::reported("fixed_256_vs_redis", window(FIXED_256)),
+        Target::new("concurrency_256_vs_redis", window(CONCURRENCY_256), At::Least, 0.6),
     ]
 }
 
@@ -160,22 +152,40 @@ fn of_allowances(results: &Results) -> [Target; 3] {
     ]
 }
 
-fn beside_updates(results: &Results) -> [Target; 6] {
-    let speed = |above, below| results.ratio(&above, &below, |figures| figures.per_second);
-    let p50 = |above, below| results.ratio(&above, &below, |figures| figures.p50_ms);
-    let transaction = |work, updates| {
-        let peer = |peer| Id::of(work, peer, transactions::CALLERS);
-        speed(peer(WITHIN), peer(updates))
-    };
-    let lone = |work, own, update| (Id::of(work, own, 1), Id::of(work, update, 1));
-    let (sliding, update) = lone(LONE_SLIDING, OWN, UPDATE);
-    let (row, updated_row) = lone(ROWS, ROWS_LIMIT, ROWS_UPDATE);
+/// A call on its own, or in the caller's transaction, beside bare UPDATEs. As times or speeds, and as the CPU time of all
+/// processes, which is steadier.
+fn beside_updates(results: &Results) -> [Target; 17] {
+    let speed = |[own, update]: [Id; 2]| results.ratio(&own, &update, |figures| figures.per_second);
+    let p50 = |[own, update]: [Id; 2]| results.ratio(&own, &update, |figures| figures.p50_ms);
+    let cpu = |[above, below]: [Id; 2]| results.ratio(&above, &below, |figures| figures.cpu_of_all_us);
+    let lone = |work, own, update| [Id::of(work, own, 1), Id::of(work, update, 1)];
+    let within = |work, updates| [WITHIN, updates].map(|peer| Id::of(work, peer, transactions::CALLERS));
+    // In a transaction, the ratio is that of what the UPDATEs use to what the limits use.
+    let cpu_within = |[own, updates]: [Id; 2]| cpu([updates, own]);
+    let (alone, alone_sliding) = (lone(LONE, OWN, UPDATE), lone(LONE_SLIDING, OWN, UPDATE));
+    let four = lone(FOUR, FOUR_LIMITS, ONE_LIMIT);
+    let row = lone(ROWS, ROWS_LIMIT, ROWS_UPDATE);
+    let one = within(TRANSACTION_LIMIT, UPDATE);
+    let two = within(TRANSACTION_TWO, TWO_UPDATES);
+    let sliding = within(TRANSACTION_SLIDING, UPDATE);
+    let sums = |nth: usize| speed(lone(SUMS, SUMS_OF[nth], SUMS_UPDATES[nth]));
     [
-        Target::new("transaction_limit_vs_update", transaction(TRANSACTION_LIMIT, UPDATE), At::Least, 0.8),
-        Target::new("transaction_two_vs_two_updates", transaction(TRANSACTION_TWO, TWO_UPDATES), At::Least, 0.8),
-        Target::new("transaction_sliding_vs_update", transaction(TRANSACTION_SLIDING, UPDATE), At::Least, 0.75),
-        Target::new("lone_sliding_p50_vs_update", p50(sliding, update), At::Most, 1.4),
-        Target::new("rows_1e7_vs_update", p50(row, updated_row), At::Most, 1.4),
-        Target::reported("rows_1e7_vs_update_per_second", speed(row, updated_row)),
+        Target::new("lone_p50_vs_update", p50(alone), At::Most, 1.35),
+        Target::new("lone_p50_vs_update_cpu", cpu(alone), At::Most, 1.35),
+        Target::new("lone_sliding_p50_vs_update", p50(alone_sliding), At::Most, 1.45),
+        Target::new("lone_sliding_p50_vs_update_cpu", cpu(alone_sliding), At::Most, 1.45),
+        Target::new("transaction_limit_vs_update", speed(one), At::Least, 0.8),
+        Target::new("transaction_limit_vs_update_cpu", cpu_within(one), At::Least, 0.75),
+        Target::new("transaction_two_vs_two_updates", speed(two), At::Least, 0.8),
+        Target::new("transaction_two_vs_two_updates_cpu", cpu_within(two), At::Least, 0.8),
+        Target::new("transaction_sliding_vs_update", speed(sliding), At::Least, 0.75),
+        Target::new("transaction_sliding_vs_update_cpu", cpu_within(sliding), At::Least, 0.75),
+        Target::new("four_limits_p50_vs_one", p50(four), At::Most, 1.3),
+        Target::new("four_limits_p50_vs_one_cpu", cpu(four), At::Most, 1.3),
+        Target::new("sums_vs_update", sums(0), At::Least, 0.7),
+        Target::new("sums_fixed_vs_update", sums(1), At::Least, 0.7),
+        Target::new("sums_sliding_vs_update", sums(2), At::Least, 0.6),
+        Target::new("rows_1e7_vs_update", p50(row), At::Most, 1.4),
+        Target::reported("rows_1e7_vs_update_per_second", speed(row)),
     ]
 }

@@ -54,7 +54,7 @@ impl QueueTables {
 
     /// Makes the rows of the bare queue as large as those of pg-limiter's. Each table has one row.
     pub(crate) async fn pad(&mut self) -> Result<(), Failure> {
-        let sizes = "SELECT (SELECT pg_column_size(job.*) FROM rate_limit_jobs AS job),
+        let sizes = "SELECT (SELECT pg_column_size(job.*) FROM rate_limit.jobs AS job),
             (SELECT pg_column_size(row.*) FROM bare_jobs AS row)";
         let (job, row): (i32, i32) = sqlx::query_as(sizes).fetch_one(&self.pool).await?;
         self.padding = "x".repeat(usize::try_from(job.saturating_sub(row)).unwrap_or_default());
@@ -63,7 +63,7 @@ impl QueueTables {
 
     /// Empties the tables before the next measurement.
     pub(crate) async fn clear(&self) -> Result<(), Failure> {
-        let sql = "TRUNCATE bare_jobs, rate_limit_jobs, rate_limit_groups, rate_limit_workers, rate_limits; CHECKPOINT";
+        let sql = "TRUNCATE bare_jobs, rate_limit.jobs, rate_limit.groups, rate_limit.workers, rate_limit.rate_limits; CHECKPOINT";
         sqlx::raw_sql(sql).execute(&self.pool).await?;
         Ok(())
     }

@@ -57,9 +57,10 @@ async fn run(mut options: Options) -> Result<Summary, Failure> {
         let _ = interrupted.await; // The sender is not dropped before the run.
     };
     tokio::select! {
-        ran = soak::soak::run(&options, interrupted, move |event| print(&event, json)) => ran,
+        biased; // So that the signals are listened to before the first output.
         () = interrupted_twice => Err("interrupted twice: rows of limits and a table whose names begin with \
              \"pg-limiter soak\" may remain; remove the rows with `pg-limiter reset`, and drop the table".into()),
+        ran = soak::soak::run(&options, interrupted, move |event| print(&event, json)) => ran,
     }
 }
 

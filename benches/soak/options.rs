@@ -15,7 +15,7 @@ cargo bench --bench soak --features embedded -- [options]
   --lanes N       the number of batches that each limiter may run concurrently (default 2)
   --durability D  full: a commit waits for the disk, if the server is configured so (default); relaxed: it does not
   --no-faults     do not cause faults (ended sessions and statements, locked rows, time-outs)
-  --schema NAME   the schema of the limiter's tables and functions (default public)
+  --schema NAME   the schema of the limiter's tables and functions (default rate_limit)
   --json          print one JSON object per line
 
 The run makes calls of every kind: over the limiter's own connections and over a pool, at SERIALIZABLE and READ COMMITTED,

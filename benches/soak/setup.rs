@@ -278,10 +278,8 @@ impl SoakSetup {
 
     /// Deletes the answers to idempotency keys. If the role may not delete them, waits until they have expired.
     async fn forget_answers(&self, stats: &Stats) -> Result<(), Failure> {
-        let sql = format!(
-            "DELETE FROM {}.rate_limit_answers AS a WHERE pg_catalog.starts_with(a.idempotency_key, $1)",
-            self.schema
-        );
+        let sql =
+            format!("DELETE FROM {}.answers AS a WHERE pg_catalog.starts_with(a.idempotency_key, $1)", self.schema);
         let deleted = sqlx::query(AssertSqlSafe(sql)).bind(&self.name).execute(self.audit_pool()).await;
         if let Err(error) = deleted {
             stats.note(&format!(

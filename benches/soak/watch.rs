@@ -64,11 +64,7 @@ impl Watch {
         let schema = self.setup.schema();
         let (table_bytes, answers_bytes, rows) = tokio::join!(
             ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limits')", quoted(schema)), None),
-            ask(
-                pool,
-                format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limit_answers')", quoted(schema)),
-                None
-            ),
+            ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.answers')", quoted(schema)), None),
             rows(pool, schema, self.setup.name())
         );
         let counts = self.stats.count();

@@ -5,13 +5,14 @@ use clap::{Parser, Subcommand};
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
-use crate::decide::{DecideArgs, PeekArgs};
+use crate::decide::{DecideArgs, PeekKeyArgs};
 use crate::demo::DemoArgs;
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
 use crate::export::ExportArgs;
 use crate::forget::ForgetArgs;
+use crate::limits::LimitsCommand;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
 use crate::queue::QueueCommand;
@@ -55,7 +56,7 @@ pub(super) enum Command {
     Check(DecideArgs),
     /// Print the balance of a bucket
     #[command(after_help = EXIT_CODES)]
-    Peek(PeekArgs),
+    Peek(PeekKeyArgs),
     /// Reset a key, or all keys of a limit: their buckets are full again
     #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
@@ -72,6 +73,9 @@ pub(super) enum Command {
     /// --dead-older-than, also remove dead jobs of all queues
     #[command(after_help = EXIT_CODES)]
     Prune(PruneArgs),
+    /// Print the stored limits, or store those of a file
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Limits(LimitsCommand),
     /// Inspect the rate-limited queues; requeue, cancel or discard jobs
     #[command(subcommand, after_help = EXIT_CODES)]
     Queue(QueueCommand),

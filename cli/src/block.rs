@@ -11,6 +11,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
 use crate::progress::Progress;
+use crate::stored::{ExactArgs, Forms, Rows};
 use crate::{json, output, text};
 use pg_limiter::{Error, Item, Limit, Limiter, Limits};
 
@@ -20,6 +21,8 @@ pub(super) struct UnblockArgs {
     name: String,
     /// Key of the gate, such as an address
     key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
     #[command(flatten)]
     secret: KeySecretArgs,
     /// Print JSON
@@ -37,12 +40,15 @@ pub(super) struct BlockArgs {
 }
 
 pub(super) async fn block(args: BlockArgs, database: Database) -> Result<ExitCode, CliError> {
-    let json = args.what.json;
+    let (json, given) = (args.what.json, args.what.key.clone());
     let run = async |limiter: Limiter, gate| limiter.block(gate, args.length).await;
-    let rest = on_gate(args.what, database, run).await?;
-    output::line(match json {
-        true => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
-        false => format!("blocked for {}", text::wait(rest)),
+    let (rest, key) = on_gate(args.what, database, true, run).await?;
+    let other = Some(&key).filter(|key| **key != given);
+    output::line(match (json, other) {
+        (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
+        (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
+        (false, None) => format!("blocked for {}", text::wait(rest)),
+        (false, Some(key)) => format!("blocked \"{}\" for {}", text::escaped(key), text::wait(rest)),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -53,7 +59,7 @@ pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<Exi
         let rest = limiter.is_blocked(gate.clone()).await?;
         limiter.unblock(gate).await.map(|()| rest)
     };
-    let rest = on_gate(args, database, run).await?;
+    let (rest, _) = on_gate(args, database, false, run).await?;
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
@@ -62,16 +68,24 @@ pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs an operation on the key in the form that is stored, and returns that form.
 async fn on_gate<T>(
     args: UnblockArgs,
     database: Database,
+    notes: bool,
     run: impl AsyncFnOnce(Limiter, Item) -> Result<T, Error>,
-) -> Result<T, CliError> {
+) -> Result<(T, String), CliError> {
     let key_secret = args.secret.read()?;
+    let forms = Forms::new(args.key, args.exact);
     let running = database.start().await?;
-    let limiter = running.limiter(Limits::new(), key_secret).await?;
+    let limiter = running.limiter(Limits::new(), key_secret.clone()).await?;
     let _progress = Progress::of("waiting for the database");
-    let result = run(limiter.clone(), Item::new((args.name, Limit::gate()), args.key)).await;
+    let rows = Rows { pool: limiter.pool(), schema: running.schema(), secret: key_secret.as_ref() };
+    let result = async {
+        let key = forms.find(rows, &args.name, notes).await?;
+        Ok((run(limiter.clone(), Item::new((args.name, Limit::gate()), key.as_str())).await?, key))
+    };
+    let result = result.await;
     limiter.pool().close().await;
-    Ok(result?)
+    result
 }

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::{output, tls};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{KeySecret, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ pub(super) struct DatabaseArgs {
     #[arg(long, global = true, help_heading = "The database", value_name = "URL")]
     pub(super) database_url: Option<String>,
     /// Schema of the limiter's tables and functions (`demo`, `replay` and `simulate` create their own)
-    #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "public")]
+    #[arg(long, global = true, help_heading = "The database", value_name = "NAME", default_value = "rate_limit")]
     pub(super) schema: String,
 }
 
@@ -63,6 +63,18 @@ impl Database {
         self.start_with(ServerConfig::default()).await
     }
 
+    /// The limits that are stored in the named database. A private server has none.
+    pub(super) async fn stored_limits(&self) -> Result<Limits, CliError> {
+        let Some(options) = &self.options else { return Ok(Limits::new()) };
+        let mut conn = connect_with(options).await.map_err(cannot_connect)?;
+        let limits = Limits::stored_in(&mut conn, &self.schema).await;
+        let _ = conn.close().await; // They have been read.
+        match limits {
+            Err(Error::SchemaMissing { .. }) => Ok(Limits::new()),
+            limits => Ok(limits?),
+        }
+    }
+
     /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
     pub(super) fn named(self) -> Result<Running, CliError> {
         match self.options {
@@ -91,8 +103,7 @@ impl Database {
     async fn start_quietly(self, config: ServerConfig) -> Result<Running, CliError> {
         let _progress = Progress::of("starting a private PostgreSQL server");
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
-        let options = server.url("postgres").parse::<PgConnectOptions>().map_err(CliError::failed)?;
-        Ok(Running { options: options.disable_statement_logging(), schema: self.schema, server: Some(server) })
+        Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
     }
 }
 
@@ -113,7 +124,8 @@ fn url(given: Option<String>) -> Result<Option<String>, CliError> {
     Ok(url.filter(|url| !url.trim().is_empty()))
 }
 
-/// Parses the URL. No message shows it, because it may contain a password.
+/// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
+/// the URL or of `PGAPPNAME`, or else `pg-limiter`.
 fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
     if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err(CliError::usage(
@@ -122,7 +134,8 @@ fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
     }
     let options: PgConnectOptions =
         url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
-    Ok(options.application_name("pg-limiter").disable_statement_logging())
+    let options = options.disable_statement_logging();
+    Ok(if options.get_application_name().is_some() { options } else { options.application_name("pg-limiter") })
 }
 
 /// Connects, or times out after [`PATIENCE`].
@@ -157,6 +170,19 @@ impl Running {
 
     pub(super) const fn options(&self) -> &PgConnectOptions {
         &self.options
+    }
+
+    /// The stored limits, for commands that only show. If they cannot be read, a note says why.
+    pub(super) async fn shown_limits(&self) -> Result<Limits, CliError> {
+        let mut conn = self.connect().await?;
+        let limits = Limits::stored_in(&mut conn, &self.schema).await;
+        let _ = conn.close().await; // They have been read.
+        Ok(limits.unwrap_or_else(|error| {
+            if !matches!(error, Error::SchemaMissing { .. }) {
+                output::note(format!("the stored limits are not shown: {error}"));
+            }
+            Limits::new()
+        }))
     }
 
     pub(super) async fn connect(&self) -> Result<PgConnection, CliError> {

@@ -11,6 +11,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
 use crate::progress::Progress;
+use crate::stored::{ExactArgs, Forms, Rows};
 use crate::{json, output, text};
 use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
 
@@ -28,6 +29,14 @@ pub(super) struct PeekArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct PeekKeyArgs {
+    #[command(flatten)]
+    what: PeekArgs,
+    #[command(flatten)]
+    exact: ExactArgs,
 }
 
 #[derive(Args, Debug)]
@@ -55,24 +64,45 @@ pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCo
     decide(Op::Check, args, database, async |limiter, call| limiter.check(call).await).await
 }
 
-pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode, CliError> {
-    let PeekArgs { name, key, limit, secret, json } = args;
-    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
+pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<ExitCode, CliError> {
+    let PeekKeyArgs { what: PeekArgs { name, key, limit, secret, json }, exact } = args;
+    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
+    let (given, forms) = (key.clone(), Forms::new(key, exact));
+    let schema = database.schema.clone();
+    let find = async |limiter: &Limiter| {
+        let rows = Rows { pool: limiter.pool(), schema: &schema, secret: secret.as_ref() };
+        let key = forms.find(rows, &name, false).await?;
+        Ok::<_, CliError>(Item::new(&*name, key).count(0))
+    };
+    let call = Call::from(Item::new(&*name, forms.usual()).count(0));
+    let config = (limits.clone(), secret.clone());
     if limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate) {
-        return peek_gate((limits, secret), Item::new(name, key), json, database).await;
+        let look = async |limiter: Limiter, _| {
+            let gate = find(&limiter).await?;
+            Ok::<_, CliError>(limiter.is_blocked(gate).await?)
+        };
+        let rest = ask(config, (Op::Peek, call), json, database, look).await?;
+        return show_gate(rest, json);
     }
-    let call = Call::from(Item::new(name, key).count(0));
-    let balances =
-        ask((limits, secret), (Op::Peek, call), json, database, async |limiter, call| limiter.peek(call).await).await?;
+    let look = async |limiter: Limiter, _| {
+        let item = find(&limiter).await?;
+        let key = item.key().as_str().to_owned();
+        Ok::<_, CliError>((limiter.peek(item).await?, key))
+    };
+    let (balances, key) = ask(config, (Op::Peek, call), json, database, look).await?;
     let value = balances.remaining();
     let window_ends_in = balances.limits().iter().find_map(|state| state.window_ends_in);
     output::line(if json {
         let milliseconds = |time: Option<Duration>| time.map(json::milliseconds);
-        json::line(&json!({
+        let mut fields = json!({
             "value": value,
             "full_in_ms": milliseconds(balances.full_in()),
             "window_ends_in_ms": milliseconds(window_ends_in),
-        }))
+        });
+        if key != given {
+            fields["key"] = key.into();
+        }
+        json::line(&fields)
     } else {
         let full = match balances.full_in() {
             Some(Duration::ZERO) | None => ", full".to_owned(),
@@ -84,14 +114,7 @@ pub(super) async fn peek(args: PeekArgs, database: Database) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-async fn peek_gate(
-    config: (Limits, Option<KeySecret>),
-    gate: Item,
-    json: bool,
-    database: Database,
-) -> Result<ExitCode, CliError> {
-    let look = async |limiter: Limiter, _| limiter.is_blocked(gate.clone()).await;
-    let rest = ask(config, (Op::Peek, gate.clone().into()), json, database, look).await?;
+fn show_gate(rest: Option<Duration>, json: bool) -> Result<ExitCode, CliError> {
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
@@ -107,7 +130,7 @@ async fn decide(
     how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
 ) -> Result<ExitCode, CliError> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
-    let (limits, secret) = (limit.limits(&name)?, secret.read()?);
+    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     if reserve {
         call = call.reserve();
@@ -121,13 +144,16 @@ async fn decide(
     }
 }
 
-async fn ask<T>(
+async fn ask<T, E>(
     (limits, key_secret): (Limits, Option<KeySecret>),
     (op, call): (Op, Call),
     json: bool,
     database: Database,
-    how: impl AsyncFnOnce(Limiter, Call) -> Result<T, Error>,
-) -> Result<T, CliError> {
+    how: impl AsyncFnOnce(Limiter, Call) -> Result<T, E>,
+) -> Result<T, CliError>
+where
+    CliError: From<E>,
+{
     // Reject a call that can never be allowed without connecting to the database.
     if let Err(error) = call.validate(op, &limits) {
         if json {

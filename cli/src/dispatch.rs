@@ -7,8 +7,8 @@ use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
-    bench, block, decide, demo, doctor, exec, export, forget, migrate, output, prune, queue, replay, reset, shell,
-    simulate, top, ui,
+    bench, block, decide, demo, doctor, exec, export, forget, limits, migrate, output, prune, queue, replay, reset,
+    shell, simulate, top, ui,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -59,6 +59,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Unblock(args) => block::unblock(args, database).await,
         Command::Forget(args) => forget::run(args, database).await,
         Command::Prune(args) => prune::run(args, database).await,
+        Command::Limits(command) => limits::run(command, database).await,
         Command::Queue(command) => queue::run(command, database).await,
         Command::Top(args) => top::run(args, database).await,
         Command::Doctor(args) => doctor::run(args, database).await,

@@ -7,12 +7,13 @@ use pg_limiter::{Error, InvalidCall, InvalidSchema, Schema};
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0  allowed, reserved, or done
-  1  denied; --must-exist: no row was found; `migrate --check`: the schema differs; `doctor`: a warning or a problem
+  1  denied; --must-exist: no row was found; `migrate --check` and `limits diff`: there are differences;
+     `doctor`: a warning or a problem
   2  a request that can never be allowed, a job that cannot be requeued, cancelled or discarded, or an invalid argument or file
   3  the database is unavailable or lacks the schema, or something else failed
 
 If neither --database-url nor DATABASE_URL is set, a private PostgreSQL server is started for this run only. Every bucket in it
-is full. `doctor`, `exec`, `export`, `top` and `ui` (without --demo) require a database.";
+is full. `doctor`, `exec`, `export`, `limits`, `top` and `ui` (without --demo) require a database.";
 
 /// The error that ends a run: a message for standard error, and its exit code.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +52,7 @@ impl CliError {
         let tables: Vec<String> = tables.iter().map(|table| format!("{quoted}.{table}")).collect();
         Self::failed(format!(
             "{}\nThe role needs: GRANT USAGE ON SCHEMA {quoted} TO ..; GRANT SELECT ON {} TO ..; and with --limits GRANT \
-             EXECUTE ON FUNCTION {quoted}.rate_limit_decide TO ..;",
+             EXECUTE ON FUNCTION {quoted}._decide TO ..;",
             Error::database_message(source),
             tables.join(", ")
         ))
@@ -70,7 +71,7 @@ impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         match error {
             Error::Invalid(_) | Error::InvalidLimit(_) | Error::InvalidJob(_) => Self::usage(error),
-            Error::SchemaMissing { ref schema, .. } if schema != "public" => {
+            Error::SchemaMissing { ref schema, .. } if schema != Schema::default().name() => {
                 Self::failed(format!("{error}\n(with --schema {schema})"))
             }
             _ => Self::failed(error),
@@ -104,6 +105,6 @@ impl From<ServerError> for CliError {
 
 impl From<sqlx::Error> for CliError {
     fn from(error: sqlx::Error) -> Self {
-        Self::from(Error::from_sql(error, "public"))
+        Self::from(Error::from_sql(error, Schema::default().name()))
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::error::CliError;
+use crate::lines::of_encoding;
 use crate::output;
 use pg_limiter::Limits;
 
@@ -33,12 +34,18 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 /// Reads a limits file. It is JSON if its name ends in `.json`, or if standard input begins with `{`; otherwise TOML.
 pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
     let name = name(path);
-    let text = String::from_utf8(read(path)?).map_err(|_| CliError::usage(format!("{name}: the file is not UTF-8")))?;
+    let bytes = read(path)?;
+    let invalid = |reason: &str| CliError::usage(format!("{name}: {reason}"));
+    if let Some(cause) = of_encoding(&bytes) {
+        return Err(invalid(&cause));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| invalid("the file is not UTF-8"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let json = match path.extension() {
         Some(extension) => extension.eq_ignore_ascii_case("json"),
         None => is_stdin(path) && text.trim_start().starts_with('{'),
     };
-    let limits = if json { Limits::from_json(&text) } else { Limits::from_toml(&text) };
+    let limits = if json { Limits::from_json(text) } else { Limits::from_toml(text) };
     let limits = limits.map_err(|error| {
         let reason = error.to_string();
         let reason = reason.strip_prefix("limits file: ").unwrap_or(&reason);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Value, json};
 
+use crate::foreign::is_plain;
 use crate::text::plain;
 use pg_limiter::{Decision, InvalidCall};
 
@@ -51,8 +52,8 @@ pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }
 
-/// With spaces, with numbers as in other output, and with control characters from 0x7f on escaped, too: JSON allows them in
-/// strings, but terminals may interpret them.
+/// With spaces, with numbers as in other output, and with the characters escaped, too, that control a terminal or
+/// are invisible: JSON allows them in strings.
 struct OneLine;
 
 impl Formatter for OneLine {
@@ -73,10 +74,11 @@ impl Formatter for OneLine {
     }
 
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        for part in fragment.split_inclusive(char::is_control) {
-            let text = part.trim_end_matches(char::is_control);
+        let is_hidden = |c: char| !is_plain(c);
+        for part in fragment.split_inclusive(is_hidden) {
+            let text = part.trim_end_matches(is_hidden);
             writer.write_all(text.as_bytes())?;
-            part[text.len()..].chars().try_for_each(|c| write!(writer, "\\u{:04x}", u32::from(c)))?;
+            part[text.len()..].encode_utf16().try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
         }
         Ok(())
     }
@@ -95,6 +97,9 @@ mod tests {
         let line = impossible(&InvalidCall::UnknownLimit { limit: "a\u{9b}\n".to_owned() });
         assert!(line.starts_with(r#"{"error": "unknown_limit", "message": ""#), "{line}");
         assert!(line.contains(r"a\u009b\n") && !line.chars().any(char::is_control), "{line}");
+        let key = "\u{202e}\u{2028}\u{e0041}é";
+        assert_eq!(super::line(&json!(key)), r#""\u202e\u2028\udb40\udc41é""#);
+        assert_eq!(serde_json::from_str::<Value>(&super::line(&json!(key))).unwrap(), json!(key));
     }
 
     #[test]

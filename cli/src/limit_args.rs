@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value};
 
+use crate::database::Database;
 use crate::error::CliError;
 use crate::input;
 use pg_limiter::{Kind, Limit, Limits};
@@ -12,7 +13,8 @@ use pg_limiter::{Kind, Limit, Limits};
 #[derive(Args, Debug)]
 #[group(skip)]
 pub(super) struct LimitArgs {
-    /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input
+    /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input [default: the limits that are
+    /// stored in the database]
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
     limits: Option<PathBuf>,
     /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
@@ -73,15 +75,22 @@ const INLINE: [&str; 12] = [
     "shards",
     "lease",
 ];
-const NO_LIMIT: &str =
-    "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease";
+const NO_LIMIT: &str = "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and \
+                        --lease; or store the limit in the database, with `pg-limiter limits apply`";
 
 impl LimitArgs {
-    /// The limits of the file, or the inline limit under `name`. A file may lack `name`: then the call fails.
-    pub(super) fn limits(self, name: &str) -> Result<Limits, CliError> {
+    /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
+    /// the call fails.
+    pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if !self.is_inline() => Err(CliError::usage(NO_LIMIT)),
+            None if !self.is_inline() => {
+                let stored = database.stored_limits().await?;
+                if stored.get(name).is_none() {
+                    return Err(CliError::usage(NO_LIMIT));
+                }
+                Ok(stored)
+            }
             None => {
                 let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
                 input::warn(&limits);

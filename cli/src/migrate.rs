@@ -9,7 +9,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::{json, output};
-use pg_limiter::migrate::{Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
+use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
 
 #[derive(Args, Debug)]
 pub(super) struct MigrateArgs {
@@ -31,7 +31,10 @@ pub(super) struct MigrateArgs {
     /// Distribute the tables over the nodes of a Citus cluster, with the rows that they have
     #[arg(long, group = "instead")]
     distributed: bool,
-    /// List the migrations of this release, one version per line
+    /// Leave out the tables and functions of the queue; a later run without this option adds them
+    #[arg(long, conflicts_with = "print_uninstall")]
+    without_queue: bool,
+    /// List the migrations of this release, one per line
     #[arg(long, group = "instead")]
     list: bool,
     /// Print JSON: one object; with --list, one object per line
@@ -40,26 +43,27 @@ pub(super) struct MigrateArgs {
 }
 
 pub(super) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+    let parts = if args.without_queue { &[Part::Core] } else { Part::ALL };
     if args.print {
-        let part = match (args.functions, args.from) {
-            (true, _) => Part::Functions,
-            (false, None) => Part::All,
-            (false, Some(version)) => Part::From(version),
+        let contents = match (args.functions, args.from) {
+            (true, _) => Contents::Functions,
+            (false, None) => Contents::All,
+            (false, Some(version)) => Contents::From(version),
         };
-        let known = migrations(&database.schema);
-        if let Part::From(version) = part
+        let known = migrations(&database.schema, parts);
+        if let Contents::From(version) = contents
             && !known.iter().any(|migration| migration.version == version)
         {
-            let last = known.len();
+            let last = known.last().map_or(0, |migration| migration.version);
             return Err(CliError::usage(format!(
                 "--from {version}: this version does not exist; use a version from 1 to {last}"
             )));
         }
-        output::lines([script(&database.schema, part).trim_end()])?;
+        output::lines([script(&database.schema, contents, parts).trim_end()])?;
     } else if args.print_uninstall {
         output::lines([uninstall(&database.schema).trim_end()])?;
     } else if args.list {
-        output::lines(migrations(&database.schema).iter().map(|one| match args.json {
+        output::lines(migrations(&database.schema, parts).iter().map(|one| match args.json {
             true => json::line(&json!({"version": one.version, "name": one.name})),
             false => format!("{:04} {}", one.version, one.name),
         }))?;
@@ -73,7 +77,8 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
     let running = database.start().await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
-    let migrator = Migrator::new(running.schema().clone()).distributed(args.distributed);
+    let migrator =
+        Migrator::new(running.schema().clone()).distributed(args.distributed).without_queue(args.without_queue);
     let drift = migrator.check(&pool).await?;
     if args.check {
         pool.close().await;
@@ -87,9 +92,12 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
         } else if drift.is_empty() {
             output::line(format!("schema \"{}\" matches this release", running.schema()))?;
         } else {
-            output::lines(drift.iter().map(ToString::to_string))?;
+            output::lines(drift.iter().flat_map(found))?;
         }
         return Ok(ExitCode::from(u8::from(!drift.is_empty())));
+    }
+    if !args.json {
+        output::lines(drift.iter().filter(|one| matches!(one, Drift::Misowned { .. })).flat_map(found))?;
     }
     // Report a test clock, and functions that were changed by hand, before they are replaced.
     let replaced = || drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. } | Drift::TestClock));
@@ -114,15 +122,26 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
 }
 
 fn difference(drift: &Drift) -> Value {
-    json!({"found": drift.to_string(), "repaired_by_migrate": drift.is_repaired_by_migrate()})
+    json!({"found": found(drift).join("\n"), "repaired_by_migrate": drift.is_repaired_by_migrate()})
+}
+
+/// The lines of a difference. The statements that mend it are complete, so that they can be run as they are.
+fn found(drift: &Drift) -> Vec<String> {
+    match drift {
+        Drift::Misowned { problem, statements } => {
+            let run = format!("-- {problem}; let a superuser, or a member of both roles, run:");
+            std::iter::once(run).chain(statements.iter().cloned()).collect()
+        }
+        other => vec![other.to_string()],
+    }
 }
 
 fn done(report: &MigrateReport) -> String {
-    let versions: Vec<String> = report.applied.iter().map(ToString::to_string).collect();
-    match (versions.is_empty(), report.functions.len()) {
+    let applied = report.applied.join(", ");
+    match (applied.is_empty(), report.functions.len()) {
         (true, 0) => "nothing to do".to_owned(),
         (true, functions) => format!("updated {functions} functions"),
-        (false, 0) => format!("applied {}", versions.join(", ")),
-        (false, functions) => format!("applied {}, updated {functions} functions", versions.join(", ")),
+        (false, 0) => format!("applied {applied}"),
+        (false, functions) => format!("applied {applied}, updated {functions} functions"),
     }
 }

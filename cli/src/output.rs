@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use crate::error::CliError;
+use crate::foreign::message;
 use crate::progress::aside;
 
 /// Writes a line.
@@ -22,10 +23,10 @@ pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(),
     aside(write).map_err(failure)
 }
 
-/// Writes a line for the user to standard error.
+/// Writes a message for the user to standard error. What it quotes cannot control the terminal.
 pub(super) fn note(text: impl Display) {
     // A failure here cannot be reported anywhere.
-    let _ = aside(|| writeln!(io::stderr().lock(), "pg-limiter: {text}"));
+    let _ = aside(|| writeln!(io::stderr().lock(), "pg-limiter: {}", message(&text.to_string())));
 }
 
 /// Whether to colour standard output. `NO_COLOR` turns it off: see no-color.org.

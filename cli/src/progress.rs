@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::AbortHandle;
 
-use crate::text::shown;
+use crate::text::{one_line, shortened};
 
 /// Work that ends sooner shows no progress.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -18,6 +18,7 @@ const WIDEST: usize = 50;
 
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 const COUNT: &str = "{spinner} {msg}: {human_pos}";
+const BYTES: &str = "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}";
 const BAR: &str = "{msg} [{bar:25}] {human_pos}/{human_len} {eta}";
 
 /// All that is drawn at this moment, on standard error.
@@ -45,6 +46,11 @@ impl Progress {
     /// Work of so many parts, which are counted with [`add`](Self::add).
     pub(super) fn parts(what: impl Into<Cow<'static, str>>, parts: usize) -> Self {
         Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
+    }
+
+    /// Reads so many bytes. The position is set with [`at`](Self::at).
+    pub(super) fn bytes(what: impl Into<Cow<'static, str>>, length: u64) -> Self {
+        Self::start(what.into(), ProgressBar::new(length), BYTES)
     }
 
     /// Work that shows no progress on this terminal.
@@ -77,7 +83,12 @@ impl Progress {
     /// Changes the description of the work.
     pub(super) fn now(&self, what: impl Into<Cow<'static, str>>) {
         // Names of limits and keys may have control characters, which the terminal would interpret.
-        self.bar.set_message(shown(&what.into(), WIDEST));
+        self.bar.set_message(shortened(&one_line(&what.into()), WIDEST));
+    }
+
+    /// Sets how many bytes were read.
+    pub(super) fn at(&self, position: u64) {
+        self.bar.set_position(position);
     }
 
     /// Counts finished parts.

@@ -12,6 +12,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::progress::Progress;
+use crate::stored::{ExactArgs, Forms, Rows};
 use crate::text::escaped;
 use crate::{input, json, output};
 use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, Op, Schema};
@@ -23,6 +24,8 @@ pub(super) struct ResetArgs {
     /// Key to reset; the empty key is one bucket that all share
     #[arg(default_value = "", conflicts_with = "all_keys")]
     key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
     /// Reset every key of the limit
     #[arg(long)]
     all_keys: bool,
@@ -58,7 +61,7 @@ enum ResetError {
 
 /// Resets one key with the SQL function, which returns the number of rows; [`Limiter::reset`] does not.
 async fn reset_key(limiter: &Limiter, schema: &Schema, name: &str, key: &str) -> Result<u64, Error> {
-    let sql = format!("SELECT {}.rate_limit_reset($1, $2)", schema.quoted());
+    let sql = format!("SELECT {}.reset($1, $2)", schema.quoted());
     let result = limiter
         .transaction(async |tx| {
             let query = sqlx::query_scalar(AssertSqlSafe(sql.clone())).bind(name).bind(key).persistent(false);
@@ -79,17 +82,24 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
         return Err(InvalidCall::UnknownLimit { limit: args.name }.into());
     }
     let key_secret = args.secret.read()?;
-    let one_key = if args.all_keys { None } else { Some(stored_key(&args.name, args.key, key_secret.as_ref())?) };
+    let forms = Forms::new(args.key, args.exact);
+    stored_key(&args.name, forms.usual().to_owned(), None)?; // Rejects it before a connection is made.
     let running = database.start().await?;
     let pool = running.ready_pool(1).await?;
     let mut config = LimiterConfig::default();
     config.schema = running.schema().clone();
     let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
     let progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
-    let result = match one_key {
-        None => limiter.reset_all_keys(&args.name).await,
-        Some(key) => reset_key(&limiter, running.schema(), &args.name, &key).await,
+    let rows = Rows { pool: &pool, schema: running.schema(), secret: key_secret.as_ref() };
+    let result = async {
+        if args.all_keys {
+            return Ok(limiter.reset_all_keys(&args.name).await?);
+        }
+        let key = forms.find(rows, &args.name, false).await?;
+        let key = stored_key(&args.name, key, key_secret.as_ref())?;
+        Ok(reset_key(&limiter, running.schema(), &args.name, &key).await?)
     };
+    let result: Result<u64, CliError> = result.await;
     pool.close().await;
     drop(progress);
     let rows = result?;

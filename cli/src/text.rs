@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+pub(super) use crate::foreign::{escaped, one_line, shortened, shown};
+
+use crate::foreign::columns;
 use pg_limiter::{Length, Limit};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -51,29 +54,6 @@ pub(super) fn percent_of(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.1}", part * 100.0 / whole) } else { "0.0".to_owned() }
 }
 
-/// Shortens a key or a name to one line of at most `width` characters, and replaces control characters.
-pub(super) fn shown(text: &str, width: usize) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if clean.chars().count() <= width {
-        return clean;
-    }
-    let kept: String = clean.chars().take(width.saturating_sub(1)).collect();
-    format!("{kept}…")
-}
-
-/// Escapes the control characters of a text: `\n`, `\u{1b}`.
-pub(super) fn escaped(text: &str) -> String {
-    let mut clean = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            clean.extend(c.escape_debug());
-        } else {
-            clean.push(c);
-        }
-    }
-    clean
-}
-
 /// Formats a length, cut to seconds and two units: `1h 30m`.
 pub(super) fn age(length: Duration) -> String {
     format!("{:.2}", Length::from_micros(length.as_secs().saturating_mul(1_000_000)))
@@ -91,21 +71,15 @@ pub(super) fn describe(name: &str, limit: &Limit) -> String {
 
 /// Aligns rows in columns: the columns in `texts` to the left, the others to the right.
 pub(super) fn aligned(cells: &[Vec<String>], texts: &[usize]) -> Vec<String> {
-    let columns = cells.first().map_or(0, Vec::len);
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or_default())
-        .collect();
+    let number = cells.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..number).map(|column| cells.iter().map(|row| columns(&row[column])).max().unwrap_or_default()).collect();
+    let padded = |column: usize, cell: &String| {
+        let padding = " ".repeat(widths[column] - columns(cell));
+        if texts.contains(&column) { format!("{cell}{padding}") } else { format!("{padding}{cell}") }
+    };
     let line = |row: &Vec<String>| {
-        let padded: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(
-                |(column, (cell, width))| {
-                    if texts.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-                },
-            )
-            .collect();
+        let padded: Vec<String> = row.iter().enumerate().map(|(column, cell)| padded(column, cell)).collect();
         padded.join("  ").trim_end().to_owned()
     };
     cells.iter().map(line).collect()
@@ -123,10 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn shown_text_stays_on_one_line() {
-        assert_eq!(shown("a\nb\u{1b}[31m", 20), "a\u{fffd}b\u{fffd}[31m");
-        assert_eq!(shown("abcdef", 4), "abc…");
-        assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\ \"é\"");
+    fn columns_are_aligned_by_their_width_on_the_terminal() {
+        let cells = [["KEY", "N"], ["キー", "1"], ["é", "20"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&cells, &[0]), ["KEY    N", "キー   1", "é     20"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 // node-postgres returns an interval as an object, and a numeric or a bigint as a string. A float8 is a number.
 const RATE_LIMIT_ALL = `
   SELECT ok, extract(epoch FROM retry_after)::float8 AS "retryAfter", denied_by AS "deniedBy", limits
-  FROM rate_limit_all($1)`;
+  FROM rate_limit.limit_all_with($1)`;
 
 // The decision of a call that a limit denied.
 class Denied extends Error {

@@ -85,13 +85,13 @@ test('a conflict is retried', async () => {
 test('slots are held until they are released', async () => {
   const acquire = `
     SELECT ok, lease_id AS lease, extract(epoch FROM retry_after)::float8 AS "retryAfter", value
-    FROM rate_limit_acquire('slots', $1, capacity => $2, lease => $3)`;
+    FROM rate_limit.acquire_with('slots', $1, capacity => $2, lease => $3)`;
   const held = (await pool.query(acquire, [user, 1, '1 minute'])).rows[0];
   assert.deepEqual([held.ok, held.retryAfter, held.value, typeof held.lease], [true, null, 0, 'string']);
   const denied = (await pool.query(acquire, [user, 1, '1 minute'])).rows[0];
   assert.deepEqual([denied.ok, denied.lease], [false, null]);
   assert.ok(denied.retryAfter > 0 && denied.retryAfter <= 60, denied.retryAfter);
-  const release = "SELECT rate_limit_release($1, $2, $3) AS released";
+  const release = "SELECT rate_limit.release($1, $2, $3) AS released";
   for (const expected of [true, false]) {
     const { rows } = await pool.query(release, ['slots', user, held.lease]);
     assert.equal(rows[0].released, expected);
@@ -100,6 +100,25 @@ test('slots are held until they are released', async () => {
   const { limits: [slots] } = await enforce(pool, [item('reports', user, { count: 2 }), item('per_user', user)]);
   assert.ok(Number.isSafeInteger(slots.lease_id));
   assert.equal((await pool.query(release, ['reports', user, slots.lease_id])).rows[0].released, true);
+});
+
+test('a denial has its seconds in every style in which the database writes intervals', async () => {
+  const { rows: [{ name }] } = await pool.query('SELECT quote_ident(current_database()) AS name');
+  try {
+    for (const style of ['sql_standard', 'iso_8601', 'postgres_verbose', 'postgres']) {
+      await pool.query(`ALTER DATABASE ${name} SET intervalstyle = ${style}`);
+      const styled = new Pool({ connectionString: process.env.DATABASE_URL, max: 1 });
+      [user, org] = [`user ${randomUUID()}`, `org ${randomUUID()}`];
+      for (let nth = 0; nth < 3; nth++) await transaction(styled, post);
+      const denied = await transaction(styled, post).catch((error) => error);
+      assert.ok(denied instanceof Denied, denied);
+      const { retryAfter } = denied.decision;
+      assert.ok(retryAfter > 600 && retryAfter <= 1200, `${style}: ${retryAfter}`);
+      await styled.end();
+    }
+  } finally {
+    await pool.query(`ALTER DATABASE ${name} RESET intervalstyle`);
+  }
 });
 
 test('a malformed call reports what is wrong', async () => {

@@ -31,8 +31,10 @@ def limit(conn, calls):
 
     A malformed call raises psycopg.errors.InvalidParameterValue. After an error, roll the transaction back.
     """
-    query = "SELECT ok, retry_after, denied_by, limits FROM rate_limit_all(%s)"
-    return Decision(*conn.execute(query, [Jsonb(calls)]).fetchone())
+    # Seconds: psycopg reads an interval only if the IntervalStyle of the role or database is `postgres`.
+    query = "SELECT ok, extract(epoch FROM retry_after)::float8, denied_by, limits FROM rate_limit.limit_all_with(%s)"
+    ok, seconds, denied_by, limits = conn.execute(query, [Jsonb(calls)]).fetchone()
+    return Decision(ok, None if seconds is None else timedelta(seconds=seconds), denied_by, limits)
 
 
 def enforce(conn, calls):

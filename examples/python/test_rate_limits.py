@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.types.json import Jsonb
 
 from rate_limits import Denied, enforce, limit, with_retries
@@ -26,9 +26,13 @@ def connect(**options):
 
 
 class RateLimits(unittest.TestCase):
+    interval_style = "postgres"
+
     @classmethod
     def setUpClass(cls):
         with connect() as conn:
+            conn.execute(sql.SQL("ALTER DATABASE {} SET intervalstyle = {}").format(
+                sql.Identifier(conn.info.dbname), cls.interval_style))
             conn.execute("CREATE TABLE IF NOT EXISTS messages (author text NOT NULL, org text NOT NULL, body text)")
 
     def setUp(self):
@@ -75,7 +79,7 @@ class RateLimits(unittest.TestCase):
             self.assertAlmostEqual(limit(conn, self.cost()).limits[0]["value"], 1, delta=0.1)
 
     def test_the_call_can_be_prepared_or_bound_by_the_client(self):
-        query = "SELECT ok FROM rate_limit_all(%s)"
+        query = "SELECT ok FROM rate_limit.limit_all_with(%s)"
         for _ in range(2):
             self.assertTrue(self.conn.execute(query, [Jsonb(self.cost())], prepare=True).fetchone()[0])
         cursor = psycopg.ClientCursor(self.conn)
@@ -117,22 +121,24 @@ class RateLimits(unittest.TestCase):
                 with_retries(conn, work)
 
     def test_slots_are_held_until_they_are_released(self):
-        acquire = "SELECT ok, lease_id, retry_after, value FROM rate_limit_acquire('slots', %s, capacity => %s, lease => %s)"
+        acquire = """
+            SELECT ok, lease_id, extract(epoch FROM retry_after)::float8, value
+            FROM rate_limit.acquire_with('slots', %s, capacity => %s, lease => %s)"""
         options = [self.user, 1, timedelta(minutes=1)]
         ok, lease, retry_after, value = self.conn.execute(acquire, options).fetchone()
         self.assertEqual((ok, retry_after, value), (True, None, 0))
         ok, none, retry_after, value = self.conn.execute(acquire, options).fetchone()
         self.assertEqual((ok, none, value), (False, None, 0))
-        self.assertTrue(timedelta(0) < retry_after <= timedelta(minutes=1))
-        renew = "SELECT rate_limit_renew('slots', %s, %s, %s)"
+        self.assertTrue(0 < retry_after <= 60)
+        renew = "SELECT rate_limit.renew('slots', %s, %s, %s)"
         self.assertTrue(self.conn.execute(renew, [self.user, lease, timedelta(minutes=1)]).fetchone()[0])
         for expected in (True, False):
-            release = self.conn.execute("SELECT rate_limit_release('slots', %s, %s)", [self.user, lease])
+            release = self.conn.execute("SELECT rate_limit.release('slots', %s, %s)", [self.user, lease])
             self.assertEqual(release.fetchone()[0], expected)
         # Slots together with tokens, under one lease.
         decision = enforce(self.conn, [item("reports", self.user, count=2), item("per_user", self.user)])
         release = self.conn.execute(
-            "SELECT rate_limit_release('reports', %s, %s)", [self.user, decision.limits[0]["lease_id"]])
+            "SELECT rate_limit.release('reports', %s, %s)", [self.user, decision.limits[0]["lease_id"]])
         self.assertTrue(release.fetchone()[0])
 
     def test_an_estimate_is_corrected_to_the_actual_usage(self):
@@ -140,10 +146,10 @@ class RateLimits(unittest.TestCase):
             return [{"name": "llm_tokens", "key": self.user, "kind": "token_bucket", "rate": 100, "period": "1 day", "count": count}]
 
         enforce(self.conn, tokens(40))
-        for correct, left in ("rate_limit_charge_all", -10), ("rate_limit_credit_all", 60):
-            limits = self.conn.execute(f"SELECT {correct}(%s)", [Jsonb(tokens(70))]).fetchone()[0]
+        for correct, left in ("charge_all_with", -10), ("credit_all_with", 60):
+            limits = self.conn.execute(f"SELECT rate_limit.{correct}(%s)", [Jsonb(tokens(70))]).fetchone()[0]
             self.assertAlmostEqual(limits[0]["value"], left, delta=1)
-        balances = self.conn.execute("SELECT limits FROM rate_limit_check_all(%s)", [Jsonb(tokens(0))]).fetchone()[0]
+        balances = self.conn.execute("SELECT limits FROM rate_limit.check_all_with(%s)", [Jsonb(tokens(0))]).fetchone()[0]
         self.assertAlmostEqual(balances[0]["value"], 60, delta=1)
 
     def test_a_malformed_call_reports_what_is_wrong(self):
@@ -163,6 +169,19 @@ class RateLimits(unittest.TestCase):
             self.assertEqual(diagnostics.sqlstate, "22023")
             self.assertTrue(diagnostics.message_hint)
         self.assertEqual(limit(self.conn, [good]).limits[0]["value"], 2)
+
+
+# The same, with the other styles in which the database can write intervals.
+class RateLimitsInSqlStandard(RateLimits):
+    interval_style = "sql_standard"
+
+
+class RateLimitsInIso8601(RateLimits):
+    interval_style = "iso_8601"
+
+
+class RateLimitsInPostgresVerbose(RateLimits):
+    interval_style = "postgres_verbose"
 
 
 if __name__ == "__main__":

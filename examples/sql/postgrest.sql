@@ -16,7 +16,7 @@ BEGIN;
 
 -- api_owner owns the objects below, and may call the limiter. The roles that requests run as may not. If db-schemas named
 -- the limiter's schema, every role that may execute its functions could reset limits, or use up those of other users, at
--- URLs such as /rpc/rate_limit_reset.
+-- URLs such as /rpc/reset.
 DO $$
 DECLARE
   needed text;
@@ -25,7 +25,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = needed) THEN EXECUTE format('CREATE ROLE %I', needed); END IF;
   END LOOP;
 END $$;
-GRANT EXECUTE ON FUNCTION public.rate_limit, public.rate_limit_check TO api_owner;
+GRANT USAGE ON SCHEMA rate_limit TO api_owner;
+GRANT EXECUTE ON FUNCTION rate_limit.limit_with, rate_limit.check_with TO api_owner;
 CREATE SCHEMA api AUTHORIZATION api_owner; -- db-schemas = "api"
 CREATE SCHEMA private AUTHORIZATION api_owner; -- no URL leads there
 GRANT USAGE ON SCHEMA api, private TO authenticated, web_anon;
@@ -70,9 +71,9 @@ DECLARE
   decision record;
 BEGIN
   IF current_setting('transaction_read_only')::boolean THEN
-    SELECT * INTO decision FROM public.rate_limit_check('requests', private.caller(), 'token_bucket', 6, '1 hour');
+    SELECT * INTO decision FROM rate_limit.check_with('requests', private.caller(), 'token_bucket', 6, '1 hour');
   ELSE
-    SELECT * INTO decision FROM public.rate_limit('requests', private.caller(), 'token_bucket', 6, '1 hour');
+    SELECT * INTO decision FROM rate_limit.limit_with('requests', private.caller(), 'token_bucket', 6, '1 hour');
   END IF;
   IF NOT decision.ok THEN
     PERFORM private.refuse('requests', decision.retry_after);
@@ -90,7 +91,7 @@ DECLARE
   decision record;
 BEGIN
   INSERT INTO api.messages VALUES (private.caller(), body);
-  SELECT * INTO decision FROM public.rate_limit('messages', private.caller(), 'token_bucket', 2, '1 hour');
+  SELECT * INTO decision FROM rate_limit.limit_with('messages', private.caller(), 'token_bucket', 2, '1 hour');
   IF NOT decision.ok THEN
     PERFORM private.refuse('messages', decision.retry_after);
   END IF;
@@ -104,7 +105,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
   decision record;
 BEGIN
-  SELECT * INTO decision FROM public.rate_limit('searches', private.caller(), 'token_bucket', 2, '1 hour');
+  SELECT * INTO decision FROM rate_limit.limit_with('searches', private.caller(), 'token_bucket', 2, '1 hour');
   IF NOT decision.ok THEN
     PERFORM private.refuse('searches', decision.retry_after);
   END IF;
@@ -178,10 +179,10 @@ SELECT 'one more request by ann' AS what, * FROM pg_temp.request('POST', '{"sub"
 SELECT 'a read by ann' AS what, *
 FROM pg_temp.request('GET', '{"sub": "ann"}', NULL, 'SELECT count(*) FROM api.messages');
 SELECT 'a direct call to the limiter' AS what, *
-FROM pg_temp.request('POST', '{"sub": "bob"}', NULL, $$SELECT public.rate_limit_reset('requests', 'user ann')$$);
+FROM pg_temp.request('POST', '{"sub": "bob"}', NULL, $$SELECT rate_limit.reset('requests', 'user ann')$$);
 
 SELECT 'messages by ' || author AS what, count(*) FROM api.messages GROUP BY author ORDER BY author;
 -- Requests that were denied or failed were not charged.
-SELECT key || ': ' || name AS what, round(value) AS left FROM public.rate_limits ORDER BY name, key;
+SELECT key || ': ' || name AS what, round(value) AS left FROM rate_limit.rate_limits ORDER BY name, key;
 
 ROLLBACK;

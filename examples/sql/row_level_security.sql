@@ -17,7 +17,8 @@ BEGIN
 END $$;
 CREATE SCHEMA app AUTHORIZATION app_owner;
 GRANT USAGE ON SCHEMA app TO app_role;
-GRANT EXECUTE ON FUNCTION public.rate_limit_enforce TO app_owner;
+GRANT USAGE ON SCHEMA rate_limit TO app_owner;
+GRANT EXECUTE ON FUNCTION rate_limit.enforce_with TO app_owner;
 
 SET LOCAL ROLE app_owner;
 
@@ -34,7 +35,7 @@ GRANT SELECT, INSERT ON app.posts TO app_role;
 CREATE FUNCTION app.may_post() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM public.rate_limit_enforce('posts', current_setting('app.user_id'), kind => 'token_bucket', rate => 3,
+  PERFORM rate_limit.enforce_with('posts', current_setting('app.user_id'), kind => 'token_bucket', rate => 3,
     period => '1 hour');
   RETURN true;
 END $$;
@@ -75,7 +76,7 @@ SELECT 'a post that exists already: the policy counts it' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '1') ON CONFLICT DO NOTHING$$);
 SELECT 'one more: no token is left' AS what, * FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('ann', '3')$$);
 SELECT 'a direct call to the limiter' AS what, *
-FROM pg_temp.attempt($$SELECT rate_limit_enforce('posts', 'bob', 'token_bucket', 3, '1 hour')$$);
+FROM pg_temp.attempt($$SELECT rate_limit.enforce_with('posts', 'bob', 'token_bucket', 3, '1 hour')$$);
 SET LOCAL app.user_id = 'bob';
 SELECT 'a post by bob: each user has a separate bucket' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.posts VALUES ('bob', '3')$$);

@@ -1,4 +1,6 @@
--- Triggers that reject rows above a limit. The limit applies to every statement that writes to the table.
+-- Triggers that reject rows above a limit. The limit applies to every statement that writes to the table. All names have their
+-- schemas, and the functions their own search_path: pg_restore and the worker that applies a subscription have an empty one. To
+-- restore rows into these tables, use pg_restore --data-only --disable-triggers.
 --
 --   psql -v ON_ERROR_STOP=1 -f examples/sql/trigger.sql
 --
@@ -15,7 +17,8 @@ BEGIN
 END $$;
 CREATE SCHEMA app AUTHORIZATION app_owner;
 GRANT USAGE ON SCHEMA app TO app_role;
-GRANT EXECUTE ON FUNCTION public.rate_limit_enforce, public.rate_limit_all TO app_owner;
+GRANT USAGE ON SCHEMA rate_limit TO app_owner;
+GRANT EXECUTE ON FUNCTION rate_limit.enforce_with, rate_limit.limit_all_with TO app_owner;
 
 SET LOCAL ROLE app_owner;
 
@@ -27,9 +30,12 @@ GRANT SELECT, INSERT ON app.posts TO app_role;
 CREATE FUNCTION app.limit_posts() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM public.rate_limit_enforce('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
+  PERFORM rate_limit.enforce_with('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
   RETURN NULL;
 END $$;
+
+-- Otherwise, other roles could attach it to their own tables, and use up the limits of any author.
+REVOKE EXECUTE ON FUNCTION app.limit_posts FROM PUBLIC;
 
 CREATE TRIGGER limit_posts AFTER INSERT ON app.posts FOR EACH ROW EXECUTE FUNCTION app.limit_posts();
 
@@ -44,11 +50,13 @@ DECLARE
   one record;
 BEGIN
   FOR one IN SELECT w.source, count(*) AS events FROM written AS w GROUP BY w.source ORDER BY w.source COLLATE "C" LOOP
-    PERFORM public.rate_limit_enforce('events', one.source, kind => 'token_bucket', rate => 100, period => '1 minute',
+    PERFORM rate_limit.enforce_with('events', one.source, kind => 'token_bucket', rate => 100, period => '1 minute',
       count => one.events);
   END LOOP;
   RETURN NULL;
 END $$;
+
+REVOKE EXECUTE ON FUNCTION app.limit_events FROM PUBLIC;
 
 CREATE TRIGGER limit_events AFTER INSERT ON app.events REFERENCING NEW TABLE AS written
   FOR EACH STATEMENT EXECUTE FUNCTION app.limit_events();
@@ -65,7 +73,7 @@ DECLARE
 BEGIN
   SELECT d.*
   INTO decision
-  FROM public.rate_limit_all(jsonb_build_array(
+  FROM rate_limit.limit_all_with(jsonb_build_array(
     jsonb_build_object('name', 'author', 'key', NEW.author, 'kind', 'token_bucket', 'rate', 2, 'period', '1 hour'),
     jsonb_build_object('name', 'team', 'key', NEW.team, 'kind', 'token_bucket', 'rate', 3, 'period', '1 hour')
   )) AS d;
@@ -77,6 +85,8 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
+
+REVOKE EXECUTE ON FUNCTION app.limit_messages FROM PUBLIC;
 
 CREATE TRIGGER limit_messages AFTER INSERT ON app.messages FOR EACH ROW EXECUTE FUNCTION app.limit_messages();
 
@@ -115,8 +125,8 @@ SELECT 'another by bob, which exceeds the limit of the team' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'red')$$);
 SELECT 'the same in another team: bob was not charged' AS what, *
 FROM pg_temp.attempt($$INSERT INTO app.messages VALUES ('bob', 'blue')$$);
-SELECT 'a reset' AS what, * FROM pg_temp.attempt($$SELECT rate_limit_reset('posts', 'ann')$$);
-SELECT 'a direct change to a bucket' AS what, * FROM pg_temp.attempt($$UPDATE rate_limits SET value = 100$$);
+SELECT 'a reset' AS what, * FROM pg_temp.attempt($$SELECT rate_limit.reset('posts', 'ann')$$);
+SELECT 'a direct change to a bucket' AS what, * FROM pg_temp.attempt($$UPDATE rate_limit.rate_limits SET value = 100$$);
 
 SELECT 'posts by ' || author AS what, count(*) FROM app.posts GROUP BY author ORDER BY author;
 SELECT 'events' AS what, count(*) FROM app.events;

@@ -1,7 +1,7 @@
--- Decides one call like rate_limit_decide, and stores its answer under the caller's idempotency key for `keep` microseconds.
+-- Decides one call like _decide, and stores its answer under the caller's idempotency key for `keep` microseconds.
 -- A later call with the same key takes nothing and returns the stored answer. The outcome is `decided`, `repeated`, or
 -- `mismatched` (without an answer) if the key was used for a different call. A denial takes nothing and is not stored.
-CREATE OR REPLACE FUNCTION public.rate_limit_decide_once(
+CREATE OR REPLACE FUNCTION rate_limit._decide_once(
   idempotency_key text, keep bigint, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
   limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
@@ -18,7 +18,7 @@ DECLARE
     ROW(call_op, call_reserve, bucket_names, bucket_keys, item_buckets, item_counts)::text COLLATE "C", 0
   );
   clock bigint;
-  answer public.rate_limit_answers;
+  answer rate_limit.answers;
 BEGIN
   IF NOT coalesce(octet_length(idempotency_key) BETWEEN 1 AND 255, false) THEN
     RAISE EXCEPTION 'invalid_idempotency_key: the idempotency key %; 1 to 255 bytes are allowed',
@@ -32,9 +32,9 @@ BEGIN
   LOOP
     SELECT a.*
     INTO answer
-    FROM public.rate_limit_answers AS a
-    WHERE a.idempotency_key = rate_limit_decide_once.idempotency_key;
-    clock := public.rate_limit_clock();
+    FROM rate_limit.answers AS a
+    WHERE a.idempotency_key = _decide_once.idempotency_key;
+    clock := rate_limit._clock();
     IF answer.expires_at > clock THEN
       IF answer.asked <> asked THEN
         outcome := 'mismatched';
@@ -54,7 +54,7 @@ BEGIN
 
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
     INTO call_admitted, call_waits, item_refused, item_values
-    FROM public.rate_limit_decide(
+    FROM rate_limit._decide(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
       limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, ARRAY[call_op],
       ARRAY[call_reserve], call_sizes, NULL, NULL
@@ -65,20 +65,18 @@ BEGIN
     -- denial, look for a stored answer once more.
   END LOOP;
   IF answer.expires_at IS NOT NULL THEN -- The stored answer has expired.
-    DELETE FROM public.rate_limit_answers AS a
-    WHERE a.idempotency_key = rate_limit_decide_once.idempotency_key AND a.expires_at = answer.expires_at;
+    DELETE FROM rate_limit.answers AS a
+    WHERE a.idempotency_key = _decide_once.idempotency_key AND a.expires_at = answer.expires_at;
   END IF;
   -- Every transaction takes the tokens first and then writes the answer. A concurrent call with the same key waits here, or for
   -- the tokens; its transaction is then retried and finds the answer.
-  clock := public.rate_limit_clock();
-  INSERT INTO public.rate_limit_answers (idempotency_key, asked, ready_at, item_values, expires_at)
-  VALUES (rate_limit_decide_once.idempotency_key, asked, clock + call_waits[1], item_values, clock + keep)
-  ON CONFLICT ON CONSTRAINT rate_limit_answers_pkey DO NOTHING;
+  clock := rate_limit._clock();
+  INSERT INTO rate_limit.answers (idempotency_key, asked, ready_at, item_values, expires_at)
+  VALUES (_decide_once.idempotency_key, asked, clock + call_waits[1], item_values, clock + keep)
+  ON CONFLICT ON CONSTRAINT answers_pkey DO NOTHING;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'could not serialize access to an idempotency key'
       USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_decide_once IS
-  'Decides a call like rate_limit_decide, and returns the stored answer for a repeated idempotency key.';

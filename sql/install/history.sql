@@ -1,70 +1,69 @@
--- Creates the records: the numbered migrations that were applied, and every object of the limiter, for functions with the
+-- Creates the records: the migrations that were applied, and every object of the limiter, for functions with the
 -- hash of their definition. Each table is created only if it is missing. IF NOT EXISTS would accept a table that another role
 -- has created meanwhile.
 DO $history$
 DECLARE
+  -- The names of the limiter's objects, which the library fills in. Empty: all objects of the schema.
+  names CONSTANT text[] := $names${}$names$;
+  -- All objects of the schema: newer releases have more names.
   there CONSTANT text[] := ARRAY(
     SELECT c.relname::text
     FROM pg_catalog.pg_class AS c
-    WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
-      AND c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'S')
+    WHERE c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))
+      AND c.relkind IN ('r', 'p', 'v', 'S')
     UNION ALL
     SELECT
       -- Row types without their schema.
       pg_catalog.format('%s(%s)', p.proname, (
         SELECT pg_catalog.string_agg(
           CASE
-            WHEN t.typname LIKE 'rate\_limit%' THEN t.typname
-            WHEN t.typname LIKE '\_rate\_limit%' THEN pg_catalog.substr(t.typname, 2) || '[]'
-            ELSE pg_catalog.format_type(t.oid, NULL)
+            WHEN t.typnamespace <> p.pronamespace THEN pg_catalog.format_type(t.oid, NULL)
+            ELSE coalesce(e.typname || '[]', t.typname)
           END,
           ', ' ORDER BY a.nth)
         FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
         JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+        LEFT JOIN pg_catalog.pg_type AS e ON e.typarray = t.oid
       ))
     FROM pg_catalog.pg_proc AS p
-    WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
-      AND p.proname LIKE 'rate\_limit%'
+    WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))
   );
 BEGIN
-  IF pg_catalog.to_regclass($name$public.rate_limits_objects$name$) IS NULL THEN
-    CREATE TABLE public.rate_limits_objects (
+  IF pg_catalog.to_regclass($name$rate_limit.objects$name$) IS NULL THEN
+    CREATE TABLE rate_limit.objects (
       object text COLLATE "C" NOT NULL,
       sha256 text,
       crate_version text,
       recorded_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now(),
-      CONSTRAINT rate_limits_objects_pkey PRIMARY KEY (object)
+      CONSTRAINT objects_pkey PRIMARY KEY (object)
     );
-    COMMENT ON TABLE public.rate_limits_objects IS
+    COMMENT ON TABLE rate_limit.objects IS
       'The objects of the limiter. An object without a row is new: all privileges on it but the owner''s are then revoked.';
-    -- Objects from a release before this table keep the privileges that were granted on them.
-    INSERT INTO public.rate_limits_objects (object) SELECT t.object FROM pg_catalog.unnest(there) AS t (object);
+    -- Objects of the application with such names keep the privileges that were granted on them.
+    INSERT INTO rate_limit.objects (object)
+    SELECT t.object
+    FROM pg_catalog.unnest(there) AS t (object)
+    WHERE names = '{}' OR pg_catalog.split_part(t.object, '(', 1) = ANY (names);
   ELSE
     -- An object that was dropped is new when it is created again.
-    DELETE FROM public.rate_limits_objects AS o WHERE o.object <> ALL (there);
+    DELETE FROM rate_limit.objects AS o WHERE o.object <> ALL (there);
   END IF;
-  IF pg_catalog.to_regclass($name$public.rate_limits_migrations$name$) IS NULL THEN
-    CREATE TABLE public.rate_limits_migrations (
+  IF pg_catalog.to_regclass($name$rate_limit.migrations$name$) IS NULL THEN
+    CREATE TABLE rate_limit.migrations (
       version integer NOT NULL,
-      name text NOT NULL,
+      name text COLLATE "C" NOT NULL,
+      sha256 text NOT NULL,
+      crate_version text NOT NULL,
+      breaking boolean NOT NULL DEFAULT false,
       applied_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now(),
-      CONSTRAINT rate_limits_migrations_pkey PRIMARY KEY (version)
+      applied_by text COLLATE "C" NOT NULL DEFAULT current_user,
+      CONSTRAINT migrations_pkey PRIMARY KEY (version, name)
     );
-    COMMENT ON TABLE public.rate_limits_migrations IS 'The numbered migrations that were applied.';
-  END IF;
-  IF NOT EXISTS (
-    SELECT
-    FROM pg_catalog.pg_attribute AS a
-    WHERE a.attrelid = pg_catalog.to_regclass($name$public.rate_limits_migrations$name$) AND a.attname = 'breaking'
-  )
-  THEN
-    ALTER TABLE public.rate_limits_migrations
-      ADD COLUMN sha256 text,
-      ADD COLUMN crate_version text,
-      ADD COLUMN breaking boolean NOT NULL DEFAULT false;
-    COMMENT ON COLUMN public.rate_limits_migrations.sha256 IS
-      'The hash of the migration''s text, with public as its schema. NULL: applied by a release that did not record it.';
-    COMMENT ON COLUMN public.rate_limits_migrations.breaking IS 'Releases that do not know this version cannot use the schema.';
+    COMMENT ON TABLE rate_limit.migrations IS 'The migrations that were applied. A version has one or several.';
+    COMMENT ON COLUMN rate_limit.migrations.sha256 IS 'The hash of the migration''s text for the default schema.';
+    COMMENT ON COLUMN rate_limit.migrations.crate_version IS 'The release that applied it.';
+    COMMENT ON COLUMN rate_limit.migrations.applied_by IS 'The role that applied it, which owned the objects then.';
+    COMMENT ON COLUMN rate_limit.migrations.breaking IS 'Releases that do not know this version cannot use the schema.';
   END IF;
 END
 $history$;

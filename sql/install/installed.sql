@@ -1,36 +1,48 @@
 -- Returns the installed objects, one row each: type, name and definition. Reads system catalogs only, and locks no table.
 -- So it leaves out the conditions of partial indexes, which cannot be printed without a lock. The hash of a function covers
 -- everything that determines its behaviour; it is the same in every schema and on every version of PostgreSQL.
-WITH home AS (
+--
+-- The names of the limiter's objects are filled in by the library. Empty: all objects of the schema.
+WITH names (name) AS (
+  SELECT n.name FROM pg_catalog.unnest($names${}$names$::text[]) AS n (name)
+),
+home AS (
   SELECT n.oid
   FROM pg_catalog.pg_namespace AS n
-  WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$public.$schema$, '.'))
+  WHERE n.oid = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))
 ),
 relations AS (
   -- The columns are listed, because on PostgreSQL 11 `*` does not include oid.
   SELECT c.oid, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relowner, c.relacl
   FROM pg_catalog.pg_class AS c
   JOIN home AS h ON h.oid = c.relnamespace
-  WHERE c.relname LIKE 'rate\_limit%' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+    AND (c.relname::text IN (SELECT n.name FROM names AS n) OR NOT EXISTS (SELECT FROM names))
 ),
 functions AS (
   SELECT
+    p.oid AS id,
     p.*,
     -- Row types and arrays of row types are printed without their schema.
     pg_catalog.format('%s(%s)', p.proname, (
       SELECT pg_catalog.string_agg(
         CASE
-          WHEN t.typname LIKE 'rate\_limit%' THEN t.typname
-          WHEN t.typname LIKE '\_rate\_limit%' THEN pg_catalog.substr(t.typname, 2) || '[]'
-          ELSE pg_catalog.format_type(t.oid, NULL)
+          WHEN t.typnamespace <> p.pronamespace THEN pg_catalog.format_type(t.oid, NULL)
+          ELSE coalesce(e.typname || '[]', t.typname)
         END,
         ', ' ORDER BY a.nth)
       FROM pg_catalog.unnest(p.proargtypes::oid[]) WITH ORDINALITY AS a (type, nth)
       JOIN pg_catalog.pg_type AS t ON t.oid = a.type
+      LEFT JOIN pg_catalog.pg_type AS e ON e.typarray = t.oid
     )) AS signature
   FROM pg_catalog.pg_proc AS p
   JOIN home AS h ON h.oid = p.pronamespace
-  WHERE p.proname LIKE 'rate\_limit%'
+  WHERE p.proname::text IN (SELECT n.name FROM names AS n) OR NOT EXISTS (SELECT FROM names)
+),
+owners (object, owner) AS (
+  SELECT r.relname::text, r.relowner FROM relations AS r
+  UNION ALL
+  SELECT f.signature, f.proowner FROM functions AS f
 ),
 grants AS (
   SELECT r.relname::text AS object, r.relowner AS owner, a.grantee, a.privilege_type
@@ -110,12 +122,30 @@ SELECT
             ', '),
           pg_catalog.pg_get_expr(f.proargdefaults, 0),
           y.typname,
-          pg_catalog.replace(f.prosrc, $schema$public.$schema$, 'public' || '.')),
+          pg_catalog.replace(f.prosrc, $schema$rate_limit.$schema$, 'rate_limit' || '.')),
         'UTF8')),
     'hex')
 FROM functions AS f
 JOIN pg_catalog.pg_language AS l ON l.oid = f.prolang
 JOIN pg_catalog.pg_type AS y ON y.oid = f.prorettype
+UNION ALL
+SELECT 'owner', o.object, pg_catalog.pg_get_userbyid(o.owner)::text
+FROM owners AS o
+UNION ALL
+-- Whether the current role has the rights of an owner.
+SELECT DISTINCT 'rights', pg_catalog.pg_get_userbyid(o.owner)::text, pg_catalog.pg_has_role(o.owner, 'USAGE')::text
+FROM owners AS o
+UNION ALL
+-- What the current role may do.
+SELECT
+  'current',
+  current_user::text,
+  CASE
+    WHEN NOT pg_catalog.has_schema_privilege(h.oid, 'USAGE') THEN 'nothing'
+    WHEN EXISTS (SELECT FROM functions AS f WHERE pg_catalog.has_function_privilege(f.id, 'EXECUTE')) THEN 'call'
+    ELSE 'use the schema'
+  END
+FROM home AS h
 UNION ALL
 SELECT
   'grant',

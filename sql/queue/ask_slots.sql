@@ -5,15 +5,15 @@
 --   groups     the groups that go on
 --   ahead      how long before a job's time it is claimed, in microseconds
 --   slot_*     the concurrency limits that the worker knows
---   buckets    the rows of rate_limit_lock_slots, and these rows after the slots were taken
+--   buckets    the rows of _lock_slots, and these rows after the slots were taken
 --   results    holder_ids took slots, under holder_leases; started_ids of these start at started_ats. asking: in these groups,
 --              the next job has other limits. waiting: in these groups, the next job found too few free slots; they have the
 --              bucket, and the time at which the slots are free at the latest (not_before)
-CREATE OR REPLACE FUNCTION public.rate_limit_ask_slots(
-  job_ids bigint[], begun_ids bigint[], groups public.rate_limit_groups[], clock bigint, ahead bigint, slot_limit_names text[],
-  slot_capacities double precision[], slot_periods bigint[], INOUT buckets public.rate_limits[],
+CREATE OR REPLACE FUNCTION rate_limit._ask_slots(
+  job_ids bigint[], begun_ids bigint[], groups rate_limit.groups[], clock bigint, ahead bigint, slot_limit_names text[],
+  slot_capacities double precision[], slot_periods bigint[], INOUT buckets rate_limit.rate_limits[],
   OUT holder_ids bigint[], OUT holder_leases bigint[], OUT started_ids bigint[], OUT started_ats bigint[],
-  OUT asking public.rate_limit_groups[], OUT waiting public.rate_limit_groups[]
+  OUT asking rate_limit.groups[], OUT waiting rate_limit.groups[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -22,7 +22,7 @@ DECLARE
   open_keys text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
   place integer;
   job record;
-  job_group public.rate_limit_groups;
+  job_group rate_limit.groups;
   needed record; -- one element for each of the job's slot items
   lease bigint;
   decided record;
@@ -37,7 +37,7 @@ BEGIN
   FOR job IN
     SELECT j.id, j.key, j.run_at, j.limit_names, j.slot_names, j.slot_keys, j.slot_counts
     FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
-    JOIN public.rate_limit_jobs AS j ON j.id = u.id
+    JOIN rate_limit.jobs AS j ON j.id = u.id
     WHERE u.id <> ALL (begun_ids)
     ORDER BY u.nth
   LOOP
@@ -59,12 +59,12 @@ BEGIN
     CROSS JOIN LATERAL (SELECT array_position(slot_limit_names, s.name) AS nth) AS l
     JOIN (
       SELECT b.name, b.key, b.ts, b.nth
-      FROM unnest(buckets) WITH ORDINALITY AS b (name, key, shard, shards, value, ts, idle_at, earlier_counts, nth)
+      FROM unnest(buckets) WITH ORDINALITY AS b (name, key, shard, shards, value, ts, idle_at, detail, nth)
     ) AS b ON b.name = s.name AND b.key = s.key;
     refused := needed.busy;
     IF refused IS NULL THEN
       lease := floor(random() * 9007199254740990)::bigint + 2;
-      decided := public.rate_limit_decide_rows(
+      decided := rate_limit._decide_rows(
         array_fill('concurrency'::text, ARRAY[cardinality(slot_limit_names)]), slot_capacities, slot_periods, NULL, NULL, NULL,
         NULL, buckets, NULL, needed.buckets, needed.limits, needed.counts, ARRAY['limit'], NULL,
         ARRAY[cardinality(needed.buckets)], NULL, NULL, ARRAY[lease], clock, NULL, NULL, NULL, NULL);
@@ -97,11 +97,10 @@ BEGIN
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_ask_slots IS 'Takes the slots of jobs that are to start, in one round of a claim.';
 
 -- Gives the slots of a lease back in memory, and returns the rows after that.
-CREATE OR REPLACE FUNCTION public.rate_limit_unask_slots(
-  lease bigint, clock bigint, INOUT buckets public.rate_limits[]
+CREATE OR REPLACE FUNCTION rate_limit._unask_slots(
+  lease bigint, clock bigint, INOUT buckets rate_limit.rate_limits[]
 ) LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -109,11 +108,10 @@ DECLARE
   released record;
 BEGIN
   FOR nth IN 1 .. cardinality(buckets) LOOP
-    IF array_position((buckets[nth]).earlier_counts, - lease::double precision) IS NOT NULL THEN
-      released := public.rate_limit_concurrency_item(buckets[nth], 'release', 1, false, clock, 1, 1, lease);
+    IF array_position((buckets[nth]).detail, - lease::double precision) IS NOT NULL THEN
+      released := rate_limit._concurrency_item(buckets[nth], 'release', 1, false, clock, 1, 1, lease);
       buckets[nth] := released.bucket_after;
     END IF;
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_unask_slots IS 'Gives slots back that a claim has taken in memory.';

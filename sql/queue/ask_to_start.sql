@@ -8,12 +8,12 @@
 --   results      one row for each group. admitted_ids: these jobs start, at starts_at. goes_on: the group has other jobs for the
 --                next round, none of which starts before ready_at. stops: the job refused_id cannot start before ready_at.
 --                slowest_item: the item that it waits for longest. pays: it is to pay for that item ahead, as of asked_at
-CREATE OR REPLACE FUNCTION public.rate_limit_ask_to_start(
-  job_ids bigint[], started_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[],
+CREATE OR REPLACE FUNCTION rate_limit._ask_to_start(
+  job_ids bigint[], started_ids bigint[], groups rate_limit.groups[], clock bigint, horizon bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[]
 ) RETURNS TABLE (
-  job_group public.rate_limit_groups,
+  job_group rate_limit.groups,
   admitted_ids bigint[],
   starts_at bigint,
   goes_on boolean,
@@ -40,9 +40,9 @@ BEGIN
   WITH at_hand AS (
     SELECT
       u.nth, j.id, j.key, j.limit_names, j.limit_keys, j.counts, j.slot_names,
-      greatest(j.run_at, rate_limit_ask_to_start.clock, g.not_before, j.paid_until) AS at
+      greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until) AS at
     FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
-    JOIN public.rate_limit_jobs AS j ON j.id = u.id
+    JOIN rate_limit.jobs AS j ON j.id = u.id
     JOIN unnest(groups) AS g ON g.key = j.key
     WHERE u.id <> ALL (started_ids)
   ),
@@ -79,7 +79,7 @@ BEGIN
     SELECT
       array_agg(cardinality(c.counts) ORDER BY c.nth) AS sizes,
       array_agg(cardinality(c.ids) ORDER BY c.nth) AS times,
-      CASE WHEN max(c.at) > rate_limit_ask_to_start.clock THEN array_agg(c.at ORDER BY c.nth) END AS ats,
+      CASE WHEN max(c.at) > _ask_to_start.clock THEN array_agg(c.at ORDER BY c.nth) END AS ats,
       array_agg(c.has_others ORDER BY c.nth) AS has_others
     FROM calls AS c
     HAVING count(*) > 0
@@ -94,16 +94,16 @@ BEGIN
       array_agg(u.name ORDER BY c.nth, u.place) AS names,
       array_agg(u.key ORDER BY c.nth, u.place) AS keys,
       array_agg(u.count ORDER BY c.nth, u.place) AS counts,
-      array_agg(array_position(rate_limit_ask_to_start.limit_names, u.name) ORDER BY c.nth, u.place) AS limits
+      array_agg(array_position(_ask_to_start.limit_names, u.name) ORDER BY c.nth, u.place) AS limits
     FROM calls AS c
     CROSS JOIN LATERAL unnest(c.limit_names, c.limit_keys, c.counts) WITH ORDINALITY AS u (name, key, count, place)
   ) AS i
-  CROSS JOIN LATERAL public.rate_limit_decide_started(
+  CROSS JOIN LATERAL rate_limit._decide_started(
     i.names, i.keys, i.counts, i.limits, NULL, NULL, NULL, NULL, c.sizes, c.times, c.ats, limit_kinds, limit_rates,
     limit_periods, limit_capacities, limit_starts
   ) AS d;
 
-  IF call_ats IS NOT NULL AND public.rate_limit_clock() - clock > 250000 THEN
+  IF call_ats IS NOT NULL AND rate_limit._clock() - clock > 250000 THEN
     -- Another transaction locked a row for long, so the times in call_ats have passed.
     RAISE EXCEPTION 'could not claim jobs in time'
       USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
@@ -122,24 +122,24 @@ BEGIN
     a.id, s.item,
     -- The job was denied before, because other jobs take the tokens that it waits for. Or another job has paid ahead.
     a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job OR s.balance < 0),
-    greatest(call_ats[a.call], public.rate_limit_clock())
+    greatest(call_ats[a.call], rate_limit._clock())
   FROM (
     SELECT
       c.call, c.ids, c.admitted, c.admitted < cardinality(c.ids) AS is_refused, j.id, j.limit_names, j.counts,
       g AS job_group,
       sum(cardinality(j.counts)) OVER (ORDER BY c.call) - cardinality(j.counts) AS items_before,
       -- A bucket's time may be ahead of the clock, because another claim took tokens as of a later time. Then use that time.
-      greatest(j.run_at, rate_limit_ask_to_start.clock, g.not_before, j.paid_until, b.at) AS at,
-      coalesce(call_ats[c.call], public.rate_limit_clock()) + call_waits[c.call] AS ready_at
+      greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until, b.at) AS at,
+      coalesce(call_ats[c.call], rate_limit._clock()) + call_waits[c.call] AS ready_at
     FROM (
       SELECT c.call, array_agg(c.id ORDER BY c.place) AS ids, coalesce(times_admitted[c.call], count(*)) AS admitted
       FROM unnest(asked_ids, asked_calls) WITH ORDINALITY AS c (id, call, place)
       GROUP BY c.call
     ) AS c
-    JOIN public.rate_limit_jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
+    JOIN rate_limit.jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
     JOIN unnest(groups) AS g ON g.key = j.key
     CROSS JOIN LATERAL (
-      SELECT max(((public.rate_limit_bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
+      SELECT max(((rate_limit._bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
     ) AS b
   ) AS a
@@ -148,7 +148,7 @@ BEGIN
     FROM (
       SELECT
         i.*, item_values[a.items_before + i.place] AS balance,
-        array_position(rate_limit_ask_to_start.limit_names, i.name) AS nth_limit
+        array_position(_ask_to_start.limit_names, i.name) AS nth_limit
       FROM unnest(a.limit_names, a.counts) WITH ORDINALITY AS i (name, count, place)
       WHERE item_refused[a.items_before + i.place]
     ) AS i
@@ -158,4 +158,3 @@ BEGIN
   ORDER BY a.call;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_ask_to_start IS 'Takes the tokens of jobs that are to start, in one round of a claim.';

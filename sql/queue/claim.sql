@@ -15,7 +15,7 @@
 -- for the limit that it waits for longest, and other jobs can still take the tokens of its other limits.
 --
 -- The claim is one statement that commits on its own, with a result that fits into any buffer: a worker that is paused or
--- disconnected keeps no row locked. The worker reads the payloads afterwards (rate_limit_claimed_jobs).
+-- disconnected keeps no row locked. The worker reads the payloads afterwards (_claimed_jobs).
 --
 --   most      the most jobs to start
 --   ahead     in microseconds; jobs that start within this time are claimed, too. The worker waits for their times, so that the
@@ -32,7 +32,7 @@
 --
 -- The claim that has locked a group's row starts the group's jobs, in the order of (priority, run_at, id). Other claims skip
 -- locked groups.
-CREATE OR REPLACE FUNCTION public.rate_limit_claim(
+CREATE OR REPLACE FUNCTION rate_limit._claim(
   queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[]
@@ -49,9 +49,9 @@ SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SE
 SET lock_timeout = '1s'
 AS $function$
 DECLARE
-  clock bigint := public.rate_limit_clock();
+  clock bigint := rate_limit._clock();
   horizon bigint;
-  groups public.rate_limit_groups[]; -- locked by this claim
+  groups rate_limit.groups[]; -- locked by this claim
   due_ids bigint[];
   front_ids bigint[];
   lowest_priority integer;
@@ -65,8 +65,8 @@ DECLARE
   slot_capacities double precision[];
   slot_periods bigint[];
   started_leases bigint[];
-  waiting public.rate_limit_groups[];
-  slot_buckets public.rate_limits[];
+  waiting rate_limit.groups[];
+  slot_buckets rate_limit.rate_limits[];
 BEGIN
   IF NOT coalesce(most >= 1 AND ahead >= 0 AND lease >= 1 AND sleep >= 1, false) THEN
     RAISE EXCEPTION 'invalid_claim: %', CASE
@@ -100,7 +100,7 @@ BEGIN
   END IF;
 
   -- A claim that takes payments back does nothing else.
-  IF public.rate_limit_unpay_cancelled(
+  IF rate_limit._unpay_cancelled(
     queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
   THEN
     lapsed := false;
@@ -111,28 +111,28 @@ BEGIN
 
   horizon := clock + ahead;
   SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority INTO groups, due_ids, front_ids, lowest_priority
-  FROM public.rate_limit_lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
+  FROM rate_limit._lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
   IF cardinality(groups) > 0 THEN
     SELECT
       s.started_ids, s.started_ats, s.started_leases, s.stopped_ids, s.stopped_ats, s.waiting, s.slot_buckets
     INTO started_ids, started_ats, started_leases, stopped_ids, stopped_ats, waiting, slot_buckets
-    FROM public.rate_limit_start_jobs(
+    FROM rate_limit._start_jobs(
       queue_name, most, clock, horizon, ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.not_before <= horizon), due_ids,
       front_ids, lowest_priority, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
       slot_limit_names, slot_capacities, slot_periods
     ) AS s;
-    has_parked := public.rate_limit_stop_groups(
+    has_parked := rate_limit._stop_groups(
       queue_name, horizon, groups, due_ids, started_ids, stopped_ids, stopped_ats, waiting);
     FOR nth IN 1 .. coalesce(cardinality(slot_buckets), 0) LOOP
-      PERFORM public.rate_limit_pass_slots_on(
+      PERFORM rate_limit._pass_slots_on(
         slot_buckets[nth], slot_capacities[array_position(slot_limit_names, (slot_buckets[nth]).name)], clock);
     END LOOP;
-    clock := public.rate_limit_clock();
+    clock := rate_limit._clock();
   END IF;
 
   RETURN QUERY
   WITH updated AS (
-    UPDATE public.rate_limit_jobs AS j
+    UPDATE rate_limit.jobs AS j
     SET
       state = 'running',
       starts = j.starts + 1,
@@ -152,11 +152,9 @@ BEGIN
 
   job_id := NULL;
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
-  FROM public.rate_limit_plan_claim(
+  FROM rate_limit._plan_claim(
     queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names, slot_limit_names
   ) AS n;
   RETURN NEXT;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_claim IS
-  'Starts jobs that are due, as far as their limits allow it; called by workers.';

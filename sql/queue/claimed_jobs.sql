@@ -1,5 +1,5 @@
 -- Returns the jobs that a worker has claimed, except those that were started again since.
-CREATE OR REPLACE FUNCTION public.rate_limit_claimed_jobs(job_ids bigint[], job_starts integer[]) RETURNS SETOF public.rate_limit_jobs
+CREATE OR REPLACE FUNCTION rate_limit._claimed_jobs(job_ids bigint[], job_starts integer[]) RETURNS SETOF rate_limit.jobs
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -7,9 +7,8 @@ AS $function$
 BEGIN
   RETURN QUERY
   SELECT j.*
-  FROM unnest((SELECT rate_limit_claimed_jobs.job_ids), rate_limit_claimed_jobs.job_starts) AS u (id, starts)
-  JOIN public.rate_limit_jobs AS j ON j.id = u.id AND j.starts = u.starts
+  FROM unnest((SELECT _claimed_jobs.job_ids), _claimed_jobs.job_starts) AS u (id, starts)
+  JOIN rate_limit.jobs AS j ON j.id = u.id AND j.starts = u.starts
   WHERE j.state = 'running';
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_claimed_jobs IS 'Returns the rows of jobs that were just claimed.';

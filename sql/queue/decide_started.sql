@@ -6,9 +6,9 @@
 --   item_limits        the index of the item's limit in limit_*
 --   item_amounts       the tokens that the call takes; NULL: the counts
 --   item_max_reserved  how many tokens the bucket may owe after the item; NULL: no bound
---   call_*             as for rate_limit_decide; call_sizes may not be NULL
---   results            as of rate_limit_decide
-CREATE OR REPLACE FUNCTION public.rate_limit_decide_started(
+--   call_*             as for _decide; call_sizes may not be NULL
+--   results            as of _decide
+CREATE OR REPLACE FUNCTION rate_limit._decide_started(
   item_names text[], item_keys text[], item_counts double precision[], item_limits integer[], item_amounts double precision[],
   item_max_reserved double precision[], call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[],
   call_ats bigint[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
@@ -35,7 +35,7 @@ BEGIN
       array_agg(
         -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.
         CASE
-          WHEN i.kind = 'fixed_window' AND limit_starts[i.nth_limit] IS NULL THEN public.rate_limit_phase(i.name, i.key)
+          WHEN i.kind = 'fixed_window' AND limit_starts[i.nth_limit] IS NULL THEN rate_limit._phase(i.name, i.key)
           ELSE limit_starts[i.nth_limit]
         END
         ORDER BY i.nth) AS starts,
@@ -54,12 +54,10 @@ BEGIN
       ) AS i
     ) AS i
   ) AS a
-  CROSS JOIN LATERAL public.rate_limit_decide(
+  CROSS JOIN LATERAL rate_limit._decide(
     a.kinds, a.rates, a.periods, a.capacities, item_max_reserved, a.starts, NULL, NULL, a.bucket_names, a.bucket_keys,
     CASE WHEN NOT a.is_plain THEN a.buckets END, a.limits, coalesce(item_amounts, item_counts), call_ops, call_reserves,
     CASE WHEN NOT a.is_plain THEN call_sizes END, call_times, call_ats
   ) AS d;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_decide_started IS
-  'Decides calls on the buckets in which starts of jobs are counted.';

@@ -1,6 +1,6 @@
 -- Takes the reservations of jobs and writes the jobs, both or neither, in the caller's transaction.
 --
---   limit_*, bucket_*, item_*  as for rate_limit_decide
+--   limit_*, bucket_*, item_*  as for _decide
 --   job_sizes        the number of items of each job
 --   job_keys         the group of each job
 --   job_payloads     JSON
@@ -8,22 +8,26 @@
 --   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
+--   job_slot_sizes   the number of slot items of each job; NULL: no job takes slots. A job takes them when it starts
+--   slot_*           one element for each slot item: the limit, the key, and the number of slots
 --   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); denied (by the limits in
 --                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
 --                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_aheads, only with
 --                    only_estimate: how many jobs of the group wait already.
-CREATE OR REPLACE FUNCTION public.rate_limit_enqueue(
+CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
   limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
-  OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[],
-  OUT item_refused boolean[], OUT item_values double precision[]
+  job_slot_sizes integer[] DEFAULT NULL, slot_names text[] DEFAULT NULL, slot_keys text[] DEFAULT NULL,
+  slot_counts double precision[] DEFAULT NULL, OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[],
+  OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[], OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
 SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
+#variable_conflict use_variable
 DECLARE
   clock bigint;
   taken double precision[];
@@ -44,11 +48,11 @@ BEGIN
   -- set-up cost in each transaction, so there are few of them.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
     AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
-    AND job_unique_ids[1] IS NULL AND (job_not_befores[1] < public.rate_limit_clock() - 1000000) IS NOT TRUE
+    AND job_slot_sizes IS NULL AND job_unique_ids[1] IS NULL AND (job_not_befores[1] < rate_limit._clock() - 1000000) IS NOT TRUE
   THEN
-    taken := public.rate_limit_take(
-      bucket_names[1], bucket_keys[1], limit_rates[1], limit_periods[1], coalesce(limit_capacities[1], limit_rates[1]),
-      item_counts[1], 1, 1, true, limit_max_reserved[1]);
+    taken := rate_limit._decide_one(
+      bucket_names[1], bucket_keys[1], 'token_bucket', limit_rates[1], limit_periods[1],
+      coalesce(limit_capacities[1], limit_rates[1]), limit_max_reserved[1], NULL, 1, 1, item_counts[1], 1, true);
     item_values := ARRAY[taken[3]];
     IF taken[1] = 0 THEN
       job_outcomes := ARRAY['denied'];
@@ -56,8 +60,8 @@ BEGIN
       item_refused := ARRAY[true];
       RETURN;
     END IF;
-    clock := public.rate_limit_clock(); -- After the lock, and not before the time at which the wait starts.
-    INSERT INTO public.rate_limit_jobs AS j (
+    clock := rate_limit._clock(); -- After the lock, and not before the time at which the wait starts.
+    INSERT INTO rate_limit.jobs AS j (
       queue, key, priority, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
     )
     VALUES (
@@ -69,20 +73,20 @@ BEGIN
       ARRAY['scheduled'], ARRAY[j.id], ARRAY[greatest(j.run_at, clock)], ARRAY[greatest(j.run_at - clock, 0)],
       EXISTS (
         SELECT
-        FROM public.rate_limit_groups AS g
+        FROM rate_limit.groups AS g
         WHERE g.queue = queue_name AND g.key = j.key AND g.has_line
       ) AS is_behind,
       EXISTS (
         SELECT
-        FROM public.rate_limit_workers AS w
+        FROM rate_limit.workers AS w
         WHERE w.queue = queue_name AND w.asleep_until > j.run_at
       ) AS wakes
     INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes;
     IF wakes THEN
-      PERFORM public.rate_limit_ring(queue_name, job_run_ats[1]);
+      PERFORM rate_limit._ring(queue_name, job_run_ats[1]);
     END IF;
     IF is_behind THEN
-      job_run_ats[1] := public.rate_limit_in_line(
+      job_run_ats[1] := rate_limit._in_line(
         queue_name, job_keys[1], job_ids[1], job_run_ats[1], job_priorities[1], bucket_names, bucket_keys, item_counts,
         item_limits, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
       job_waits[1] := greatest(job_run_ats[1] - clock, 0);
@@ -90,15 +94,42 @@ BEGIN
     RETURN;
   END IF;
 
+  IF job_slot_sizes IS NOT NULL AND NOT coalesce(
+    cardinality(job_slot_sizes) = cardinality(job_keys) AND 0 <= ALL (job_slot_sizes)
+      AND cardinality(slot_names) = (SELECT coalesce(sum(u.size), 0) FROM unnest(job_slot_sizes) AS u (size))
+      AND cardinality(slot_keys) = cardinality(slot_names) AND cardinality(slot_counts) = cardinality(slot_names)
+      AND 1 <= ALL (slot_counts),
+    false)
+  THEN
+    RAISE EXCEPTION 'the arrays for the slots of % jobs differ in length, or a count is below 1', cardinality(job_keys)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
+  END IF;
   SELECT
     e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.job_aheads, e.item_refused, e.item_values
   INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values
-  FROM public.rate_limit_enqueue_jobs(
+  FROM rate_limit._enqueue_jobs(
     queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
     limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,
     job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts,
     only_estimate
   ) AS e;
+  IF job_slot_sizes IS NULL OR only_estimate THEN
+    RETURN;
+  END IF;
+  UPDATE rate_limit.jobs AS j
+  SET slot_names = s.names, slot_keys = s.keys, slot_counts = s.counts
+  FROM (
+    SELECT
+      u.nth, array_agg(slot_names[i] ORDER BY i) AS names, array_agg(slot_keys[i] ORDER BY i) AS keys,
+      array_agg(slot_counts[i] ORDER BY i) AS counts
+    FROM (
+      SELECT u.nth, u.size, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
+      FROM unnest(job_slot_sizes) WITH ORDINALITY AS u (size, nth)
+    ) AS u
+    CROSS JOIN LATERAL generate_series(u.last_item - u.size + 1, u.last_item) AS i
+    WHERE job_outcomes[u.nth] = 'scheduled'
+    GROUP BY u.nth
+  ) AS s
+  WHERE j.id = job_ids[s.nth];
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_enqueue IS 'Reserves the tokens of jobs and writes the jobs with their times.';

@@ -1,5 +1,5 @@
--- Enqueues any number of jobs, or estimates when they would run: see rate_limit_enqueue.
-CREATE OR REPLACE FUNCTION public.rate_limit_enqueue_jobs(
+-- Enqueues any number of jobs, or estimates when they would run: see _enqueue.
+CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
   limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
@@ -12,9 +12,9 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   jobs CONSTANT integer := cardinality(job_keys);
-  -- With one bucket for each job and one job for each bucket, rate_limit_decide gets NULL instead, which is faster.
+  -- With one bucket for each job and one job for each bucket, _decide gets NULL instead, which is faster.
   is_plain CONSTANT boolean := cardinality(bucket_names) = jobs AND cardinality(item_buckets) = jobs AND 1 = ALL (job_sizes);
-  clock bigint := public.rate_limit_clock();
+  clock bigint := rate_limit._clock();
   ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
   waits bigint[];
@@ -30,7 +30,9 @@ DECLARE
 BEGIN
   -- A job that exists already, or with a not_before in the past, takes no tokens: it is only checked.
   IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
-    SELECT array_agg(u.outcome ORDER BY u.nth), array_agg(CASE WHEN u.outcome IS NULL THEN 'limit' ELSE 'check' END ORDER BY u.nth)
+    SELECT
+      array_agg(u.outcome ORDER BY u.nth),
+      array_agg(CASE WHEN u.outcome IS NULL THEN 'limit' ELSE 'check' END ORDER BY u.nth)
     INTO job_outcomes, ops
     FROM (
       SELECT
@@ -41,7 +43,7 @@ BEGIN
             row_number() OVER (PARTITION BY u.unique_id ORDER BY u.nth) > 1
             OR EXISTS (
               SELECT
-              FROM public.rate_limit_jobs AS j
+              FROM rate_limit.jobs AS j
               WHERE j.queue = queue_name AND j.unique_id = u.unique_id
             ))
           THEN 'duplicate'
@@ -57,14 +59,14 @@ BEGIN
   IF item_counts <> '{}' THEN
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
     INTO admitted, waits, item_refused, item_values
-    FROM public.rate_limit_decide(
+    FROM rate_limit._decide(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
       limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, ops,
       array_fill(true, ARRAY[jobs]), CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
     ) AS d;
   END IF;
 
-  clock := public.rate_limit_clock(); -- After the locks, and not before the time at which the waits start.
+  clock := rate_limit._clock(); -- After the locks, and not before the time at which the waits start.
   SELECT
     array_agg(o.outcome ORDER BY o.nth),
     array_agg(o.slot ORDER BY o.nth),
@@ -83,7 +85,7 @@ BEGIN
         -- The call may have waited for the job with the same id, which took the last tokens.
         WHEN u.unique_id IS NOT NULL AND EXISTS (
           SELECT
-          FROM public.rate_limit_jobs AS j
+          FROM rate_limit.jobs AS j
           WHERE j.queue = queue_name AND j.unique_id = u.unique_id
         )
         THEN 'duplicate'
@@ -94,7 +96,7 @@ BEGIN
   ) AS o;
 
   IF first_at IS NOT NULL AND NOT only_estimate THEN
-    job_ids := public.rate_limit_write_jobs(
+    job_ids := rate_limit._write_jobs(
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
       job_priorities, job_unique_ids, job_not_befores, job_max_attempts, job_outcomes, slots, clock);
   END IF;
@@ -104,7 +106,7 @@ BEGIN
         -- Another transaction has written a job with this id since: return the tokens.
         job_outcomes[nth] := 'duplicate';
         IF job_sizes[nth] > 0 THEN
-          PERFORM public.rate_limit_decide(
+          PERFORM rate_limit._decide(
             limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
             limit_shards, bucket_names, bucket_keys, item_buckets[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
             item_limits[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
@@ -114,7 +116,7 @@ BEGIN
       END IF;
       CONTINUE WHEN job_outcomes[nth] <> 'duplicate';
       SELECT j.id, j.run_at, j.key, j.priority INTO other
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
       IF FOUND THEN
         job_ids[nth] := other.id;
@@ -134,12 +136,12 @@ BEGIN
   SELECT
     EXISTS (
       SELECT
-      FROM public.rate_limit_groups AS g
+      FROM rate_limit.groups AS g
       WHERE g.queue = queue_name AND g.has_line
     ),
     EXISTS (
       SELECT
-      FROM public.rate_limit_workers AS w
+      FROM rate_limit.workers AS w
       WHERE w.queue = queue_name AND w.asleep_until > first_at
     )
   INTO is_behind, wakes;
@@ -147,11 +149,11 @@ BEGIN
     FOR other IN
       SELECT u.nth::integer AS nth, u.last_item - u.size + 1 AS first_item, u.last_item
       FROM unnest(line_keys, job_run_ats, job_sizes, last_items) WITH ORDINALITY AS u (key, run_at, size, last_item, nth)
-      JOIN public.rate_limit_groups AS g ON g.queue = queue_name AND g.key = u.key AND g.has_line
+      JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = u.key AND g.has_line
       WHERE u.run_at IS NOT NULL
       ORDER BY u.nth
     LOOP
-      job_run_ats[other.nth] := public.rate_limit_in_line(
+      job_run_ats[other.nth] := rate_limit._in_line(
         queue_name, line_keys[other.nth], job_ids[other.nth], job_run_ats[other.nth], line_priorities[other.nth],
         ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[other.first_item:other.last_item]) AS b),
         ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[other.first_item:other.last_item]) AS b),
@@ -164,15 +166,14 @@ BEGIN
     job_aheads := ARRAY(
       SELECT (
         SELECT count(*)
-        FROM public.rate_limit_jobs AS j
+        FROM rate_limit.jobs AS j
         WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
       )
       FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
       ORDER BY u.nth
     );
   ELSIF wakes THEN
-    PERFORM public.rate_limit_ring(queue_name, first_at);
+    PERFORM rate_limit._ring(queue_name, first_at);
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_enqueue_jobs IS 'Enqueues or estimates jobs; called by rate_limit_enqueue.';

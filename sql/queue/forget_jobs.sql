@@ -1,6 +1,6 @@
 -- Deletes the jobs of a key: jobs of this group, and jobs that reserved from one of these buckets. Jobs that have not started
--- are cancelled first, so that they return their tokens. Jobs that run stay. The arguments are those of rate_limit_forget.
-CREATE OR REPLACE FUNCTION public.rate_limit_forget_jobs(
+-- are cancelled first, so that they return their tokens. Jobs that run stay. The arguments are those of rate_limit.forget.
+CREATE OR REPLACE FUNCTION rate_limit._forget_jobs(
   key text, bucket_names text[], bucket_keys text[], limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], limit_shards integer[], OUT jobs bigint,
   OUT running bigint
@@ -12,15 +12,15 @@ DECLARE
   keys CONSTANT text[] := ARRAY(SELECT DISTINCT k FROM unnest(bucket_keys || key) AS k);
   job_ids CONSTANT bigint[] := ARRAY(
     SELECT j.id
-    FROM public.rate_limit_jobs AS j
-    WHERE j.key = rate_limit_forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
-  job public.rate_limit_jobs;
+    FROM rate_limit.jobs AS j
+    WHERE j.key = _forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
+  job rate_limit.jobs;
   bucket record;
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.
   FOR bucket IN
     SELECT i.name COLLATE "C" AS name, i.key COLLATE "C" AS key
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
     WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
     UNION
@@ -29,56 +29,55 @@ BEGIN
     WHERE u.name NOT LIKE '%/started'
     ORDER BY 1, 2
   LOOP
-    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
   END LOOP;
   PERFORM
-  FROM public.rate_limit_groups AS g
-  WHERE g.key = rate_limit_forget_jobs.key
+  FROM rate_limit.groups AS g
+  WHERE g.key = _forget_jobs.key
   ORDER BY g.queue, g.key
   FOR UPDATE;
 
   -- The last jobs first, so that none moves up only to be cancelled, too.
   FOR job IN
     SELECT j.*
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
     ORDER BY j.run_at DESC, j.id DESC
   LOOP
-    PERFORM public.rate_limit_job_cancel(
+    PERFORM rate_limit._job_cancel(
       job.queue, job.id, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
   END LOOP;
   FOR job IN
     SELECT j.*
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = ANY (job_ids) AND j.state = 'cancelled' AND j.paid_until IS NOT NULL
     ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
     FOR NO KEY UPDATE
   LOOP
-    PERFORM public.rate_limit_unpay(
+    PERFORM rate_limit._unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END LOOP;
 
   WITH ended AS (
     SELECT j.id
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = ANY (job_ids) AND j.state IN ('done', 'dead', 'cancelled')
     ORDER BY j.id
     FOR UPDATE
   )
-  DELETE FROM public.rate_limit_jobs AS j
+  DELETE FROM rate_limit.jobs AS j
   USING ended AS e
   WHERE j.id = e.id;
   GET DIAGNOSTICS jobs = ROW_COUNT;
   SELECT count(*) INTO running
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.id = ANY (job_ids);
-  DELETE FROM public.rate_limit_groups AS g
-  WHERE g.key = rate_limit_forget_jobs.key
+  DELETE FROM rate_limit.groups AS g
+  WHERE g.key = _forget_jobs.key
     AND NOT EXISTS (
       SELECT
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = g.queue AND j.key = g.key AND j.state IN ('scheduled', 'available', 'running')
     );
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_forget_jobs IS 'Deletes the jobs of a key; called by rate_limit_forget.';

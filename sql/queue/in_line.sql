@@ -5,7 +5,7 @@
 -- Finish::Wait holds the group, the line starts at the end of that wait, and then goes on as fast as the limits allow: a
 -- check at that time, on the '/started' buckets, for the tokens of this job and all jobs before it. (Jobs of other groups
 -- that share a bucket are not counted. Behind more than 1,000 jobs, the job is as late as the first.)
-CREATE OR REPLACE FUNCTION public.rate_limit_in_line(
+CREATE OR REPLACE FUNCTION rate_limit._in_line(
   queue_name text, job_key text, job_id bigint, slot bigint, job_priority integer, names text[], bucket_keys text[],
   counts double precision[], item_limits integer[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[]
@@ -21,7 +21,7 @@ DECLARE
   waits bigint[];
 BEGIN
   SELECT g.not_before, g.held_until, g.lag INTO job_group
-  FROM public.rate_limit_groups AS g
+  FROM rate_limit.groups AS g
   WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
   IF NOT FOUND THEN
     RETURN slot;
@@ -31,7 +31,7 @@ BEGIN
   WITH before AS (
     (
       SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND j.priority >= job_priority
         AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
       ORDER BY j.priority DESC, j.run_at, j.id
@@ -40,7 +40,7 @@ BEGIN
     UNION ALL
     (
       SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.priority >= job_priority
         AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
       ORDER BY j.priority DESC, j.run_at, j.id
@@ -63,16 +63,15 @@ BEGIN
   IF ahead > most OR job_group.held_until <= least(first_at, slot) THEN
     RETURN slot + job_group.lag;
   END IF;
-  ready_at := greatest(job_group.not_before, job_group.held_until, public.rate_limit_clock());
+  ready_at := greatest(job_group.not_before, job_group.held_until, rate_limit._clock());
   IF names = '{}' THEN
     RETURN greatest(slot, ready_at);
   END IF;
   SELECT d.call_waits INTO waits
-  FROM public.rate_limit_decide_started(
+  FROM rate_limit._decide_started(
     names, bucket_keys, counts, item_limits, totals, NULL, ARRAY['check'], ARRAY[true], ARRAY[cardinality(names)], NULL,
     ARRAY[ready_at], limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts
   ) AS d;
   RETURN greatest(slot, ready_at + coalesce(waits[1], 0));
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_in_line IS 'Returns when a job that waits behind the line of its group starts.';

@@ -8,7 +8,7 @@
 --            window.) held, released and unstarted are not failures
 --   delay    in microseconds
 --   results  the new states: scheduled, available or dead; NULL if the job was started again since
-CREATE OR REPLACE FUNCTION public.rate_limit_job_again(
+CREATE OR REPLACE FUNCTION rate_limit._job_again(
   job_ids bigint[], job_starts integer[], reason text, delay bigint, error text, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
   limit_shards integer[], OUT job_states text[]
@@ -18,18 +18,18 @@ SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   is_held CONSTANT boolean := reason IN ('held', 'held_too_often');
-  job public.rate_limit_jobs;
+  job rate_limit.jobs;
   clock bigint;
   ready bigint;
 BEGIN
   FOR nth IN 1 .. coalesce(cardinality(job_ids), 0) LOOP
     SELECT j.* INTO job
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
     FOR NO KEY UPDATE;
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;
-    IF reason = 'lapsed' AND job.lease_until > public.rate_limit_clock() THEN
+    IF reason = 'lapsed' AND job.lease_until > rate_limit._clock() THEN
       CONTINUE; -- The lease was extended after all.
     END IF;
     IF reason NOT IN ('held', 'released', 'unstarted') THEN
@@ -38,19 +38,19 @@ BEGIN
     END IF;
     IF reason = 'given_up' OR job.failures >= job.max_attempts THEN
       job.state := 'dead';
-      job.finished_at := public.rate_limit_clock();
+      job.finished_at := rate_limit._clock();
     ELSIF reason = 'unstarted' THEN
       job.state := 'available';
-      clock := public.rate_limit_clock();
-      INSERT INTO public.rate_limit_groups AS g (queue, key, has_line)
+      clock := rate_limit._clock();
+      INSERT INTO rate_limit.groups AS g (queue, key, has_line)
       VALUES (job.queue, job.key, true)
-      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      ON CONFLICT ON CONSTRAINT groups_pkey DO UPDATE
       SET has_line = true;
     ELSE
-      ready := public.rate_limit_again(
+      ready := rate_limit._again(
         job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
       job.used_counts := NULL; -- It belonged to the previous reservation.
-      clock := public.rate_limit_clock();
+      clock := rate_limit._clock();
       IF is_held THEN
         job.state := 'available';
       ELSE
@@ -59,11 +59,11 @@ BEGIN
       END IF;
     END IF;
     IF is_held THEN -- The group waits even if the job is dead. A claim removes a line without jobs.
-      clock := public.rate_limit_clock();
+      clock := rate_limit._clock();
       job.waits := job.waits + 1;
-      INSERT INTO public.rate_limit_groups AS g (queue, key, not_before, held_until, has_line, lag)
+      INSERT INTO rate_limit.groups AS g (queue, key, not_before, held_until, has_line, lag)
       VALUES (job.queue, job.key, clock + delay, clock + delay, true, clock + delay - job.run_at)
-      ON CONFLICT ON CONSTRAINT rate_limit_groups_pkey DO UPDATE
+      ON CONFLICT ON CONSTRAINT groups_pkey DO UPDATE
       SET
         not_before = greatest(g.not_before, excluded.not_before),
         held_until = greatest(g.held_until, excluded.held_until),
@@ -71,7 +71,7 @@ BEGIN
         lag = greatest(g.not_before, excluded.not_before) - job.run_at
       RETURNING g.held_until INTO job.waits_until;
     END IF;
-    UPDATE public.rate_limit_jobs AS j
+    UPDATE rate_limit.jobs AS j
     SET
       state = job.state,
       run_at = job.run_at,
@@ -86,10 +86,8 @@ BEGIN
     WHERE j.id = job.id;
     job_states[nth] := job.state;
     IF job.state <> 'dead' THEN
-      PERFORM public.rate_limit_ring(job.queue, CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
+      PERFORM rate_limit._ring(job.queue, CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
     END IF;
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_job_again IS
-  'Ends an attempt at jobs that have not succeeded: they run again or are dead.';

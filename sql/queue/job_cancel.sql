@@ -4,7 +4,7 @@
 -- of the last job that moved stays free, and no token is returned: the times of the others stay as promised. Returns the
 -- state that the job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was
 -- cancelled.
-CREATE OR REPLACE FUNCTION public.rate_limit_job_cancel(
+CREATE OR REPLACE FUNCTION rate_limit._job_cancel(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
 ) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -13,7 +13,7 @@ SET enable_sort = on SET jit = off SET enable_hashjoin = off SET enable_mergejoi
 AS $function$
 DECLARE
   most CONSTANT integer := 1000;
-  job public.rate_limit_jobs;
+  job rate_limit.jobs;
   bucket record;
   waiting text;
   level bigint;
@@ -22,7 +22,7 @@ DECLARE
   behind_run_ats bigint[];
 BEGIN
   SELECT j.* INTO job
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name;
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
@@ -33,24 +33,24 @@ BEGIN
     FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
     ORDER BY 1, 2
   LOOP
-    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
   END LOOP;
   SELECT j.* INTO job
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.id = job_id
   FOR NO KEY UPDATE;
   IF NOT FOUND OR job.state NOT IN ('scheduled', 'available') THEN
     RETURN job.state;
   END IF;
-  UPDATE public.rate_limit_jobs AS j
-  SET state = 'cancelled', finished_at = public.rate_limit_clock()
+  UPDATE rate_limit.jobs AS j
+  SET state = 'cancelled', finished_at = rate_limit._clock()
   WHERE j.id = job_id;
   -- The jobs behind it, of every priority, in the order of the index.
   FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
     level := 2147483648;
     LOOP
       SELECT j.priority INTO level
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
         AND j.state IN ('scheduled', 'available') AND j.priority < level
       ORDER BY j.priority DESC
@@ -58,7 +58,7 @@ BEGIN
       EXIT WHEN NOT FOUND;
       behind_ids := behind_ids || ARRAY(
         SELECT j.id
-        FROM public.rate_limit_jobs AS j
+        FROM rate_limit.jobs AS j
         WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
           AND j.state IN ('scheduled', 'available') AND j.priority = level
           AND (j.run_at, j.id) > (job.run_at, job.id)
@@ -72,7 +72,7 @@ BEGIN
     SELECT b.id
     FROM (
       SELECT j.*
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.id = ANY (behind_ids)
       ORDER BY j.run_at, j.id
       LIMIT most
@@ -85,19 +85,19 @@ BEGIN
   INTO behind_ids, behind_run_ats
   FROM (
     SELECT j.*
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = ANY (behind_ids)
     ORDER BY j.run_at, j.id
     FOR NO KEY UPDATE
     OFFSET 0
   ) AS b
   WHERE b.state IN ('scheduled', 'available'); -- Unless their state has changed.
-  UPDATE public.rate_limit_jobs AS j
+  UPDATE rate_limit.jobs AS j
   SET run_at = m.run_at
   FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
   WHERE j.id = m.id;
   IF looked_at <= most THEN
-    PERFORM public.rate_limit_correct(
+    PERFORM rate_limit._correct(
       u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
       limit_shards)
     FROM (
@@ -107,9 +107,8 @@ BEGIN
     ) AS u;
   END IF;
   IF job.paid_until IS NOT NULL THEN -- Workers take back its payment.
-    PERFORM public.rate_limit_ring(queue_name, public.rate_limit_clock());
+    PERFORM rate_limit._ring(queue_name, rate_limit._clock());
   END IF;
   RETURN job.state;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_job_cancel IS 'Cancels a job that has not started, and returns its tokens.';

@@ -1,6 +1,6 @@
 -- Marks a job as done. Returns false if the job was started again since; the handler's transaction must then be rolled back.
 -- If the job was settled while it ran, this also corrects the '/started' buckets.
-CREATE OR REPLACE FUNCTION public.rate_limit_job_done(
+CREATE OR REPLACE FUNCTION rate_limit._job_done(
   job_id bigint, job_starts integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -9,8 +9,8 @@ AS $function$
 DECLARE
   job record;
 BEGIN
-  UPDATE public.rate_limit_jobs AS j
-  SET state = 'done', finished_at = public.rate_limit_clock(), worker = NULL, lease_until = NULL
+  UPDATE rate_limit.jobs AS j
+  SET state = 'done', finished_at = rate_limit._clock(), worker = NULL, lease_until = NULL
   WHERE j.id = job_id AND j.state = 'running' AND j.starts = job_starts
   RETURNING j.limit_names, j.limit_keys, j.counts, j.used_counts INTO job;
   IF NOT FOUND THEN
@@ -19,7 +19,7 @@ BEGIN
   IF array_remove(job.used_counts, NULL) <> '{}' THEN
     -- Workers wait for these buckets. This bounds the wait if the COMMIT does not follow.
     PERFORM set_config('idle_in_transaction_session_timeout', '1s', true);
-    PERFORM public.rate_limit_correct_started(
+    PERFORM rate_limit._correct_started(
       array_agg(u.name), array_agg(u.key), array_agg(u.count), array_agg(u.used - u.count), NULL, limit_names, limit_kinds,
       limit_rates, limit_periods, limit_capacities, limit_starts)
     FROM unnest(job.limit_names, job.limit_keys, job.counts, job.used_counts) AS u (name, key, count, used)
@@ -29,4 +29,3 @@ BEGIN
   RETURN true;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_job_done IS 'Marks a job as done, unless another start has followed.';

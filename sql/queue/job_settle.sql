@@ -1,6 +1,6 @@
 -- Corrects what a job reserved from one bucket to what it actually used, up or down, once. Returns 'settled', 'already',
 -- 'not_started', 'no_such_item', or NULL if there is no such job.
-CREATE OR REPLACE FUNCTION public.rate_limit_job_settle(
+CREATE OR REPLACE FUNCTION rate_limit._job_settle(
   queue_name text, job_id bigint, limit_name text, limit_key text, used double precision, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
   limit_shards integer[]
@@ -9,17 +9,17 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexs
 SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
-  job public.rate_limit_jobs;
+  job rate_limit.jobs;
   item integer;
 BEGIN
   -- A job that waits is not locked: otherwise other jobs would overtake it.
   SELECT j.* INTO job
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.id = job_id AND j.queue = queue_name AND j.state NOT IN ('scheduled', 'available', 'cancelled')
   FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     SELECT j.* INTO job
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = job_id AND j.queue = queue_name;
     IF NOT FOUND THEN
       RETURN NULL;
@@ -38,15 +38,14 @@ BEGIN
     RETURN 'not_started';
   END IF;
   job.used_counts[item] := used;
-  UPDATE public.rate_limit_jobs AS j
+  UPDATE rate_limit.jobs AS j
   SET used_counts = job.used_counts
   WHERE j.id = job_id;
-  PERFORM public.rate_limit_correct(
+  PERFORM rate_limit._correct(
     limit_name, limit_key, used - job.counts[item], limit_names, limit_kinds, limit_rates, limit_periods,
     limit_capacities, limit_starts, limit_shards);
   -- The '/started' bucket is left alone: workers wait for it, and must not wait for a caller's transaction. If the job is
-  -- running, rate_limit_job_done corrects that bucket.
+  -- running, _job_done corrects that bucket.
   RETURN 'settled';
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_job_settle IS 'Corrects what a job reserved from one bucket to what it used.';

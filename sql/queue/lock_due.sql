@@ -6,9 +6,9 @@
 --   results  groups: the locked groups. due_ids: the locked due jobs, which are scheduled. front_ids: jobs that have paid
 --            ahead and whose time has come, not locked. lowest_priority: if not all due jobs were read, the priority of
 --            the last one that was
-CREATE OR REPLACE FUNCTION public.rate_limit_lock_due(
+CREATE OR REPLACE FUNCTION rate_limit._lock_due(
   queue_name text, most integer, horizon bigint, limit_names text[], slot_limit_names text[],
-  OUT groups public.rate_limit_groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer
+  OUT groups rate_limit.groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -24,27 +24,27 @@ BEGIN
   SELECT array_agg(f.id), array_agg(f.key) INTO front_ids, other_keys
   FROM (
     SELECT j.id, j.key
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
-      AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+      AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
     ORDER BY j.paid_until
     LIMIT most
   ) AS f;
   other_keys := other_keys || ARRAY(
     SELECT g.key
-    FROM public.rate_limit_groups AS g
+    FROM rate_limit.groups AS g
     WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
       -- Leaves out lines that have only jobs with unknown limits. A line without any job is included: the claim removes it.
       AND (
         EXISTS (
           SELECT
-          FROM public.rate_limit_jobs AS j
+          FROM rate_limit.jobs AS j
           WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
-            AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+            AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
         )
         OR NOT EXISTS (
           SELECT
-          FROM public.rate_limit_jobs AS j
+          FROM rate_limit.jobs AS j
           WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
         )
       )
@@ -60,7 +60,7 @@ BEGIN
     level := 2147483648;
     LOOP
       SELECT j.priority INTO level
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
       ORDER BY j.priority DESC
       LIMIT 1;
@@ -68,9 +68,9 @@ BEGIN
       SELECT array_agg(d.id), array_agg(d.key) INTO level_ids, level_keys
       FROM (
         SELECT j.id, j.key
-        FROM public.rate_limit_jobs AS j
+        FROM rate_limit.jobs AS j
         WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
-          AND j.limit_names <@ rate_limit_lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+          AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
         ORDER BY j.run_at, j.id
         LIMIT reach - cardinality(due_ids)
       ) AS d;
@@ -82,19 +82,19 @@ BEGIN
     keys := ARRAY(SELECT DISTINCT k FROM unnest(due_keys || other_keys) AS k ORDER BY k);
     EXIT WHEN keys = '{}';
 
-    INSERT INTO public.rate_limit_groups (queue, key)
+    INSERT INTO rate_limit.groups (queue, key)
     SELECT queue_name, k
     FROM unnest(keys) AS k
     WHERE NOT EXISTS (
       SELECT
-      FROM public.rate_limit_groups AS g
+      FROM rate_limit.groups AS g
       WHERE g.queue = queue_name AND g.key = k
     )
     ORDER BY k
     ON CONFLICT DO NOTHING;
     groups := ARRAY(
       SELECT g
-      FROM public.rate_limit_groups AS g
+      FROM rate_limit.groups AS g
       WHERE g.queue = queue_name AND g.key = ANY (keys)
       ORDER BY g.key
       FOR NO KEY UPDATE SKIP LOCKED
@@ -102,7 +102,7 @@ BEGIN
     keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);
     due_ids := ARRAY(
       SELECT j.id
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.id = ANY (due_ids) AND j.state = 'scheduled' AND j.run_at <= horizon AND j.key = ANY (keys)
       FOR NO KEY UPDATE SKIP LOCKED
     );
@@ -114,4 +114,3 @@ BEGIN
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_lock_due IS 'Locks due jobs and their groups for a claim.';

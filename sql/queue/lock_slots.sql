@@ -5,19 +5,19 @@
 -- A claim decides on locked rows and writes them even if it takes no slot. So a release sees every group that waits for
 -- its slots: it either comes before the decision, or after the claim's commit. (Under REPEATABLE READ and SERIALIZABLE the
 -- written row makes the release start again with a new snapshot.)
-CREATE OR REPLACE FUNCTION public.rate_limit_lock_slots(
-  job_ids bigint[], groups public.rate_limit_groups[], clock bigint, slot_limit_names text[]
-) RETURNS public.rate_limits[] LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION rate_limit._lock_slots(
+  job_ids bigint[], groups rate_limit.groups[], clock bigint, slot_limit_names text[]
+) RETURNS rate_limit.rate_limits[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   slots record;
-  bucket public.rate_limits;
-  buckets public.rate_limits[] := '{}';
+  bucket rate_limit.rate_limits;
+  buckets rate_limit.rate_limits[] := '{}';
 BEGIN
   FOR slots IN
     SELECT u.name, u.key
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.slot_names, j.slot_keys) AS u (name, key)
     WHERE j.id = ANY (job_ids) AND j.slot_names IS NOT NULL
     UNION
@@ -26,11 +26,11 @@ BEGIN
     WHERE g.slot_name = ANY (slot_limit_names)
   LOOP
     SELECT r.* INTO bucket
-    FROM public.rate_limits AS r
+    FROM rate_limit.rate_limits AS r
     WHERE r.name = slots.name AND r.key = slots.key AND r.shard = 0
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-      INSERT INTO public.rate_limits AS r (name, key, value, ts, idle_at, earlier_counts)
+      INSERT INTO rate_limit.rate_limits AS r (name, key, value, ts, idle_at, detail)
       VALUES (slots.name, slots.key, 0, clock, clock, ARRAY[-1])
       ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING
       RETURNING r.* INTO bucket;
@@ -45,4 +45,3 @@ BEGIN
   RETURN buckets;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_lock_slots IS 'Locks the buckets of the slots that a claim decides on.';

@@ -5,7 +5,7 @@
 --   ats        the time as of which each job pays
 --   ready_ats  when the limits let each job start
 --   results    untils: when each job starts, if it has paid, or asks again. payers: the jobs that have paid
-CREATE OR REPLACE FUNCTION public.rate_limit_pay_ahead(
+CREATE OR REPLACE FUNCTION rate_limit._pay_ahead(
   job_ids bigint[], items integer[], ats bigint[], ready_ats bigint[], limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
   OUT untils bigint[], OUT payers bigint[]
@@ -23,13 +23,13 @@ BEGIN
       array_agg(j.limit_names[p.item] ORDER BY p.nth) AS names,
       array_agg(j.limit_keys[p.item] ORDER BY p.nth) AS keys,
       array_agg(j.counts[p.item] ORDER BY p.nth) AS counts,
-      array_agg(array_position(rate_limit_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
+      array_agg(array_position(_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
       array_agg(CASE WHEN j.id = g.refused_job THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
     FROM unnest(job_ids, items) WITH ORDINALITY AS p (id, item, nth)
-    JOIN public.rate_limit_jobs AS j ON j.id = p.id
-    JOIN public.rate_limit_groups AS g ON g.queue = j.queue AND g.key = j.key
+    JOIN rate_limit.jobs AS j ON j.id = p.id
+    JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key
   ) AS p
-  CROSS JOIN LATERAL public.rate_limit_decide_started(
+  CROSS JOIN LATERAL rate_limit._decide_started(
     p.names, p.keys, p.counts, p.limits, NULL, p.counts, p.ops, array_fill(true, ARRAY[cardinality(p.ops)]),
     array_fill(1, ARRAY[cardinality(p.ops)]), NULL, ats, limit_kinds, limit_rates, limit_periods, limit_capacities,
     limit_starts
@@ -50,10 +50,10 @@ BEGIN
       FROM unnest(job_ids, items, ats, ready_ats, ops, admitted, waits) WITH ORDINALITY
         AS p (id, item, at, ready_at, op, admitted, wait, nth)
     ) AS p
-    JOIN public.rate_limit_jobs AS j ON j.id = p.id
+    JOIN rate_limit.jobs AS j ON j.id = p.id
   ),
   paid AS (
-    UPDATE public.rate_limit_jobs AS j
+    UPDATE rate_limit.jobs AS j
     SET paid_until = p.until, paid_item = p.item
     FROM payments AS p
     WHERE j.id = p.id AND p.has_paid
@@ -62,4 +62,3 @@ BEGIN
   FROM payments AS p;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_pay_ahead IS 'Takes the tokens of jobs that cannot start yet ahead of their starts.';

@@ -2,8 +2,8 @@
 --
 --   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
 --   has_parked  the claim has put due jobs in line, which may have hidden others
---   results     as of rate_limit_claim
-CREATE OR REPLACE FUNCTION public.rate_limit_plan_claim(
+--   results     as of _claim
+CREATE OR REPLACE FUNCTION rate_limit._plan_claim(
   queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
   slot_limit_names text[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
@@ -16,39 +16,39 @@ DECLARE
   other_at bigint;
 BEGIN
   SELECT j.lease_until INTO next_at
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.queue = queue_name AND j.state = 'running'
   ORDER BY j.lease_until
   LIMIT 1;
   lapsed := coalesce(next_at <= clock, false);
   SELECT w.asleep_until > clock INTO was_asleep
-  FROM public.rate_limit_workers AS w
+  FROM rate_limit.workers AS w
   WHERE w.queue = queue_name AND w.worker = worker_name;
   look_again := false;
   IF is_full THEN
     IF was_asleep THEN
-      UPDATE public.rate_limit_workers AS w
+      UPDATE rate_limit.workers AS w
       SET asleep_until = 0
       WHERE w.queue = queue_name AND w.worker = worker_name;
     END IF;
   ELSE
     look_again := was_asleep IS NOT TRUE OR has_parked;
-    INSERT INTO public.rate_limit_workers AS w (queue, worker, asleep_until)
+    INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until)
     VALUES (queue_name, worker_name, clock + 2 * sleep)
-    ON CONFLICT ON CONSTRAINT rate_limit_workers_pkey DO UPDATE
+    ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
     SET asleep_until = excluded.asleep_until
     WHERE w.asleep_until < clock + sleep;
     SELECT g.not_before INTO other_at
-    FROM public.rate_limit_groups AS g
+    FROM rate_limit.groups AS g
     WHERE g.queue = queue_name AND g.has_line
     ORDER BY g.not_before
     LIMIT 1;
     next_at := least(next_at, other_at);
     LOOP
       SELECT j.priority, j.run_at INTO level, other_at
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-        AND j.limit_names <@ rate_limit_plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+        AND j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 1;
       EXIT WHEN NOT FOUND;
@@ -58,4 +58,3 @@ BEGIN
   next_in := greatest(next_at - clock, 0);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_plan_claim IS 'Returns when a worker is to claim again, and records that it sleeps.';

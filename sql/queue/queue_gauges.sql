@@ -1,15 +1,14 @@
--- Counts the jobs of a queue that are scheduled, available, running or dead, and measures how late the queue is: the
--- microseconds since the first waiting job was due, or 0. The indexes that it reads contain only these states, so jobs that
--- are done cost nothing. While a handler's Finish::Wait holds a group, its jobs count as late only after the end of that
--- wait.
-CREATE OR REPLACE FUNCTION public.rate_limit_queue_gauges(
+-- Returns the number of jobs by state, and how long the oldest due job is overdue, in microseconds or 0. The indexes that it
+-- reads contain only these states, so jobs that are done cost nothing. While a handler's Finish::Wait holds a group, its jobs
+-- count as late only after the end of that wait.
+CREATE OR REPLACE FUNCTION rate_limit._queue_gauges(
   queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
 SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
-  clock CONSTANT bigint := public.rate_limit_clock();
+  clock CONSTANT bigint := rate_limit._clock();
 BEGIN
   SELECT
     coalesce(sum(w.scheduled), 0), coalesce(sum(w.available), 0),
@@ -19,19 +18,17 @@ BEGIN
     SELECT
       j.key, count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled,
       count(*) FILTER (WHERE j.state = 'available') AS available, min(j.run_at) AS first_at
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.state IN ('scheduled', 'available')
     GROUP BY j.key
   ) AS w
-  LEFT JOIN public.rate_limit_groups AS g ON g.queue = queue_name AND g.key = w.key;
+  LEFT JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = w.key;
   lag := greatest(lag, 0);
   SELECT count(*) INTO running
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.queue = queue_name AND j.state = 'running';
   SELECT count(*) INTO dead
-  FROM public.rate_limit_jobs AS j
+  FROM rate_limit.jobs AS j
   WHERE j.queue = queue_name AND j.state = 'dead';
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_queue_gauges IS
-  'Returns the number of jobs by state, and how long the oldest due job is overdue.';

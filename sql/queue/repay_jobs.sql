@@ -3,8 +3,8 @@
 --
 -- First it locks all buckets of the jobs at hand. The claim takes from them in several statements, which would otherwise lock
 -- buckets in a different order than other claims.
-CREATE OR REPLACE FUNCTION public.rate_limit_repay_jobs(
-  job_ids bigint[], groups public.rate_limit_groups[], clock bigint, horizon bigint, limit_names text[], limit_kinds text[],
+CREATE OR REPLACE FUNCTION rate_limit._repay_jobs(
+  job_ids bigint[], groups rate_limit.groups[], clock bigint, horizon bigint, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[]
 ) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -15,21 +15,21 @@ DECLARE
 BEGIN
   FOR bucket IN
     SELECT DISTINCT i.name || '/started' COLLATE "C" AS name, i.key COLLATE "C" AS key
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
     WHERE j.id = ANY (job_ids)
     ORDER BY 1, 2
   LOOP
-    PERFORM public.rate_limit_bucket_rows(bucket.name, bucket.key, 1, true, true);
+    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
   END LOOP;
 
   repaid_ids := ARRAY(
     SELECT j.id
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     JOIN unnest(groups) AS g ON g.key = j.key
     WHERE j.id = ANY (job_ids) AND j.paid_until <= horizon
   );
-  PERFORM public.rate_limit_correct_started(
+  PERFORM rate_limit._correct_started(
     array_agg(p.name), array_agg(p.key), array_agg(p.count), array_agg(- p.count), array_agg(p.at), limit_names,
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
   FROM (
@@ -37,13 +37,11 @@ BEGIN
       j.limit_names[j.paid_item] AS name, j.limit_keys[j.paid_item] AS key, j.counts[j.paid_item] AS count,
       greatest(j.run_at, clock, g.not_before, j.paid_until) AS at, j.paid_until
     FROM unnest(repaid_ids) AS u (id)
-    JOIN public.rate_limit_jobs AS j ON j.id = u.id
+    JOIN rate_limit.jobs AS j ON j.id = u.id
     JOIN unnest(groups) AS g ON g.key = j.key
   ) AS p
-  WHERE ((public.rate_limit_bucket_rows(p.name || '/started', p.key, 1, false, false))[1]).ts < p.paid_until
+  WHERE ((rate_limit._bucket_rows(p.name || '/started', p.key, 1, false, false))[1]).ts < p.paid_until
   HAVING count(*) > 0;
   RETURN repaid_ids;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_repay_jobs IS
-  'Returns what jobs have paid ahead of their starts, once their time has come.';

@@ -1,12 +1,12 @@
 -- Wakes the workers that listen and would sleep beyond this time. A NOTIFY makes commits wait for each other, so it is sent
 -- only if a worker sleeps. YugabyteDB has no NOTIFY: its workers poll. (This is PL/pgSQL, because a function in SQL would be
 -- planned again for each call.)
-CREATE OR REPLACE FUNCTION public.rate_limit_ring(queue_name text, due_at bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION rate_limit._ring(queue_name text, due_at bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $function$
 BEGIN
   IF EXISTS (
     SELECT
-    FROM public.rate_limit_workers AS w
+    FROM rate_limit.workers AS w
     WHERE w.queue = queue_name AND w.asleep_until > due_at
   )
     AND pg_catalog.version() NOT LIKE '%-YB-%'
@@ -15,4 +15,3 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_ring IS 'Notifies workers that would sleep beyond this time.';

@@ -1,5 +1,6 @@
--- Starts jobs of groups that a claim has locked, as far as the limits allow it: the due jobs, the jobs that have paid ahead,
--- and the jobs in the lines of the groups. It locks these jobs and takes their tokens; the caller writes their state.
+-- Locks the jobs that a claim starts, and takes their tokens. It starts jobs of groups that the claim has locked, as far as the
+-- limits allow: the due jobs, the jobs that have paid ahead, and the jobs in the lines of the groups. The caller writes their
+-- state.
 --
 --   groups           no job of a group starts before its not_before
 --   lowest_priority  jobs in lines with a lower priority are left alone; NULL: none are
@@ -9,27 +10,27 @@
 --                    from their groups again. waiting: the groups that stop because slots are taken. slot_buckets: the rows of
 --                    the slots, locked and written; a row that another transaction has locked has no `ts`. Both are NULL if no
 --                    job or group at hand needs slots
-CREATE OR REPLACE FUNCTION public.rate_limit_start_jobs(
-  queue_name text, most integer, clock bigint, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[],
+CREATE OR REPLACE FUNCTION rate_limit._start_jobs(
+  queue_name text, most integer, clock bigint, horizon bigint, groups rate_limit.groups[], due_ids bigint[],
   front_ids bigint[], lowest_priority integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
   limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], slot_limit_names text[],
   slot_capacities double precision[], slot_periods bigint[], OUT started_ids bigint[], OUT started_ats bigint[],
-  OUT started_leases bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[], OUT waiting public.rate_limit_groups[],
-  OUT slot_buckets public.rate_limits[]
+  OUT started_leases bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[], OUT waiting rate_limit.groups[],
+  OUT slot_buckets rate_limit.rate_limits[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
-  all_groups CONSTANT public.rate_limit_groups[] := groups;
+  all_groups CONSTANT rate_limit.groups[] := groups;
   job_ids bigint[]; -- the jobs at hand, in the order in which they are to start
   is_contended boolean; -- whether a job has paid ahead, or was denied before
   repaid_ids bigint[] := '{}';
   paid_ids bigint[] := '{}';
   stopped_keys text[];
   answer record;
-  job_group public.rate_limit_groups;
-  groups_left public.rate_limit_groups[];
+  job_group rate_limit.groups;
+  groups_left rate_limit.groups[];
   payer_ids bigint[];
   payer_items integer[];
   payer_ats bigint[];
@@ -39,7 +40,7 @@ DECLARE
   holder_ids bigint[] := '{}'; -- the jobs that have taken slots, and their leases
   holder_leases bigint[] := '{}';
   is_freed boolean; -- whether slots were given back, because the limits deny the job
-  bucket public.rate_limits;
+  bucket rate_limit.rate_limits;
 BEGIN
   started_ids := '{}';
   started_ats := '{}';
@@ -52,16 +53,16 @@ BEGIN
     SELECT
       j.id, j.slot_names IS NOT NULL AS has_slots,
       j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
-    FROM public.rate_limit_jobs AS j
+    FROM rate_limit.jobs AS j
     WHERE j.id = ANY (
       due_ids || front_ids || ARRAY(
         SELECT h.id
         FROM unnest(keys) AS k
         CROSS JOIN LATERAL (
           SELECT j.id
-          FROM public.rate_limit_jobs AS j
+          FROM rate_limit.jobs AS j
           WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
-            AND j.limit_names <@ rate_limit_start_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+            AND j.limit_names <@ _start_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
             AND j.priority >= coalesce(lowest_priority, j.priority)
           ORDER BY j.priority DESC, j.run_at, j.id
           LIMIT most
@@ -80,12 +81,12 @@ BEGIN
     FROM (
       SELECT DISTINCT ON (j.key) j.key, j.id, j.paid_until
       FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
-      JOIN public.rate_limit_jobs AS j ON j.id = u.id
+      JOIN rate_limit.jobs AS j ON j.id = u.id
       WHERE j.paid_until > horizon
       ORDER BY j.key, u.nth
     ) AS s;
     groups := ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.key <> ALL (stopped_keys));
-    repaid_ids := public.rate_limit_repay_jobs(
+    repaid_ids := rate_limit._repay_jobs(
       job_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
 
@@ -96,13 +97,13 @@ BEGIN
   );
   IF has_slots THEN
     waiting := '{}';
-    slot_buckets := public.rate_limit_lock_slots(job_ids, groups, clock, slot_limit_names);
+    slot_buckets := rate_limit._lock_slots(job_ids, groups, clock, slot_limit_names);
   END IF;
 
   WHILE cardinality(groups) > 0 LOOP
     groups_left := '{}';
     IF has_slots THEN
-      holders := public.rate_limit_ask_slots(
+      holders := rate_limit._ask_slots(
         job_ids, started_ids, groups, clock, horizon - clock, slot_limit_names, slot_capacities, slot_periods, slot_buckets);
       slot_buckets := holders.buckets;
       started_ids := started_ids || holders.started_ids;
@@ -115,7 +116,7 @@ BEGIN
     payer_ready_ats := '{}';
     FOR answer IN
       SELECT a.*
-      FROM public.rate_limit_ask_to_start(
+      FROM rate_limit._ask_to_start(
         job_ids, started_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods,
         limit_capacities, limit_starts
       ) AS a
@@ -143,7 +144,7 @@ BEGIN
           holder_ids := holder_ids || holders.holder_ids[nth];
           holder_leases := holder_leases || holders.holder_leases[nth];
         ELSE
-          slot_buckets := public.rate_limit_unask_slots(holders.holder_leases[nth], clock, slot_buckets);
+          slot_buckets := rate_limit._unask_slots(holders.holder_leases[nth], clock, slot_buckets);
           is_freed := true;
         END IF;
       END LOOP;
@@ -160,7 +161,7 @@ BEGIN
     groups := groups_left;
     IF payer_ids <> '{}' THEN
       SELECT p.untils, paid_ids || p.payers INTO payer_ready_ats, paid_ids
-      FROM public.rate_limit_pay_ahead(
+      FROM rate_limit._pay_ahead(
         payer_ids, payer_items, payer_ats, payer_ready_ats, limit_names, limit_kinds, limit_rates, limit_periods,
         limit_capacities, limit_starts
       ) AS p;
@@ -175,15 +176,14 @@ BEGIN
   FOR nth IN 1 .. coalesce(cardinality(slot_buckets), 0) LOOP
     bucket := slot_buckets[nth];
     IF bucket.ts IS NOT NULL THEN
-      PERFORM public.rate_limit_write(bucket, bucket, false);
+      PERFORM rate_limit._write(bucket, bucket, false);
     END IF;
   END LOOP;
 
   IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.
-    UPDATE public.rate_limit_jobs AS j
+    UPDATE rate_limit.jobs AS j
     SET paid_until = NULL, paid_item = NULL
     WHERE j.id = ANY (repaid_ids) AND j.id <> ALL (started_ids || paid_ids);
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_start_jobs IS 'Takes the tokens of the jobs that a claim starts.';

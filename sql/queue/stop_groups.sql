@@ -1,20 +1,20 @@
--- Puts the due jobs that a claim cannot start into the lines of their groups, where they are not read before their groups
--- are. Returns whether there were any.
+-- Puts due jobs that cannot start yet into the lines of their groups. There they are not read before their groups are. Returns
+-- whether there were any.
 --
 --   groups       the groups that the claim has locked, as they were; no job could start in a group with a not_before after
 --                `horizon`
 --   due_ids      the due jobs that the claim has locked
 --   stopped_ids  the jobs that the limits denied, one of each group that stops; stopped_ats: when to claim from the group again
 --   waiting      the groups that stop because slots are taken, as they are to be
-CREATE OR REPLACE FUNCTION public.rate_limit_stop_groups(
-  queue_name text, horizon bigint, groups public.rate_limit_groups[], due_ids bigint[], started_ids bigint[],
-  stopped_ids bigint[], stopped_ats bigint[], waiting public.rate_limit_groups[]
+CREATE OR REPLACE FUNCTION rate_limit._stop_groups(
+  queue_name text, horizon bigint, groups rate_limit.groups[], due_ids bigint[], started_ids bigint[],
+  stopped_ids bigint[], stopped_ats bigint[], waiting rate_limit.groups[]
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   shut_keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g WHERE g.not_before > horizon);
-  stopped_keys text[] := ARRAY(SELECT j.key FROM public.rate_limit_jobs AS j WHERE j.id = ANY (stopped_ids));
+  stopped_keys text[] := ARRAY(SELECT j.key FROM rate_limit.jobs AS j WHERE j.id = ANY (stopped_ids));
   left_keys text[]; -- the groups that do not wait for slots any more
   has_parked boolean;
 BEGIN
@@ -25,12 +25,12 @@ BEGIN
       WHERE g.slot_name IS NOT NULL AND g.key <> ALL (shut_keys || ARRAY(SELECT w.key FROM unnest(waiting) AS w))
     );
     IF left_keys <> '{}' THEN
-      UPDATE public.rate_limit_groups AS g
+      UPDATE rate_limit.groups AS g
       SET slot_name = NULL, slot_key = NULL, slot_count = NULL, slot_since = NULL, slot_pause = NULL
       WHERE g.queue = queue_name AND g.key = ANY (left_keys);
     END IF;
     stopped_keys := stopped_keys || ARRAY(SELECT w.key FROM unnest(waiting) AS w);
-    UPDATE public.rate_limit_groups AS g
+    UPDATE rate_limit.groups AS g
     SET
       has_line = true,
       -- The first of the groups that wait for a bucket looks when a lease ends. The others are woken. They look some leases later
@@ -38,15 +38,15 @@ BEGIN
       not_before = CASE
         WHEN w.slot_pause IS NULL AND EXISTS (
           SELECT
-          FROM public.rate_limit_groups AS o
+          FROM rate_limit.groups AS o
           WHERE o.slot_name = w.slot_name AND o.slot_key = w.slot_key AND o.queue = queue_name
             AND (o.slot_since, o.key) < (w.slot_since, w.key)
         )
-        THEN public.rate_limit_clock()
-          + ((1 + random()) * least(greatest(4 * (w.not_before - public.rate_limit_clock()), 1000000), 60000000))::bigint
+        THEN rate_limit._clock()
+          + ((1 + random()) * least(greatest(4 * (w.not_before - rate_limit._clock()), 1000000), 60000000))::bigint
         ELSE w.not_before
       END,
-      lag = greatest(public.rate_limit_clock() - w.slot_since, 0),
+      lag = greatest(rate_limit._clock() - w.slot_since, 0),
       slot_name = w.slot_name,
       slot_key = w.slot_key,
       slot_count = w.slot_count,
@@ -55,29 +55,28 @@ BEGIN
     FROM unnest(waiting) AS w
     WHERE g.queue = queue_name AND g.key = w.key;
   END IF;
-  UPDATE public.rate_limit_jobs AS j
+  UPDATE rate_limit.jobs AS j
   SET state = 'available'
   WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
     AND j.key = ANY (shut_keys || stopped_keys);
   has_parked := FOUND;
-  UPDATE public.rate_limit_groups AS g
+  UPDATE rate_limit.groups AS g
   SET has_line = true, not_before = s.at, lag = greatest(s.at - j.run_at, 0), refused_job = j.id
   FROM unnest(stopped_ids, stopped_ats) AS s (id, at)
-  JOIN public.rate_limit_jobs AS j ON j.id = s.id
+  JOIN rate_limit.jobs AS j ON j.id = s.id
   WHERE g.queue = queue_name AND g.key = j.key;
-  UPDATE public.rate_limit_groups AS g
+  UPDATE rate_limit.groups AS g
   SET has_line = true
   WHERE g.queue = queue_name AND g.key = ANY (shut_keys) AND NOT g.has_line;
-  UPDATE public.rate_limit_groups AS g
+  UPDATE rate_limit.groups AS g
   SET has_line = false, lag = 0
   FROM unnest(groups) AS o
   WHERE g.queue = queue_name AND g.key = o.key AND o.has_line AND o.key <> ALL (shut_keys || stopped_keys)
     AND NOT EXISTS (
       SELECT
-      FROM public.rate_limit_jobs AS j
+      FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available' AND j.id <> ALL (started_ids)
     );
   RETURN has_parked;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_stop_groups IS 'Puts due jobs that cannot start yet into the lines of their groups.';

@@ -5,19 +5,19 @@
 --   max_count  only groups that need at most so many slots; NULL: all
 --   ends_at    when the next lease ends: the first group looks then at the latest; NULL: as before
 --   skips      leaves groups alone that other transactions have locked. A claim, which has locked groups, waits for none
-CREATE OR REPLACE FUNCTION public.rate_limit_wake_groups(
+CREATE OR REPLACE FUNCTION rate_limit._wake_groups(
   bucket_name text, bucket_key text, most integer, max_count double precision, ends_at bigint, skips boolean
 ) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-  clock CONSTANT bigint := public.rate_limit_clock();
+  clock CONSTANT bigint := rate_limit._clock();
   waiting_queue text := '';
   keys text[];
 BEGIN
   LOOP
     SELECT g.queue INTO waiting_queue
-    FROM public.rate_limit_groups AS g
+    FROM rate_limit.groups AS g
     WHERE g.slot_name = bucket_name AND g.slot_key = bucket_key AND g.queue > waiting_queue
     ORDER BY g.queue
     LIMIT 1;
@@ -25,7 +25,7 @@ BEGIN
     IF skips THEN
       keys := ARRAY(
         SELECT g.key
-        FROM public.rate_limit_groups AS g
+        FROM rate_limit.groups AS g
         WHERE g.slot_name = bucket_name AND g.slot_key = bucket_key AND g.queue = waiting_queue
           AND g.slot_count <= coalesce(max_count, g.slot_count) AND g.not_before > greatest(clock, g.held_until)
         ORDER BY g.slot_since, g.key
@@ -35,7 +35,7 @@ BEGIN
     ELSE
       keys := ARRAY(
         SELECT g.key
-        FROM public.rate_limit_groups AS g
+        FROM rate_limit.groups AS g
         WHERE g.slot_name = bucket_name AND g.slot_key = bucket_key AND g.queue = waiting_queue
           AND g.slot_count <= coalesce(max_count, g.slot_count) AND g.not_before > greatest(clock, g.held_until)
         ORDER BY g.slot_since, g.key
@@ -44,17 +44,17 @@ BEGIN
       );
     END IF;
     IF keys <> '{}' THEN
-      UPDATE public.rate_limit_groups AS g
+      UPDATE rate_limit.groups AS g
       SET not_before = g.held_until, slot_pause = NULL
       WHERE g.queue = waiting_queue AND g.key = ANY (keys);
-      PERFORM public.rate_limit_ring(waiting_queue, clock);
+      PERFORM rate_limit._ring(waiting_queue, clock);
     END IF;
     IF ends_at IS NOT NULL THEN
-      UPDATE public.rate_limit_groups AS g
+      UPDATE rate_limit.groups AS g
       SET not_before = greatest(ends_at, g.held_until)
       FROM (
         SELECT o.key
-        FROM public.rate_limit_groups AS o
+        FROM rate_limit.groups AS o
         WHERE o.slot_name = bucket_name AND o.slot_key = bucket_key AND o.queue = waiting_queue
         ORDER BY o.slot_since, o.key
         LIMIT 1
@@ -62,17 +62,16 @@ BEGIN
       ) AS f
       WHERE g.queue = waiting_queue AND g.key = f.key AND g.not_before > greatest(ends_at, g.held_until);
       IF FOUND THEN
-        PERFORM public.rate_limit_ring(waiting_queue, ends_at);
+        PERFORM rate_limit._ring(waiting_queue, ends_at);
       END IF;
     END IF;
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_wake_groups IS 'Lets groups that wait for slots look for them again.';
 
 -- Wakes groups after calls that have released or reset buckets: as many as slots are free. The arguments are those of
--- rate_limit_decide_each; item_values are the free slots after each item.
-CREATE OR REPLACE FUNCTION public.rate_limit_slots_freed(
+-- _decide_each; item_values are the free slots after each item.
+CREATE OR REPLACE FUNCTION rate_limit._slots_freed(
   limit_kinds text[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
   item_values double precision[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE
@@ -82,7 +81,7 @@ DECLARE
 BEGIN
   IF NOT EXISTS (
     SELECT
-    FROM public.rate_limit_groups AS g
+    FROM rate_limit.groups AS g
     WHERE g.slot_name IS NOT NULL
   )
   THEN
@@ -98,18 +97,17 @@ BEGIN
     GROUP BY i.bucket
     ORDER BY i.bucket
   LOOP
-    -- rate_limit_release does not know the capacity, so it may return fewer than one free slot.
-    PERFORM public.rate_limit_wake_groups(
+    -- rate_limit.release does not know the capacity, so it may return fewer than one free slot.
+    PERFORM rate_limit._wake_groups(
       bucket_names[freed.bucket], bucket_keys[freed.bucket], greatest(freed.value, 1)::integer, NULL, NULL, false);
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_slots_freed IS 'Wakes groups that wait for slots which calls have given back.';
 
 -- Ends a claim's decisions on a bucket of slots. If slots are still free, it wakes groups that can take them. Otherwise the
 -- first group that waits looks again when the next lease ends.
-CREATE OR REPLACE FUNCTION public.rate_limit_pass_slots_on(
-  bucket public.rate_limits, capacity double precision, clock bigint
+CREATE OR REPLACE FUNCTION rate_limit._pass_slots_on(
+  bucket rate_limit.rate_limits, capacity double precision, clock bigint
 ) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
@@ -119,12 +117,11 @@ BEGIN
   IF bucket.ts IS NULL THEN
     RETURN;
   END IF;
-  leases := public.rate_limit_leases_at(bucket.earlier_counts, greatest(clock, bucket.ts));
+  leases := rate_limit._leases_at(bucket.detail, greatest(clock, bucket.ts));
   FOR nth IN 1 .. cardinality(leases) / 3 LOOP
     free := free - leases[3 * nth + 1];
   END LOOP;
-  PERFORM public.rate_limit_wake_groups(
+  PERFORM rate_limit._wake_groups(
     bucket.name, bucket.key, greatest(free, 0)::integer, free, leases[2]::bigint, true);
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_pass_slots_on IS 'Wakes groups that can take the slots that a claim has left free.';

@@ -1,6 +1,6 @@
 -- Writes the scheduled jobs of an enqueue, with the times at which their tokens are available (job_slots). Returns one id for
 -- each job: NULL for a job that was not to be written, or if another transaction has written a job with its unique id since.
-CREATE OR REPLACE FUNCTION public.rate_limit_write_jobs(
+CREATE OR REPLACE FUNCTION rate_limit._write_jobs(
   queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[],
   job_sizes integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_not_befores bigint[], job_max_attempts integer[], job_outcomes text[], job_slots bigint[],
@@ -15,7 +15,7 @@ DECLARE
   job_ids bigint[];
 BEGIN
   WITH written AS (
-    INSERT INTO public.rate_limit_jobs (
+    INSERT INTO rate_limit.jobs (
       queue, key, priority, run_at, not_before, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
       enqueued_at
     )
@@ -68,4 +68,3 @@ BEGIN
   RETURN job_ids;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_write_jobs IS 'Writes jobs whose tokens are reserved; called by rate_limit_enqueue.';

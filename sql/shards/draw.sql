@@ -6,9 +6,9 @@
 -- A transaction that waits for a row and then finds too few tokens in it cannot wait for the other rows, because that could
 -- deadlock. So under READ COMMITTED, where this can happen, a row has to hold several times the amount, and many times if it
 -- is in use.
-CREATE OR REPLACE FUNCTION public.rate_limit_draw(
+CREATE OR REPLACE FUNCTION rate_limit._draw(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
-  resolution integer, shards integer, amount double precision, at bigint, OUT bucket public.rate_limits,
+  resolution integer, shards integer, amount double precision, at bigint, OUT bucket rate_limit.rate_limits,
   OUT beyond double precision
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -17,8 +17,8 @@ DECLARE
   first CONSTANT integer := floor(random() * shards);
   second CONSTANT integer := (first + 1 + floor(random() * (shards - 1))::integer) % shards;
   waits CONSTANT boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
-  now CONSTANT bigint := coalesce(at, public.rate_limit_clock());
-  phase CONSTANT bigint := public.rate_limit_grid(kind, start, period, bucket_name, bucket_key);
+  now CONSTANT bigint := coalesce(at, rate_limit._clock());
+  phase CONSTANT bigint := rate_limit._grid(kind, start, period, bucket_name, bucket_key);
   drawn record;
 BEGIN
   SELECT d.bucket AS bucket, sum(d.balance) OVER () * shards / 2 - d.balance AS beyond, d.covers
@@ -31,15 +31,15 @@ BEGIN
     SELECT
       r.bucket,
       r.in_use,
-      public.rate_limit_left(
-        kind, (r.bucket).value, (r.bucket).ts, (r.bucket).earlier_counts, greatest(now, (r.bucket).ts), rate / shards, period,
+      rate_limit._left(
+        kind, (r.bucket).value, (r.bucket).ts, (r.bucket).detail, greatest(now, (r.bucket).ts), rate / shards, period,
         capacity / shards, phase, resolution) AS balance
     FROM unnest(ARRAY[first, second]) AS u (shard)
     CROSS JOIN LATERAL (
-      SELECT s.* FROM public.rate_limit_rows(bucket_name, bucket_key) AS s WHERE s.shard = u.shard LIMIT 1
+      SELECT s.* FROM rate_limit._rows(bucket_name, bucket_key) AS s WHERE s.shard = u.shard LIMIT 1
     ) AS r
-    WHERE (r.bucket).shards = rate_limit_draw.shards
-      AND public.rate_limit_fits(kind, (r.bucket).earlier_counts, period, phase, resolution)
+    WHERE (r.bucket).shards = _draw.shards
+      AND rate_limit._fits(kind, (r.bucket).detail, period, phase, resolution)
     ) AS f
   ) AS d
   ORDER BY d.covers DESC, d.in_use, d.balance DESC
@@ -50,4 +50,3 @@ BEGIN
   END IF;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_draw IS 'Returns the better of two randomly drawn rows of a sharded bucket.';

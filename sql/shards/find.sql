@@ -9,10 +9,10 @@
 --   parts     the number of rows of the bucket, if the returned row is one of several
 --   beyond    the estimated tokens in the other rows
 --   shares    the rows that were gathered; NULL: none were
-CREATE OR REPLACE FUNCTION public.rate_limit_find(
+CREATE OR REPLACE FUNCTION rate_limit._find(
   bucket_name text, bucket_key text, kind text, rate double precision, period bigint, capacity double precision, start bigint,
   resolution integer, shards integer, amount double precision, at bigint, nth_shard integer, locks boolean, may_wait boolean,
-  OUT bucket public.rate_limits, OUT parts integer, OUT beyond double precision, OUT shares public.rate_limits[]
+  OUT bucket rate_limit.rate_limits, OUT parts integer, OUT beyond double precision, OUT shares rate_limit.rate_limits[]
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
@@ -20,7 +20,7 @@ DECLARE
   drawn record;
 BEGIN
   IF shards > 1 AND amount IS NOT NULL AND nth_shard IS NULL AND NOT locks THEN
-    drawn := public.rate_limit_draw(
+    drawn := rate_limit._draw(
       bucket_name, bucket_key, kind, rate, period, capacity, start, resolution, shards, amount, at);
     bucket := drawn.bucket;
     IF bucket.ts IS NOT NULL THEN
@@ -35,13 +35,13 @@ BEGIN
     IF locks THEN
       SELECT r.*
       INTO bucket
-      FROM public.rate_limits AS r
+      FROM rate_limit.rate_limits AS r
       WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard
       FOR NO KEY UPDATE;
     ELSE
       SELECT r.*
       INTO bucket
-      FROM public.rate_limits AS r
+      FROM rate_limit.rate_limits AS r
       WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard;
     END IF;
   END IF;
@@ -51,12 +51,12 @@ BEGIN
   parts := NULL;
   IF shards > 1 OR bucket.shards > 1 THEN
     -- A row that was locked alone may come after other rows of the bucket in the lock order.
-    shares := public.rate_limit_bucket_rows(
+    shares := rate_limit._bucket_rows(
       bucket_name, bucket_key, shards, locks, may_wait AND coalesce(nth_shard, 0) = 0);
   END IF;
   IF shares <> '{}' THEN
-    bucket := public.rate_limit_gather(
-      shares, kind, rate, period, capacity, public.rate_limit_grid(kind, start, period, bucket_name, bucket_key), resolution);
+    bucket := rate_limit._gather(
+      shares, kind, rate, period, capacity, rate_limit._grid(kind, start, period, bucket_name, bucket_key), resolution);
   ELSE
     bucket.name := bucket_name;
     bucket.key := bucket_key;
@@ -65,4 +65,3 @@ BEGIN
   bucket.shards := shards;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_find IS 'Returns the row of a bucket to decide on.';

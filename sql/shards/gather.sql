@@ -8,15 +8,15 @@
 --   the sum of this over the rows that were written then or later, minus the refill of the whole bucket since then,
 -- and it lacks the largest of these differences, or nothing. This is the content of a queue (E. Reich, "On the
 -- integrodifferential equation of Takacs", 1958). All of these differences shrink at the whole rate.
-CREATE OR REPLACE FUNCTION public.rate_limit_gather(
-  shares public.rate_limits[], kind text, rate double precision, period bigint, capacity double precision, phase bigint,
+CREATE OR REPLACE FUNCTION rate_limit._gather(
+  shares rate_limit.rate_limits[], kind text, rate double precision, period bigint, capacity double precision, phase bigint,
   resolution integer
-) RETURNS public.rate_limits LANGUAGE plpgsql IMMUTABLE
+) RETURNS rate_limit.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
-  kept public.rate_limits := shares[1];
+  kept rate_limit.rate_limits := shares[1];
   parts CONSTANT integer := kept.shards;
-  share public.rate_limits;
+  share rate_limit.rate_limits;
   lacks double precision[]; -- the tokens that each row lacked when it was written
   inflows double precision[]; -- the refill of each row since then
   counts double precision[];
@@ -24,32 +24,32 @@ BEGIN
   FOREACH share IN ARRAY shares LOOP
     kept.ts := greatest(kept.ts, share.ts);
   END LOOP;
-  IF kind = 'concurrency' THEN -- The rows are of another kind, and hold no slots.
+  IF kind = 'concurrency' OR kept.detail[1] = -2 THEN -- The rows are of another kind, and hold no slots or tokens.
     RETURN kept;
   END IF;
   FOR nth IN 1 .. cardinality(shares) LOOP
     share := shares[nth];
     lacks[nth] := CASE
-      WHEN kind <> 'sliding_window' AND share.earlier_counts IS NULL THEN capacity / parts - least(share.value, capacity / parts)
+      WHEN kind <> 'sliding_window' AND share.detail IS NULL THEN capacity / parts - least(share.value, capacity / parts)
     END;
-    share := public.rate_limit_adopt(kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution);
+    share := rate_limit._adopt(kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution);
     -- The refill is the balance of an empty row without a capacity.
     inflows[nth] := CASE
       WHEN lacks[nth] IS NULL THEN 0
-      ELSE public.rate_limit_left(kind, 0, share.ts, NULL, kept.ts, rate / parts, period, 1e300, phase, resolution)
+      ELSE rate_limit._left(kind, 0, share.ts, NULL, kept.ts, rate / parts, period, 1e300, phase, resolution)
     END;
-    share := (public.rate_limit_take_from(
+    share := (rate_limit._take_from(
       kind, share, kept.ts, rate / parts, period, capacity / parts, phase, resolution, 0)).after;
     lacks[nth] := coalesce(lacks[nth], capacity / parts - share.value);
     kept.value := CASE WHEN nth = 1 THEN 0 ELSE kept.value END + share.value;
-    FOR place IN 4 .. coalesce(cardinality(share.earlier_counts), 0) LOOP
-      counts[place] := coalesce(counts[place], 0) + share.earlier_counts[place];
+    FOR place IN 4 .. coalesce(cardinality(share.detail), 0) LOOP
+      counts[place] := coalesce(counts[place], 0) + share.detail[place];
     END LOOP;
-    kept.earlier_counts := share.earlier_counts;
+    kept.detail := share.detail;
     kept.ts := greatest(kept.ts, share.ts);
   END LOOP;
   IF counts IS NOT NULL THEN
-    kept.earlier_counts := kept.earlier_counts[1:2] || rate || counts[4:];
+    kept.detail := kept.detail[1:2] || rate || counts[4:];
   ELSE
     SELECT capacity - greatest(max(g.lacks + g.inflow * (g.rows - parts)), 0)
     INTO kept.value
@@ -68,4 +68,3 @@ BEGIN
   RETURN kept;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_gather IS 'Returns the rows of a sharded bucket as one row.';

@@ -1,37 +1,37 @@
 -- Writes a bucket as `bucket.shards` rows with equal balances; without `ts`, deletes the bucket. The caller has locked its
 -- rows, which are `shares`.
-CREATE OR REPLACE FUNCTION public.rate_limit_level(shares public.rate_limits[], bucket public.rate_limits) RETURNS void
+CREATE OR REPLACE FUNCTION rate_limit._level(shares rate_limit.rate_limits[], bucket rate_limit.rate_limits) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
   parts CONSTANT integer := CASE WHEN bucket.ts IS NULL THEN 0 ELSE bucket.shards END;
-  share public.rate_limits;
+  share rate_limit.rate_limits;
 BEGIN
   bucket.value := bucket.value / nullif(parts, 0);
-  bucket.earlier_counts := bucket.earlier_counts[1:2] || ARRAY(
+  bucket.detail := bucket.detail[1:2] || ARRAY(
     SELECT u.count / nullif(parts, 0)
-    FROM unnest(bucket.earlier_counts[3:]) WITH ORDINALITY AS u (count, nth)
+    FROM unnest(bucket.detail[3:]) WITH ORDINALITY AS u (count, nth)
     ORDER BY u.nth
   );
-  IF bucket.earlier_counts = '{}' THEN
-    bucket.earlier_counts := NULL;
+  IF bucket.detail = '{}' THEN
+    bucket.detail := NULL;
   END IF;
   FOREACH share IN ARRAY shares LOOP
     IF share.shard < parts THEN
-      UPDATE public.rate_limits AS r
+      UPDATE rate_limit.rate_limits AS r
       SET shards = bucket.shards, value = bucket.value, ts = bucket.ts, idle_at = bucket.idle_at,
-        earlier_counts = bucket.earlier_counts
+        detail = bucket.detail
       WHERE r.name = share.name AND r.key = share.key AND r.shard = share.shard;
     ELSE
-      DELETE FROM public.rate_limits AS r
+      DELETE FROM rate_limit.rate_limits AS r
       WHERE r.name = share.name AND r.key = share.key AND r.shard = share.shard;
     END IF;
   END LOOP;
   FOR nth_shard IN 0 .. parts - 1 LOOP
     CONTINUE WHEN EXISTS (SELECT FROM unnest(shares) AS s WHERE s.shard = nth_shard);
-    INSERT INTO public.rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+    INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail)
     VALUES (
-      bucket.name, bucket.key, nth_shard, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.earlier_counts)
+      bucket.name, bucket.key, nth_shard, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.detail)
     ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
     IF NOT FOUND THEN -- The row was left over from a bucket with more rows.
       RAISE EXCEPTION 'could not serialize access to a bucket'
@@ -40,4 +40,3 @@ BEGIN
   END LOOP;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_level IS 'Writes a bucket as rows with equal balances.';

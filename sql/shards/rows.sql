@@ -2,13 +2,13 @@
 -- exist; at least `shards` rows are looked up. With `locks`, each row is locked, in this order. Only a transaction that has
 -- locked the row of shard 0 adds or removes other rows. Without `may_wait`, because the caller has locked rows that come
 -- later in the order, a row that another transaction has locked is an error.
-CREATE OR REPLACE FUNCTION public.rate_limit_bucket_rows(
+CREATE OR REPLACE FUNCTION rate_limit._bucket_rows(
   bucket_name text, bucket_key text, shards integer, locks boolean, may_wait boolean
-) RETURNS public.rate_limits[] LANGUAGE plpgsql VOLATILE
+) RETURNS rate_limit.rate_limits[] LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
-  bucket public.rate_limits;
-  found_rows public.rate_limits[] := '{}';
+  bucket rate_limit.rate_limits;
+  found_rows rate_limit.rate_limits[] := '{}';
   last_shard integer := shards - 1;
   nth_shard integer := 0;
 BEGIN
@@ -16,23 +16,23 @@ BEGIN
     IF NOT locks THEN
       SELECT r.*
       INTO bucket
-      FROM public.rate_limits AS r
+      FROM rate_limit.rate_limits AS r
       WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard;
     ELSIF may_wait THEN
       SELECT r.*
       INTO bucket
-      FROM public.rate_limits AS r
+      FROM rate_limit.rate_limits AS r
       WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard
       FOR NO KEY UPDATE;
     ELSE
       SELECT r.*
       INTO bucket
-      FROM public.rate_limits AS r
+      FROM rate_limit.rate_limits AS r
       WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard
       FOR NO KEY UPDATE SKIP LOCKED;
       IF NOT FOUND AND EXISTS (
         SELECT
-        FROM public.rate_limits AS r
+        FROM rate_limit.rate_limits AS r
         WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = nth_shard)
       THEN
         RAISE EXCEPTION 'could not serialize access to a bucket'
@@ -44,7 +44,7 @@ BEGIN
       -- shard 0 and wait for this row.
       IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
         SELECT
-        FROM public.rate_limits AS r
+        FROM rate_limit.rate_limits AS r
         WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0)
       THEN
         RAISE EXCEPTION 'could not serialize access to a bucket'
@@ -58,4 +58,3 @@ BEGIN
   RETURN found_rows;
 END
 $function$;
-COMMENT ON FUNCTION public.rate_limit_bucket_rows IS 'Returns the rows of a bucket, and optionally locks them.';

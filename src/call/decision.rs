@@ -200,6 +200,7 @@ impl Decision {
                 retry_after,
                 remaining: self.remaining(),
                 limits: self.denied_by().into_iter().map(Into::into).collect(),
+                states: self.limits.into_iter().filter(|state| state.denied).collect(),
             })),
         }
     }
@@ -225,6 +226,9 @@ pub struct Denied {
     pub remaining: f64,
     /// The limits that denied the call, each once, in alphabetical order.
     pub limits: Vec<Arc<str>>,
+    /// The states of these limits, as far as they are known.
+    #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "only responses describe them"))]
+    pub(crate) states: Vec<LimitState>,
 }
 
 impl fmt::Display for Denied {

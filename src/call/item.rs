@@ -154,12 +154,15 @@ pub struct Item {
     pub(crate) key: Key,
     pub(crate) count: f64,
     pub(crate) headroom: Headroom,
+    /// The count is the difference of two others, so its last digits mean nothing.
+    pub(crate) is_difference: bool,
 }
 
 impl Item {
     /// An item for one token of the limit for this key.
     pub fn new(limit: impl Into<LimitRef>, key: impl Into<Key>) -> Self {
-        Self { limit: limit.into(), key: key.into(), count: 1.0, headroom: Headroom::Tokens(0.0) }
+        let headroom = Headroom::Tokens(0.0);
+        Self { limit: limit.into(), key: key.into(), count: 1.0, headroom, is_difference: false }
     }
 
     /// An item for one token of the limit's shared bucket, which has the empty key.
@@ -170,6 +173,7 @@ impl Item {
     /// Sets the number of tokens. Fractions and 0 are allowed. See [`Tokens`] for the accepted types.
     pub fn count(mut self, tokens: impl Into<Tokens>) -> Self {
         self.count = tokens.into().get();
+        self.is_difference = false;
         self
     }
 
@@ -239,8 +243,8 @@ impl Item {
         let (op, difference) =
             if used < estimate { (Op::Credit, estimate - used) } else { (Op::Charge, used - estimate) };
         // An invalid count is passed on, and is rejected later like any other.
-        self.count =
-            [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count)).unwrap_or(difference);
+        let wrong = [estimate, used].into_iter().find(|count| !(0.0..=LARGEST_NUMBER).contains(count));
+        (self.count, self.is_difference) = (wrong.unwrap_or(difference), wrong.is_none());
         (op, self)
     }
 
@@ -316,7 +320,7 @@ mod tests {
     #[test]
     fn a_correction_has_no_headroom() {
         let (_, item) = Item::new("a", "k").count(10).leave_fraction(0.5).correction(4.into());
-        assert_eq!(item, Item::new("a", "k").count(6));
+        assert_eq!((item.tokens(), item.headroom), (6.0, Headroom::Tokens(0.0)));
     }
 
     #[test]

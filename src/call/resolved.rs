@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use crate::call::{Call, Headroom, Item, Key, KeySecret, LeaseId};
 use crate::error::InvalidCall;
-use crate::limit::{Kind, LARGEST_NUMBER, Limit, Limits, SMALLEST_NUMBER, check_name, is_storable};
+use crate::limit::{Kind, Limit, Limits, check_name, is_storable};
 
 /// The longest key, in bytes. An index entry holds it together with the name.
 pub(crate) const LONGEST_KEY: usize = 1024;
@@ -65,6 +67,8 @@ pub(crate) struct Resolved {
     pub(crate) op: Op,
     pub(crate) reserve: bool,
     pub(crate) lease: Option<LeaseId>,
+    /// Dropped with the call. The receiver then knows that the call will not be decided any more.
+    pub(crate) undecided: Option<Arc<oneshot::Sender<()>>>,
     pub(crate) idempotency_key: Option<Arc<str>>,
     pub(crate) items: Vec<ResolvedItem>,
     pub(crate) places: Vec<usize>,
@@ -73,7 +77,15 @@ pub(crate) struct Resolved {
 impl Resolved {
     /// A reservation of nothing: the job takes only slots, when it starts.
     pub(crate) const fn nothing() -> Self {
-        Self { op: Op::Limit, reserve: true, lease: None, idempotency_key: None, items: Vec::new(), places: Vec::new() }
+        Self {
+            op: Op::Limit,
+            reserve: true,
+            lease: None,
+            undecided: None,
+            idempotency_key: None,
+            items: Vec::new(),
+            places: Vec::new(),
+        }
     }
 
     /// The names and keys of the items.
@@ -99,6 +111,7 @@ impl Resolved {
             op,
             reserve: call.reserve && op != Op::Peek,
             lease: call.lease.filter(|_| op != Op::Peek),
+            undecided: None,
             idempotency_key: call.idempotency_key.map(|Key(key)| match secret {
                 Some(secret) => secret.idempotency_key(&key),
                 None => key,
@@ -124,7 +137,8 @@ impl Resolved {
             if leave > 0.0 && !supports_headroom {
                 return Err(InvalidCall::HeadroomUnsupported { limit: name.to_string() });
             }
-            let mut item = ResolvedItem { name, key: item.key.0, limit, count: item.count, leave };
+            let count = if item.is_difference { limit.exact_difference(op, item.count) } else { item.count };
+            let mut item = ResolvedItem { name, key: item.key.0, limit, count, leave };
             item.check_words()?;
             if op == Op::Peek {
                 item.count = 0.0;
@@ -188,6 +202,15 @@ impl Resolved {
         self.op == Op::Limit && !self.reserve && self.lease.is_none() && self.items.iter().all(|item| item.leave == 0.0)
     }
 
+    /// Whether it writes nothing: it returns balances or decisions only, or takes no tokens and no slots.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self.op {
+            Op::Check | Op::Peek => true,
+            Op::Limit => self.lease.is_none() && self.items.iter().all(|item| item.count == 0.0),
+            Op::Credit | Op::Charge | Op::Reset | Op::Release | Op::Renew => false,
+        }
+    }
+
     /// Whether it can be decided together with others by the sums of what they take and give back.
     pub(crate) fn is_by_sums(&self) -> bool {
         let corrects = match self.op {
@@ -208,8 +231,11 @@ impl Resolved {
     /// Resolves an operation on one key of a gate.
     pub(crate) fn gate(op: Op, item: Item, limits: &Limits, secret: Option<&KeySecret>) -> Result<Self, InvalidCall> {
         let call = Self::new(op, item.into(), limits, secret)?;
-        match call.items.iter().find(|item| !item.limit.is_gate()) {
-            Some(item) => Err(InvalidCall::NotAGate { limit: item.name.to_string(), kind: item.limit.kind() }),
+        // A gate that is passed inline must not have the name of another kind of limit.
+        let kinds = |item: &ResolvedItem| [item.limit.kind(), limits.get(&item.name).map_or(Kind::Gate, Limit::kind)];
+        let other = |item: &ResolvedItem| kinds(item).into_iter().find(|kind| *kind != Kind::Gate);
+        match call.items.iter().find_map(|item| Some((item, other(item)?))) {
+            Some((item, kind)) => Err(InvalidCall::NotAGate { limit: item.name.to_string(), kind }),
             None => Ok(call),
         }
     }
@@ -253,8 +279,9 @@ impl ResolvedItem {
         if !is_storable(&self.key, 0..=LONGEST_KEY) {
             return Err(InvalidCall::Key { limit: self.name.to_string(), bytes: self.key.len() });
         }
-        if self.count != 0.0 && !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.count) {
-            return Err(InvalidCall::Count { limit: self.name.to_string(), count: self.count });
+        if !self.limit.can_count(self.count) {
+            let capacity = self.limit.capacity();
+            return Err(InvalidCall::Count { limit: self.name.to_string(), count: self.count, capacity });
         }
         Ok(())
     }

@@ -117,8 +117,9 @@ mod tests {
     #[tokio::test]
     async fn an_advance_wakes_the_sleepers_of_its_schema_only() {
         let url = "postgres://u@localhost:1/test_local_clock";
-        let (clock, same) = (self::clock(url, "public"), self::clock(&url.replace("localhost", "127.0.0.1"), "public"));
-        let others = [self::clock(url, "b"), self::clock("postgres://u@localhost:1/other", "public")];
+        let (clock, same) =
+            (self::clock(url, "rate_limit"), self::clock(&url.replace("localhost", "127.0.0.1"), "rate_limit"));
+        let others = [self::clock(url, "b"), self::clock("postgres://u@localhost:1/other", "rate_limit")];
         let (moment, before) = (same.now() + 2 * HOUR, same.pinned());
         let mut advances = same.advances();
         let sleeper = same.clone();

@@ -276,6 +276,10 @@ impl Batched for Combiner {
         call.buckets()
     }
 
+    fn only_reads(call: &Resolved) -> bool {
+        call.only_reads()
+    }
+
     /// Splits off the calls that cannot be decided at once with the others, so that they do not slow them down. Credits come
     /// first, as in a decision by sums; otherwise, calls on one bucket keep their order.
     fn apart(&self, calls: Vec<Waiting<Resolved, Answer>>) -> Apart<Resolved, Answer> {

@@ -74,7 +74,7 @@ impl LaneConnection {
             {
                 return Ok(kept);
             }
-            let mut connection = open_session(&sessions.transactor.pool.connect_options(), settings).await?;
+            let mut connection = open_session(&sessions.transactor.pool, settings).await?;
             sessions.transactor.engine(&mut connection).await?;
             // The settings were chosen before the engine was known.
             if settings.iter().all(|(_, value)| *value != sessions.transactor.isolation().as_setting()) {

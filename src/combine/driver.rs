@@ -46,6 +46,11 @@ pub(crate) trait Batched: Send + Sync + 'static {
     /// Splits off the calls for the next statement.
     fn apart(&self, calls: Vec<Waiting<Self::Call, Self::Answer>>) -> Apart<Self::Call, Self::Answer>;
 
+    /// Whether a call writes nothing, so that it can be repeated although its outcome was lost.
+    fn only_reads(_: &Self::Call) -> bool {
+        false
+    }
+
     /// Whether only one of several calls causes such a failure.
     fn blames_one(cause: Cause) -> bool {
         cause == Cause::Data
@@ -357,9 +362,17 @@ async fn decide_calls<W: Batched>(
             }
             Err(failure) => failure,
         };
-        let cause = failure.cause(transactor.known_engine());
+        let mut cause = failure.cause(transactor.known_engine());
         span.record("outcome", cause.as_str());
         let Failure { phase, error } = failure;
+        let final_error = |error| {
+            Error::of_attempt(error, phase, transactor.known_engine(), transactor.transaction_limiter.schema().name())
+        };
+        if cause == Cause::Unknown && calls.iter().any(|waiting| W::only_reads(&waiting.call)) {
+            let (reads, writes): (Vec<_>, Vec<_>) = calls.into_iter().partition(|waiting| W::only_reads(&waiting.call));
+            refuse(writes, final_error, clone_error(&error));
+            (calls, cause) = (reads, cause.of_read());
+        }
         match (&mut place, cause) {
             (Place::Beside { .. }, Cause::Locked) => return calls,
             (Place::Lane { nth, .. }, Cause::Locked | Cause::Busy) => {
@@ -401,8 +414,7 @@ async fn decide_calls<W: Batched>(
                 return left;
             }
             _ => {
-                let schema = transactor.transaction_limiter.schema().name();
-                refuse(calls, |error| Error::of_attempt(error, phase, transactor.known_engine(), schema), error);
+                refuse(calls, final_error, error);
                 return Vec::new();
             }
         }

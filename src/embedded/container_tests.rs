@@ -146,7 +146,7 @@ fn an_error_names_an_unusable_image() {
 
 /// The process that the test below starts.
 #[test]
-#[ignore = "does nothing by itself"]
+#[ignore = "a process of another test: run tests/containers"]
 fn run_as_owner() {
     let Ok(end) = env::var("PG_LIMITER_TEST_END") else {
         return;

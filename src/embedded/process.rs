@@ -93,7 +93,9 @@ struct Running {
 
 impl Running {
     fn spawn(config: &ServerConfig, programs: &Programs, run_as: &RunAs, port: u16) -> Result<Self, ServerError> {
-        let dir = tempfile::Builder::new().prefix("pg-limiter-").tempdir_in(run_as.temp_dir());
+        let dir = tempfile::Builder::new()
+            .prefix("pg-limiter-")
+            .tempdir_in(config.temp_dir.clone().unwrap_or_else(|| run_as.temp_dir()));
         let dir = dir.map_err(ServerError::io("create a folder for the server"))?;
         run_as.give(dir.path()).map_err(ServerError::io("change the owner of the server's folder"))?;
 

@@ -27,6 +27,10 @@ pub struct ServerConfig {
     /// Whether a commit waits for the disk. Default: `true`. `false` turns off `fsync`, `synchronous_commit` and
     /// `full_page_writes`. It is faster, but do not use it to measure the speed of a durable server.
     pub durable: bool,
+    /// The folder in which the server makes a folder for its data, which it removes at the end. A folder in memory, such as
+    /// `/dev/shm`, makes many short tests faster. The server's user must be able to write there; a server in a container ignores
+    /// it. Default: `None`, the folder for temporary files.
+    pub temp_dir: Option<PathBuf>,
     /// Settings of the server by name, as in `postgresql.conf`. They override those of this module. Default: none.
     pub settings: Vec<(String, String)>,
     /// The timeout for `initdb` and the start of the server together. Downloading programs or a container image does not
@@ -43,6 +47,7 @@ impl Default for ServerConfig {
             container: false,
             image: None,
             durable: true,
+            temp_dir: None,
             settings: Vec::new(),
             startup_timeout: Duration::from_secs(30),
         }

@@ -56,8 +56,18 @@ fn failed(source: &sqlx::Error) -> String {
             format!("{message}; leave out the time, or connect as the owner of the functions")
         }
         ("42501", _) => format!(
-            "{message}; grant EXECUTE on the functions (see the guide's \"Migrations and privileges\"), or run `pg-limiter doctor`"
+            "{message}; grant USAGE on the schema and EXECUTE on the functions (see the guide's \"Migrations and privileges\"), or run `pg-limiter doctor`"
         ),
+        ("42P10", _) => format!(
+            "{message}; a publication of the table has a column list without a column of the primary key, or a row filter on \
+             another column: leave the table out of it, or run `pg-limiter doctor`"
+        ),
+        ("23505", _) if source.as_database_error().and_then(|error| error.constraint()) == Some("jobs_pkey") => {
+            format!(
+                "{message}; the sequence of the jobs' ids is behind, as after logical replication: move it past the newest job with \
+             setval, or run `pg-limiter doctor`"
+            )
+        }
         ("", sqlx::Error::Configuration(source)) if source.is::<ReadOnlyByDefault>() => message,
         ("", _) => format!("{message}; check the settings of the connection, and that the server is PostgreSQL"),
         _ => format!("{message}; look up the SQLSTATE in PostgreSQL's table of error codes"),

@@ -1,7 +1,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::limit::{Kind, LARGEST_NUMBER};
+use crate::limit::{Kind, LARGEST_NUMBER, exact_values};
 
 /// The definition of a limit is not valid: a number is out of range, or an option does not apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,21 +28,27 @@ impl From<std::convert::Infallible> for InvalidLimit {
     }
 }
 
-/// A limits file is not valid, or cannot be read. The message names the limit and the field.
+/// A limits file is not valid, or cannot be read; or the stored limits cannot be followed. The message names the limit and the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("limits file: {reason}")]
+#[error("{of}: {reason}")]
 pub struct LimitsFileError {
+    of: &'static str,
     reason: String,
 }
 
 impl LimitsFileError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into() }
+        Self { of: "limits file", reason: reason.into() }
     }
 
     /// Names the file.
     pub(crate) fn at(self, path: &Path) -> Self {
-        Self { reason: format!("{}: {}", path.display(), self.reason.trim_end()) }
+        Self { reason: format!("{}: {}", path.display(), self.reason.trim_end()), ..self }
+    }
+
+    /// Names the stored limits instead of a file.
+    pub(crate) fn of_stored(self) -> Self {
+        Self { of: "stored limits", ..self }
     }
 }
 
@@ -90,13 +96,16 @@ pub enum InvalidCall {
         /// The longest time to wait.
         max_wait: Duration,
     },
-    /// The count is neither 0 nor a number from 1e-100 to 1e100.
-    #[error("the count {count} for the limit \"{limit}\" is not valid; use 0, or a number from 1e-100 to 1e100")]
+    /// The count is neither 0 nor a number of tokens that decisions keep exact: 1e-6 to 1e13, and either a whole number or at least a
+    /// billionth of the capacity.
+    #[error("the count {count} for the limit \"{limit}\" is not valid; use 0, or {}", exact_values(*.count, *.capacity))]
     Count {
         /// The limit's name.
         limit: String,
         /// The requested count.
         count: f64,
+        /// The limit's capacity.
+        capacity: f64,
     },
     /// The headroom is not a number from 0 to the limit's capacity, or to its rate for a sliding window: see
     /// [`Item::leave`](crate::Item::leave).
@@ -329,6 +338,12 @@ pub enum InvalidJob {
     Queue {
         /// The length of the name.
         bytes: usize,
+    },
+    /// A text is not the name of a [`JobState`](crate::queue::JobState).
+    #[error("{reason}")]
+    State {
+        /// The reason.
+        reason: String,
     },
     /// The payload cannot be written as JSON, or PostgreSQL cannot store it.
     #[error(

@@ -13,8 +13,8 @@ pub use invalid::{InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub(crate) use error::database_message;
 
 pub(crate) use classify::{
-    Cause, MigrationCause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, changes_result_type,
-    classify, classify_migration, is_in_failed_transaction, is_read_only, needs_another_level, read_only_in_chain,
+    Cause, MigrationCause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify,
+    classify_migration, is_cancelled, is_in_failed_transaction, is_read_only, needs_another_level, read_only_in_chain,
     refuses_settings, transient_in_chain,
 };
 pub(crate) use clone_error::{clone_error, without_keys};

@@ -14,6 +14,6 @@ macro_rules! chapters {
 }
 
 chapters! {
-    alerts alternatives beyond_one_machine calendar_windows concurrency drivers failures gates glossary headroom kinds llm_gateways many_callers migrations outgoing
+    addresses alerts alternatives beyond_one_machine calendar_windows concurrency drivers failures gates glossary headroom kinds llm_gateways many_callers migrations outgoing
     performance personal_data poolers queue shards sql testing thresholds tool transactions ui upgrading waiting web yugabytedb
 }

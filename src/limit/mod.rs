@@ -2,10 +2,12 @@
 
 mod calendar;
 mod debt;
+mod exact;
 mod kind;
 mod length;
 mod limit;
 mod limits;
+mod phase;
 mod serde_impls;
 mod shards;
 mod short;
@@ -19,6 +21,7 @@ pub use limits::Limits;
 pub use shards::LimitWarning;
 pub use tokens::Tokens;
 
+pub(crate) use exact::{LARGEST_NUMBER, exact_values};
 pub(crate) use length::{format_micros, parse_micros};
-pub(crate) use limit::{LARGEST_NUMBER, LONGEST_PERIOD, SMALLEST_NUMBER};
+pub(crate) use limit::LONGEST_PERIOD;
 pub(crate) use limits::{LONGEST_NAME, check_name, is_storable};

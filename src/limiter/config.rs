@@ -9,7 +9,7 @@ use crate::transact::{Connections, Durability, Isolation};
 /// Settings of a [`Limiter`](crate::Limiter).
 ///
 /// # Default
-/// - `schema`: `public`
+/// - `schema`: `rate_limit`
 /// - `engine`: `None`
 /// - `retry`: [`RetryPolicy::default`]
 /// - `isolation`: [`Isolation::Serializable`]
@@ -85,7 +85,9 @@ impl Default for LimiterConfig {
 /// the database.
 ///
 /// This is exact as long as tokens are only taken. A credit or a reset makes the wait shorter. If another process or a
-/// caller's transaction makes one, this process does not notice it, and may still deny the call for up to `max_age`.
+/// caller's transaction makes one, this process does not notice it, and may still deny the call for up to `max_age`. The same holds
+/// for the end of a [block](crate::Limiter::unblock). Denials of slots are never remembered, because any process can release a slot
+/// at any time.
 ///
 /// # Default
 /// - `max_keys`: 10,000

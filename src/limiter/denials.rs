@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::call::{Op, Resolved, ResolvedItem};
+use crate::limit::Kind;
 use crate::limiter::DenialMemory;
 use crate::sql::Answer;
 
@@ -15,7 +16,7 @@ const MOST_SHARDS: usize = 16;
 const FEWEST_KEYS: usize = 64;
 
 /// The denials of one handle. Only of calls with one bucket and without a reservation: a denied group does not show the
-/// wait of each of its buckets.
+/// wait of each of its buckets. Denials of slots are not remembered, because any holder can release them at any time.
 #[derive(Debug)]
 pub(super) struct Denials {
     max_age: Duration,
@@ -136,7 +137,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 fn lone_item(call: &Resolved) -> Option<&ResolvedItem> {
     match call.items.as_slice() {
-        [item] if call.op == Op::Limit && !call.reserve => Some(item),
+        [item] if call.op == Op::Limit && !call.reserve && item.limit.kind() != Kind::Concurrency => Some(item),
         _ => None,
     }
 }

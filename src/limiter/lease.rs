@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::call::{Call, Decision, LeaseId, Op};
 use crate::error::{Error, NoRuntime};
@@ -87,8 +87,8 @@ pub struct Lease {
     /// The names of the concurrency limits.
     slots: Arc<[Arc<str>]>,
     state: watch::Sender<State>,
-    /// Whether the slots were certainly taken.
-    is_acquired: bool,
+    /// Ends once the call that takes the slots is decided or given up, which may be after its caller is gone.
+    is_decided: Option<oneshot::Receiver<()>>,
     /// Renews the lease, if it is kept renewed.
     renewing: Option<tokio::task::AbortHandle>,
     runtime: Handle,
@@ -99,6 +99,8 @@ struct State {
     /// Counted from before the call that took or renewed the slots, so it is no later than the end that the database knows.
     ends_at: Instant,
     is_over: bool,
+    /// Whether the slots were certainly taken. A lease that never began cannot be lost.
+    is_acquired: bool,
 }
 
 impl Limiter {
@@ -126,8 +128,10 @@ impl Limiter {
     }
 
     async fn acquire_under(&self, id: LeaseId, call: Call) -> Result<Acquired, Error> {
-        let resolved = self.resolve(Op::Limit, call.clone())?;
+        let mut resolved = self.resolve(Op::Limit, call.clone())?;
         let length = resolved.lease_length();
+        let (undecided, is_decided) = oneshot::channel();
+        resolved.undecided = Some(Arc::new(undecided));
         // From here on a drop releases what may have been taken.
         let mut lease = Lease {
             limiter: self.clone(),
@@ -135,14 +139,14 @@ impl Limiter {
             id,
             length,
             slots: resolved.names_of_slots(),
-            state: watch::Sender::new(State { ends_at: self.clock().now() + length, is_over: false }),
-            is_acquired: false,
+            state: State::new(self.clock().now() + length, false),
+            is_decided: Some(is_decided),
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
-        match self.decide(lease.call.clone()).await {
+        match self.decide_resolved(resolved).await {
             Ok(decision) if decision.is_allowed() => {
-                lease.is_acquired = true;
+                lease.state.send_modify(|state| state.is_acquired = true);
                 Ok(Acquired { decision, lease: Some(lease) })
             }
             Ok(decision) => {
@@ -202,6 +206,16 @@ impl Limiter {
 impl Lease {
     /// Returns the lease of a call that took its slots elsewhere, at `asked` or later.
     pub(crate) fn held(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant) -> Result<Self, Error> {
+        Self::taken(limiter, call, id, asked, true)
+    }
+
+    /// Returns the lease of a call that took its slots at `asked` or later, in a transaction that may still roll back.
+    #[cfg(feature = "tower")]
+    pub(crate) fn uncommitted(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant) -> Result<Self, Error> {
+        Self::taken(limiter, call, id, asked, false)
+    }
+
+    fn taken(limiter: &Limiter, call: Call, id: LeaseId, asked: Instant, is_acquired: bool) -> Result<Self, Error> {
         let call = call.pinned(&limiter.limits()).lease(id);
         let resolved = limiter.resolve(Op::Renew, call.clone())?;
         let length = resolved.lease_length();
@@ -211,11 +225,17 @@ impl Lease {
             id,
             length,
             slots: resolved.names_of_slots(),
-            state: watch::Sender::new(State { ends_at: asked + length, is_over: false }),
-            is_acquired: true,
+            state: State::new(asked + length, is_acquired),
+            is_decided: None,
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         })
+    }
+
+    /// Returns the names of the concurrency limits.
+    #[cfg(feature = "tower")]
+    pub(crate) fn slots(&self) -> &[Arc<str>] {
+        &self.slots
     }
 
     /// Returns the id, under which [`Limiter::release`] and [`Limiter::renew`] work in any process.
@@ -225,7 +245,7 @@ impl Lease {
 
     /// Returns the time until the lease ends, at least; zero if it has ended or was lost.
     pub fn ends_in(&self) -> Duration {
-        let State { ends_at, is_over } = *self.state.borrow();
+        let State { ends_at, is_over, .. } = *self.state.borrow();
         if is_over { Duration::ZERO } else { ends_at.saturating_duration_since(self.limiter.clock().now()) }
     }
 
@@ -298,7 +318,7 @@ impl Lease {
     pub async fn lost(&self) {
         let mut states = self.state.subscribe();
         loop {
-            let State { ends_at, is_over } = *states.borrow_and_update();
+            let State { ends_at, is_over, .. } = *states.borrow_and_update();
             if is_over || ends_at <= self.limiter.clock().now() {
                 return;
             }
@@ -331,6 +351,7 @@ async fn renew(
     let is_held = limiter.renew(call.clone()).await?;
     state.send_modify(|state| {
         if is_held {
+            state.is_acquired = true;
             state.ends_at = state.ends_at.max(asked + length);
         } else {
             state.lose(slots);
@@ -340,8 +361,15 @@ async fn renew(
 }
 
 impl State {
-    /// The lease has ended before its release. Returns whether it was not over before.
+    fn new(ends_at: Instant, is_acquired: bool) -> watch::Sender<Self> {
+        watch::Sender::new(Self { ends_at, is_over: false, is_acquired })
+    }
+
+    /// The lease has ended before its release, unless its transaction has not committed. Returns whether it was not over before.
     fn lose(&mut self, slots: &[Arc<str>]) -> bool {
+        if !self.is_acquired {
+            return false;
+        }
         if !self.is_over {
             lost_lease(slots);
         }
@@ -370,12 +398,17 @@ impl Answered for Acquired {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.stop_renewing();
-        if self.state.borrow().is_over {
+        let State { is_over, is_acquired, .. } = *self.state.borrow();
+        if is_over {
             return;
         }
         let (limiter, call, slots) = (self.limiter.clone(), self.call.clone(), Arc::clone(&self.slots));
-        let is_acquired = self.is_acquired;
+        let is_decided = self.is_decided.take();
         self.runtime.spawn(async move {
+            // A release that overtakes the call would find nothing to release.
+            if let Some(is_decided) = is_decided {
+                let _ = is_decided.await; // Nothing is sent: the sender is dropped with the call.
+            }
             match limiter.release(call).await {
                 Ok(false) if is_acquired => lost_lease(&slots),
                 Ok(_) => {}

@@ -49,7 +49,8 @@ use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transact
 /// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
 /// - [`Error::RetriesExhausted`], [`Error::Unavailable`], [`Error::SchemaMissing`], [`Error::SchemaTooNew`],
 ///   [`Error::Pooler`], [`Error::Database`], [`Error::Overloaded`] or [`Error::Closed`]: nothing was decided.
-/// - [`Error::OutcomeUnknown`]: the call may have been decided.
+/// - [`Error::OutcomeUnknown`]: the call may have been decided. Calls that write nothing, such as [`check`](Self::check) and
+///   [`peek`](Self::peek), never return it: if the connection is lost, they are retried.
 ///
 /// Every error is returned by the deadline of the [`RetryPolicy`](crate::RetryPolicy). A call that fails because of its
 /// own data does not fail the other calls in its batch.
@@ -296,9 +297,7 @@ impl Limiter {
         let running = async {
             crate::limit::check_name(name)?;
             let result = self.own_transaction(ResetAllKeys(name)).await;
-            if let Some(denials) = &self.denials {
-                denials.clear(self.clock.now());
-            }
+            self.forget_all_denials();
             result
         };
         span.watch(running).await
@@ -315,8 +314,9 @@ impl Limiter {
     ///   [`KeySecret`](crate::KeySecret), of all that begin with the key and a colon, such as `"u1:checkout:42"`. Other answers
     ///   expire, and [`prune`](crate::Limiter::prune) removes them.
     ///
-    /// It cannot find a key inside of a payload, of a unique id or of another key; keys hashed under another secret; your logs
-    /// and backups. The next call with this key stores it again.
+    /// It cannot find a key inside of a payload, of a unique id or of another key; the other forms in which a web layer stores
+    /// [an address](crate::guide::addresses#keys-for-operators); keys hashed under another secret; your logs and backups. The next
+    /// call with this key stores it again.
     ///
     /// Buckets are found by the primary key. To find jobs, it reads the whole table of jobs once.
     ///
@@ -343,9 +343,7 @@ impl Limiter {
         let running = async {
             check_key(&key)?;
             let result = self.own_transaction(Forgetting { limiter: self.transaction_limiter(), key: &key }).await;
-            if let Some(denials) = &self.denials {
-                denials.clear(self.clock.now());
-            }
+            self.forget_all_denials();
             result
         };
         span.watch(running).await
@@ -357,8 +355,12 @@ impl Limiter {
         Ok(Resolved::new(op, call, &limiter.limits(), limiter.key_secret())?)
     }
 
-    pub(super) async fn decide(&self, call: Call) -> Result<Decision, Error> {
+    async fn decide(&self, call: Call) -> Result<Decision, Error> {
         let call = self.resolve(Op::Limit, call)?;
+        self.decide_resolved(call).await
+    }
+
+    pub(super) async fn decide_resolved(&self, call: Resolved) -> Result<Decision, Error> {
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
             let (call, answer) = self.ask(call).await?;
@@ -392,6 +394,13 @@ impl Limiter {
         let result = self.ask(call).await;
         self.forget_denials(&kept);
         result
+    }
+
+    /// Forgets all remembered denials.
+    pub(crate) fn forget_all_denials(&self) {
+        if let Some(denials) = &self.denials {
+            denials.clear(self.clock.now());
+        }
     }
 
     /// Forgets the denials remembered for the keys of this call.

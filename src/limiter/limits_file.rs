@@ -1,4 +1,4 @@
-//! Limits that follow a file.
+//! Limits that follow a file, or the stored limits.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,18 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use crate::error::{LimitsFileError, NoRuntime};
+use crate::error::{Error, LimitsFileError, NoRuntime};
 use crate::limit::Limits;
 use crate::limiter::Limiter;
 use crate::observability::limits_reloaded;
+use crate::sql::stored_limits_file;
 
 /// A changed file is read until two reads in a row are equal, with this pause in between: a program may be writing it.
 const PAUSE: Duration = Duration::from_millis(100);
 const MOST_READS: usize = 50;
-/// The longest time in which the server is asked for a time zone.
+/// The longest time for a question to the server: whether it knows a time zone, or what limits are stored.
 const TO_ASK: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_secs(5);
 
 /// A file with limits: JSON if its name ends in `.json`, otherwise TOML (see [`Limits::from_toml`]).
 ///
@@ -52,7 +54,7 @@ impl LimitsFile {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            poll: Duration::from_secs(5),
+            poll: POLL,
             #[cfg(unix)]
             on_sighup: false,
         }
@@ -113,9 +115,10 @@ fn read(path: &Path) -> Result<String, LimitsFileError> {
     std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
-/// A limits file that a limiter follows, from [`Limiter::watch_limits_file`]. It stops when this is dropped; the limits stay.
+/// A limits file that a limiter follows, from [`Limiter::watch_limits_file`], or the stored limits, from
+/// [`Limiter::follow_stored_limits`]. It stops when this is dropped; the limits stay.
 #[derive(Debug)]
-#[must_use = "the limiter stops following the file when this is dropped"]
+#[must_use = "the limiter stops following the limits when this is dropped"]
 pub struct LimitsWatch {
     follower: Arc<Follower>,
     task: AbortHandle,
@@ -124,17 +127,17 @@ pub struct LimitsWatch {
 #[derive(Debug)]
 struct Follower {
     limiter: Limiter,
-    file: LimitsFile,
-    /// Held while the file is read and its limits replace the former ones.
+    source: Source,
+    /// Held while the limits are read and replace the former ones.
     seen: tokio::sync::Mutex<Seen>,
     status: Mutex<Status>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The last content of the file, or why it was not read.
+    /// The last content, or why it was not read.
     read: Option<Result<String, LimitsFileError>>,
-    /// The names that the file has defined.
+    /// The names that the source has defined.
     names: BTreeSet<String>,
 }
 
@@ -165,11 +168,37 @@ impl Limiter {
     /// [`LimitsFileError`] if there is no Tokio runtime, or the signal handler cannot be installed. A wrong file is no error
     /// here: read it with [`LimitsFile::read`] first.
     pub fn watch_limits_file(&self, file: LimitsFile) -> Result<LimitsWatch, LimitsFileError> {
-        let runtime = Handle::try_current().map_err(|_| LimitsFileError::new(NoRuntime.to_string()))?;
-        let mut hangups = Hangups::new(&file)?;
+        let hangups = Hangups::new(&file)?;
+        self.follow(Source::File(file), hangups)
+    }
+
+    /// Replaces the limits whenever the [stored limits](Limits::stored) change, as [`watch_limits_file`](Self::watch_limits_file)
+    /// does when a file changes, with the same rules for what is wrong. They are read at once, and then every 5 seconds, on a
+    /// connection of the pool.
+    ///
+    /// ```no_run
+    /// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// use pg_limiter::{Limiter, Limits};
+    /// let limiter = Limiter::new(pool.clone(), Limits::stored(&pool).await?);
+    /// let watch = limiter.follow_stored_limits()?;
+    /// // .. serve ..
+    /// # let _ = watch;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The role needs EXECUTE on `rate_limit._limits_file`.
+    ///
+    /// # Errors
+    /// [`LimitsFileError`] if there is no Tokio runtime. Stored limits that cannot be read are no error here.
+    pub fn follow_stored_limits(&self) -> Result<LimitsWatch, LimitsFileError> {
+        self.follow(Source::Stored, Hangups::none())
+    }
+
+    fn follow(&self, source: Source, mut hangups: Hangups) -> Result<LimitsWatch, LimitsFileError> {
+        let runtime = Handle::try_current().map_err(|_| source.wrong(NoRuntime.to_string()))?;
         let follower = Arc::new(Follower {
             limiter: self.clone(),
-            file,
+            source,
             seen: tokio::sync::Mutex::default(),
             status: Mutex::default(),
         });
@@ -178,7 +207,7 @@ impl Limiter {
             let mut is_forced = false;
             loop {
                 let _ = following.look(is_forced).await; // The status has the error.
-                is_forced = hangups.within(following.file.poll).await;
+                is_forced = hangups.within(following.source.poll()).await;
             }
         });
         Ok(LimitsWatch { follower, task: task.abort_handle() })
@@ -186,7 +215,8 @@ impl Limiter {
 }
 
 impl LimitsWatch {
-    /// Returns why the file is wrong, so that the limiter still has the former limits. `None` if it has those of the file.
+    /// Returns why the file or the stored limits are wrong, so that the limiter still has the former limits. `None` if it has
+    /// theirs.
     pub fn last_error(&self) -> Option<LimitsFileError> {
         self.follower.status().error.clone()
     }
@@ -196,16 +226,16 @@ impl LimitsWatch {
         self.follower.status().changes
     }
 
-    /// Reads the file now. Returns once the limiter has its limits.
+    /// Reads the file or the stored limits now. Returns once the limiter has these limits.
     ///
     /// # Errors
-    /// [`LimitsFileError`] if the file is wrong. The former limits stay.
+    /// [`LimitsFileError`] if they are wrong. The former limits stay.
     ///
     /// # Cancel safety
     /// Safe. The limits are replaced or not.
     ///
     /// # In a transaction
-    /// Makes no call.
+    /// Stored limits are read on a connection of their own.
     pub async fn reload(&self) -> Result<(), LimitsFileError> {
         self.follower.look(true).await
     }
@@ -222,7 +252,7 @@ impl Follower {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the file, and replaces the limits if its content has changed.
+    /// Reads the source, and replaces the limits if its content has changed.
     async fn look(&self, is_forced: bool) -> Result<(), LimitsFileError> {
         let mut seen = self.seen.lock().await;
         let mut now = self.read().await;
@@ -230,7 +260,7 @@ impl Follower {
         if !is_new && !is_forced {
             return Ok(());
         }
-        for _ in 0..MOST_READS {
+        for _ in 0..self.source.most_reads() {
             tokio::time::sleep(PAUSE).await;
             let again = self.read().await;
             if again == now {
@@ -238,9 +268,9 @@ impl Follower {
             }
             now = again;
         }
-        let result = match now.clone().and_then(|text| self.file.parse(&text)) {
+        let result = match now.clone().and_then(|text| self.source.parse(&text)) {
             Ok(limits) => match self.unknown_zone(&limits).await {
-                Some(reason) => Err(LimitsFileError::new(reason).at(&self.file.path)),
+                Some(reason) => Err(self.source.wrong(reason)),
                 None => self.apply(&limits, &mut seen.names),
             },
             Err(error) => Err(error),
@@ -248,7 +278,7 @@ impl Follower {
         if is_new {
             limits_reloaded(if result.is_ok() { "done" } else { "error" });
             if let Err(error) = &result {
-                tracing::warn!(%error, "the limits file is wrong; keeping the former limits");
+                tracing::warn!(%error, "the new limits are wrong; keeping the former limits");
             }
         }
         seen.read = Some(now);
@@ -257,9 +287,19 @@ impl Follower {
     }
 
     async fn read(&self) -> Result<String, LimitsFileError> {
-        let path = self.file.path.clone();
-        let stopped = |_| LimitsFileError::new("the Tokio runtime is shutting down");
-        tokio::task::spawn_blocking(move || read(&path)).await.map_err(stopped)?
+        match &self.source {
+            Source::File(file) => {
+                let path = file.path.clone();
+                let stopped = |_| LimitsFileError::new("the Tokio runtime is shutting down");
+                tokio::task::spawn_blocking(move || read(&path)).await.map_err(stopped)?
+            }
+            Source::Stored => {
+                let schema = self.limiter.schema();
+                let wrong = |error| self.source.wrong(Error::from_sql(error, schema.name()).to_string());
+                let asked = tokio::time::timeout(TO_ASK, stored_limits_file(self.limiter.pool(), schema)).await;
+                asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(wrong)
+            }
+        }
     }
 
     /// Returns which limit has a time zone that the server does not know, because all its calls would fail. A server that does
@@ -278,9 +318,9 @@ impl Follower {
         None
     }
 
-    /// Replaces the limits. `names` are those that the file has defined.
+    /// Replaces the limits. `names` are those that the source has defined.
     fn apply(&self, read: &Limits, names: &mut BTreeSet<String>) -> Result<(), LimitsFileError> {
-        let wrong = |reason: String| LimitsFileError::new(reason).at(&self.file.path);
+        let wrong = |reason: String| self.source.wrong(reason);
         if let Some(name) = names.iter().find(|name| read.get(name).is_none()) {
             return Err(wrong(format!(
                 "limit \"{name}\" is missing, and calls on it would fail; keep it, or restart the process without it"
@@ -302,9 +342,54 @@ impl Follower {
         if limits != former {
             self.limiter.replace_limits(limits);
             self.status().changes += 1;
-            tracing::info!(file = %self.file.path.display(), "limits replaced");
+            tracing::info!(from = %self.source.name(), "limits replaced");
         }
         Ok(())
+    }
+}
+
+/// Where the limits come from.
+#[derive(Debug)]
+enum Source {
+    File(LimitsFile),
+    Stored,
+}
+
+impl Source {
+    const fn poll(&self) -> Duration {
+        match self {
+            Self::File(file) => file.poll,
+            Self::Stored => POLL,
+        }
+    }
+
+    /// How many times changed limits are read at most until they no longer change. Those in the database change at once.
+    const fn most_reads(&self) -> usize {
+        match self {
+            Self::File(_) => MOST_READS,
+            Self::Stored => 0,
+        }
+    }
+
+    fn parse(&self, text: &str) -> Result<Limits, LimitsFileError> {
+        match self {
+            Self::File(file) => file.parse(text),
+            Self::Stored => Limits::from_json(text).map_err(LimitsFileError::of_stored),
+        }
+    }
+
+    fn wrong(&self, reason: String) -> LimitsFileError {
+        match self {
+            Self::File(file) => LimitsFileError::new(reason).at(&file.path),
+            Self::Stored => LimitsFileError::new(reason).of_stored(),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::File(file) => file.path.display().to_string(),
+            Self::Stored => "stored limits".to_owned(),
+        }
     }
 }
 
@@ -315,6 +400,13 @@ struct Hangups {
 }
 
 impl Hangups {
+    const fn none() -> Self {
+        Self {
+            #[cfg(unix)]
+            signals: None,
+        }
+    }
+
     #[cfg(unix)]
     fn new(file: &LimitsFile) -> Result<Self, LimitsFileError> {
         use tokio::signal::unix::{SignalKind, signal};

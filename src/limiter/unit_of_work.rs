@@ -104,7 +104,8 @@ impl Limiter {
                     continue;
                 }
             };
-            self.combiner.transactor.pause(attempts, failure).await?;
+            let cause = failure.cause(self.combiner.transactor.known_engine());
+            self.combiner.transactor.pause(attempts, failure, cause).await?;
         }
     }
 

@@ -3,20 +3,22 @@
 use std::fmt;
 
 use crate::error::Engine;
+use crate::migrate::Part;
+use crate::migrate::error::few_of;
 use crate::migrate::functions::{Function, functions};
-use crate::migrate::installed::{HISTORY, Installed, OBJECTS, Record};
+use crate::migrate::installed::{HISTORY, Installed, OBJECTS, Problem, Record};
 use crate::migrate::migrations::{Migration, migrations};
+use crate::migrate::names;
+use crate::migrate::owners::Misowned;
+use crate::migrate::tables::tables;
 use crate::sql::{SCHEMA_VERSION, Schema};
 
-/// The tables, columns and indexes that the migrations create, one per line.
-const TABLES: &str = include_str!("../../migrations/tables.txt");
-
 /// The bodies of these functions depend on the engine.
-const BY_ENGINE: [&str; 2] = ["rate_limit_is_distributed()", "rate_limit_rows(text, text)"];
+const BY_ENGINE: [&str; 2] = ["_is_distributed()", "_rows(text, text)"];
 
-/// The clock, and the hash of the one in `sql/testing/test_clock.sql`. A test compares the hash.
-const CLOCK: &str = "rate_limit_clock()";
-const TEST_CLOCK: &str = "9adae60811aa4ed1a07338be2b4f9fd125589489ad00c16e0f9d606dc53025d4";
+/// The clock, and the hash of the one in `sql/tests/test_clock.sql`. A test compares the hash.
+const CLOCK: &str = "_clock()";
+const TEST_CLOCK: &str = "1404aebc5b70b73af85efdc1dbb7f1de435a84fbc7e50c5fd8f38c223a9afeb8";
 
 /// A difference between a database and this release, from [`Migrator::check`](super::Migrator::check).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub enum Drift {
     MigrationChanged {
         /// The version.
         version: i32,
+        /// The name.
+        name: &'static str,
     },
     /// A function is missing. `migrate` creates it.
     FunctionMissing {
@@ -74,6 +78,13 @@ pub enum Drift {
         /// The privilege: `EXECUTE`, `INSERT`, ..
         privilege: String,
     },
+    /// The objects do not all belong to the role that has migrated, as after a restore by a superuser.
+    Misowned {
+        /// The objects and their owner.
+        problem: String,
+        /// The statements that give the objects to their owner.
+        statements: Vec<String>,
+    },
     /// The schema or an object in it is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
     Untrusted(String),
 }
@@ -96,13 +107,13 @@ impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MigrationMissing { version, name } => write!(f, "migration {version} ({name}) is not applied"),
-            Self::MigrationChanged { version } => write!(f, "migration {version} was applied with different SQL"),
+            Self::MigrationChanged { version, name } => {
+                write!(f, "migration {version} ({name}) was applied with different SQL")
+            }
             Self::FunctionMissing { signature } => write!(f, "the function {signature} is missing"),
             Self::FunctionOutdated { signature } => write!(f, "the function {signature} is from another release"),
             Self::FunctionChanged { signature } => write!(f, "the function {signature} was changed by hand"),
-            Self::TestClock => {
-                f.write_str("a test clock is installed: rate_limit_clock() does not return the server's time")
-            }
+            Self::TestClock => f.write_str("a test clock is installed: _clock() does not return the server's time"),
             Self::ObjectMissing { object } => write!(f, "the {object} is missing"),
             Self::ObjectChanged { object, expected, found } => {
                 write!(f, "the {object} is {found}; expected: {expected}")
@@ -111,6 +122,9 @@ impl fmt::Display for Drift {
                 "PUBLIC" => write!(f, "every role has {privilege} on {object}"),
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
             },
+            Self::Misowned { problem, statements } => {
+                write!(f, "{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " "))
+            }
             Self::Untrusted(problem) => f.write_str(problem),
         }
     }
@@ -118,6 +132,7 @@ impl fmt::Display for Drift {
 
 /// The work of one run.
 pub(super) struct Plan {
+    pub(super) parts: &'static [Part],
     pub(super) migrations: Vec<Migration>,
     pub(super) functions: Vec<Function>,
     /// The functions to replace that were changed by hand.
@@ -128,10 +143,18 @@ pub(super) struct Plan {
     pub(super) test_clock: bool,
 }
 
+/// The parts to install or to keep up to date. An installed queue stays up to date without being asked for. If a newer release has
+/// migrated the schema, this release adds no part.
+fn parts(installed: &Installed, schema: &Schema, without_queue: bool) -> &'static [Part] {
+    let is_newer = installed.version() > SCHEMA_VERSION || installed.has_newer_functions();
+    let adds_queue = !without_queue && !is_newer;
+    if adds_queue || installed.has_queue(schema) { Part::ALL } else { &[Part::Core] }
+}
+
 impl Plan {
-    pub(super) fn of(installed: &Installed, schema: &Schema, engine: Engine) -> Self {
-        let missing = |migration: &Migration| !installed.has_applied(migration.version);
+    pub(super) fn of(installed: &Installed, schema: &Schema, engine: Engine, without_queue: bool) -> Self {
         let mut plan = Self {
+            parts: parts(installed, schema, without_queue),
             migrations: Vec::new(),
             functions: Vec::new(),
             changed: Vec::new(),
@@ -139,10 +162,11 @@ impl Plan {
             test_clock: false,
         };
         if installed.version() <= SCHEMA_VERSION {
-            plan.migrations = migrations(schema).into_iter().filter(missing).collect();
+            plan.migrations = migrations(schema, plan.parts);
+            plan.migrations.retain(|migration| installed.applied(migration).is_none());
         }
-        let a_newer_release = installed.records.values().any(Record::is_newer);
-        for function in functions(schema) {
+        let a_newer_release = installed.has_newer_functions();
+        for function in functions(schema, plan.parts) {
             match State::of(&function, installed, engine) {
                 State::Newer | State::NewerChanged => continue,
                 State::Current if installed.records.get(function.signature).is_some_and(Record::is_newer) => continue,
@@ -186,7 +210,7 @@ impl State {
             return Self::Current;
         }
         let record = installed.records.get(function.signature);
-        let is_as_recorded = record.is_none_or(|record| record.sha256.as_deref().is_none_or(|hash| hash == found));
+        let is_as_recorded = record.is_some_and(|record| record.sha256.as_deref() == Some(found));
         match (record.is_some_and(Record::is_newer), is_as_recorded) {
             (false, _) if function.signature == CLOCK && found == TEST_CLOCK => Self::TestClock,
             (true, true) => Self::Newer,
@@ -198,30 +222,45 @@ impl State {
 }
 
 /// Compares the installed objects with this release. Objects of a newer release do not count as differences.
-pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> Vec<Drift> {
+pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine, without_queue: bool) -> Vec<Drift> {
     let mut found = Vec::new();
+    let misowned = || {
+        let misowned = installed.misowned.clone();
+        misowned.map(|Misowned { problem, statements }| Drift::Misowned { problem, statements })
+    };
+    if let (false, Some(drift)) = (installed.is_readable(), misowned()) {
+        return vec![drift]; // Nothing else is known.
+    }
+    let parts = parts(installed, schema, without_queue);
     let is_newer = installed.version() > SCHEMA_VERSION;
-    let mut is_older = false;
-    for Migration { version, name, sha256, .. } in migrations(schema) {
-        match installed.applied.iter().find(|applied| applied.version == version) {
+    let mut older = Vec::new();
+    for migration in migrations(schema, parts) {
+        let Migration { version, name, .. } = migration;
+        match installed.applied(&migration) {
             None if is_newer => {}
             None => {
-                is_older = true;
+                older.push(migration.part);
                 found.push(Drift::MigrationMissing { version, name });
             }
-            Some(applied) if applied.sha256.as_ref().is_some_and(|hash| *hash != sha256) => {
-                found.push(Drift::MigrationChanged { version });
+            Some(applied) if applied.sha256 != migration.sha256 => {
+                found.push(Drift::MigrationChanged { version, name });
             }
             Some(_) => {}
         }
     }
-    let a_newer_release = installed.records.values().any(Record::is_newer);
-    for function in functions(schema) {
+    let is_absent = |part: &Part| match part {
+        Part::Core => installed.applied.is_empty(),
+        Part::Queue => !installed.has_queue(schema),
+    };
+    let absent: Vec<Part> = parts.iter().copied().filter(is_absent).collect();
+    let a_newer_release = installed.has_newer_functions();
+    for function in functions(schema, parts) {
         let signature = function.signature;
         match State::of(&function, installed, engine) {
             State::Current | State::Newer => {}
-            // If nothing is migrated, the missing migrations are reported instead.
-            State::Missing if a_newer_release || installed.applied.is_empty() => {}
+            State::Missing if a_newer_release => {}
+            // If a part is not installed, its missing migrations are reported instead.
+            State::Missing | State::Outdated if absent.contains(&function.part) => {}
             State::Missing => found.push(Drift::FunctionMissing { signature }),
             State::Outdated => found.push(Drift::FunctionOutdated { signature }),
             State::TestClock => found.push(Drift::TestClock),
@@ -229,36 +268,43 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine) -> V
         }
     }
     if !is_newer {
-        found.extend(tables(installed, is_older));
+        found.extend(changed_tables(installed, parts, &older));
     }
-    found.extend(grants(installed));
-    found.extend(installed.untrusted.iter().cloned().map(Drift::Untrusted));
+    found.extend(grants(installed, parts));
+    found.extend(misowned());
+    let is_said = |problem: &&Problem| problem.is_of_owner && installed.misowned.is_some();
+    let problems = installed.untrusted.iter().filter(|problem| !is_said(problem));
+    found.extend(problems.map(|problem| Drift::Untrusted(problem.text.clone())));
     found
 }
 
-fn tables(installed: &Installed, is_older: bool) -> Vec<Drift> {
+/// `older` are the parts with migrations that are not applied yet.
+fn changed_tables(installed: &Installed, parts: &[Part], older: &[Part]) -> Vec<Drift> {
     let mut found = Vec::new();
-    for line in TABLES.lines() {
-        let Some((object, expected)) = line.split_once(": ") else { continue };
-        let Some((what, which)) = object.split_once(' ') else { continue };
-        match installed.definition(what, which) {
-            Some(definition) if definition == expected => {}
+    for line in tables(parts) {
+        let object = || format!("{} {}", line.what, line.which);
+        match installed.definition(line.what, line.which) {
+            Some(definition) if definition == line.definition => {}
             Some(definition) => found.push(Drift::ObjectChanged {
-                object: object.to_owned(),
-                expected: expected.to_owned(),
+                object: object(),
+                expected: line.definition.to_owned(),
                 found: definition.to_owned(),
             }),
             // A migration that is not applied yet creates it.
-            None if is_older => {}
-            None => found.push(Drift::ObjectMissing { object: object.to_owned() }),
+            None if older.contains(&line.part) => {}
+            None => found.push(Drift::ObjectMissing { object: object() }),
         }
     }
     found
 }
 
-fn grants(installed: &Installed) -> Vec<Drift> {
+fn grants(installed: &Installed, parts: &[Part]) -> Vec<Drift> {
     let mut found = Vec::new();
+    let names = names::of(parts);
     for (object, grant) in &installed.grants {
+        if !object.split(['(', '.']).next().is_some_and(|name| names.contains(name)) {
+            continue; // An object of the application that has the name of one of a part that is not installed.
+        }
         let Some((grantee, privilege)) = grant.rsplit_once(": ") else { continue };
         let is_read = privilege == "SELECT";
         let is_to_public = grantee == "PUBLIC";
@@ -278,18 +324,22 @@ fn grants(installed: &Installed) -> Vec<Drift> {
     found
 }
 
-/// The name of a foreign relation that has the name of one of the limiter's tables. A table of the limiter can exist without
-/// a record if another tool has run the printed SQL. Such a table is adopted, and may lack columns that later migrations add.
-pub(super) fn occupied(installed: &Installed) -> Option<String> {
-    let definitions = TABLES.lines().filter_map(|line| line.split_once(": "));
-    for (object, expected) in definitions {
-        let (what, which) = object.split_once(' ')?;
-        let table = which.split_once('.').map_or(which, |(table, _)| table);
-        let Some(found) = installed.definition("table", table) else { continue };
-        let is_first_column = what == "column" && expected.contains(" NOT NULL") && !expected.contains(" DEFAULT ");
-        let is_other = what == "table" && found.split(' ').next() != expected.split(' ').next(); // a table or a view
-        if is_other || (is_first_column && installed.definition(what, which).is_none()) {
-            return Some(table.to_owned());
+/// The name of a foreign relation that has the name of one of the limiter's tables, or of a foreign function that has the signature
+/// of one for people, such as `reset(text)`. A table of the limiter can exist without a record if another tool has run a part of the
+/// printed SQL. Such a table is adopted.
+pub(super) fn occupied(installed: &Installed, plan: &Plan) -> Option<String> {
+    let is_new = |signature: &str| installed.applied.is_empty() && !installed.records.contains_key(signature);
+    let mut in_the_way = plan.changed.iter().filter(|signature| !signature.starts_with('_') && is_new(signature));
+    if let Some(signature) = in_the_way.next() {
+        return Some((*signature).to_owned());
+    }
+    for line in tables(plan.parts) {
+        let Some(found) = installed.definition("table", line.table()) else { continue };
+        let is_required =
+            line.what == "column" && line.definition.contains(" NOT NULL") && !line.definition.contains(" DEFAULT ");
+        let is_other = line.what == "table" && found.split(' ').next() != line.definition.split(' ').next(); // a table or a view
+        if is_other || (is_required && installed.definition(line.what, line.which).is_none()) {
+            return Some(line.table().to_owned());
         }
     }
     None

@@ -26,9 +26,9 @@ pub enum MigrateError {
         /// The driver's error.
         source: sqlx::Error,
     },
-    /// A privilege is missing: CREATE on the schema, or on the database if the schema does not exist yet.
+    /// A privilege is missing: CREATE or USAGE on the schema, or CREATE on the database if the schema does not exist yet.
     #[error(
-        "cannot migrate the schema \"{schema}\": {}; the role needs CREATE on the schema, and on the database if the schema does not exist",
+        "cannot migrate the schema \"{schema}\": {}; the role needs CREATE and USAGE on the schema, and CREATE on the database if the schema does not exist",
         database_message(.source)
     )]
     Privilege {
@@ -37,15 +37,53 @@ pub enum MigrateError {
         /// The driver's error.
         source: sqlx::Error,
     },
-    /// The schema already has a relation with the name of one of the limiter's tables.
+    /// The role that migrates may not create objects in the schema, or may not create the schema.
     #[error(
-        "the schema \"{schema}\" already has a relation \"{table}\" that is not the rate limiter's; choose another schema"
+        "cannot migrate the schema \"{schema}\": the role {role} needs {privilege} ON {what}; let {granted_by}, who owns it, or a \
+         superuser run: GRANT {privilege} ON {what} TO {role};"
+    )]
+    Lacking {
+        /// The schema.
+        schema: String,
+        /// The role that migrates, as an SQL identifier.
+        role: String,
+        /// The privileges that are missing: `CREATE`, `USAGE` or both.
+        privilege: String,
+        /// The object: `SCHEMA x` or `DATABASE x`.
+        what: String,
+        /// The role that can grant them, as an SQL identifier.
+        granted_by: String,
+    },
+    /// The schema already has a relation or a function with the name of one of the limiter's.
+    #[error(
+        "the schema \"{schema}\" already has an object \"{table}\" that is not the rate limiter's; choose another schema"
     )]
     Occupied {
         /// The schema.
         schema: String,
-        /// The name of the relation.
+        /// The name of the relation, or the signature of the function.
         table: String,
+    },
+    /// The objects do not all belong to the role that has migrated, as after a restore by a superuser. The functions run as their
+    /// owner on the tables, so both must belong to one role.
+    #[error("cannot migrate the schema \"{schema}\": {problem}; let a superuser, or a member of both roles, run: {}", few_of(.statements, " "))]
+    Misowned {
+        /// The schema.
+        schema: String,
+        /// The objects and their owner.
+        problem: String,
+        /// The statements that give the objects to their owner.
+        statements: Vec<String>,
+    },
+    /// The role that migrates neither owns the objects nor is a member of the role that owns them.
+    #[error(
+        "cannot migrate the schema \"{schema}\": its objects belong to the role {owner}; migrate as this role, or as a member of it"
+    )]
+    NotOwner {
+        /// The schema.
+        schema: String,
+        /// The role that owns the objects.
+        owner: String,
     },
     /// The schema is not safe: another role can create objects in it, or owns or has changed an object with one of the limiter's
     /// names. Code of that role could run as the role that migrates.
@@ -80,12 +118,16 @@ pub enum MigrateError {
     },
 }
 
-/// The first few problems, and the number of the others.
 fn few(problems: &[String]) -> String {
+    few_of(problems, "; ")
+}
+
+/// The first few, and the number of the others.
+pub(super) fn few_of(problems: &[String], between: &str) -> String {
     const FEW: usize = 4;
-    let listed = problems.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let listed = problems.iter().take(FEW).map(String::as_str).collect::<Vec<_>>().join(between);
     match problems.len().saturating_sub(FEW) {
         0 => listed,
-        more => format!("{listed}; and {more} more"),
+        more => format!("{listed}{between}and {more} more"),
     }
 }

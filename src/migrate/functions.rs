@@ -1,190 +1,326 @@
+use std::sync::LazyLock;
+
+use crate::migrate::Part;
 use crate::sql::Schema;
 
 /// A function of the limiter, as SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Function {
-    /// The name and the argument types, such as `rate_limit_reset(text, text)`. It never changes: a function with different
+    /// The name and the argument types, such as `reset(text, text)`. It never changes: a function with different
     /// arguments gets a new name.
     pub signature: &'static str,
+    /// The part of the installation that contains the function.
+    pub part: Part,
     /// The SHA-256 of the definition, in hexadecimal. It is the same in every schema and on every version of PostgreSQL.
     pub sha256: &'static str,
     /// The SQL that creates or replaces the function in the requested schema.
     pub sql: String,
 }
 
+/// A line for each function: the SHA-256 of its definition, its file in `sql/`, and its signature. A test compares it with the
+/// sources, and with `BLESS=1` writes it.
+const LOCK: &str = include_str!("../../sql/functions.lock");
+
 macro_rules! sources {
     ($($name:literal)*) => {
-        &[$(include_str!(concat!("../../migrations/functions/", $name, ".sql"))),*]
+        &[$((concat!($name, ".sql"), include_str!(concat!("../../sql/", $name, ".sql")))),*]
     };
 }
 
-/// A test checks that this list equals the contents of the folder.
-const ALL: &[&str] = sources![
-    "rate_limit"
-    "rate_limit_acquire"
-    "rate_limit_adopt"
-    "rate_limit_again"
-    "rate_limit_all"
-    "rate_limit_amounts"
-    "rate_limit_ask_slots"
-    "rate_limit_ask_to_start"
-    "rate_limit_asked"
-    "rate_limit_asked_slots"
-    "rate_limit_block"
-    "rate_limit_blocked"
-    "rate_limit_bucket_rows"
-    "rate_limit_calendar_ahead"
-    "rate_limit_calendar_invalid"
-    "rate_limit_calendar_kind"
-    "rate_limit_calendar_kind_of"
-    "rate_limit_calendar_nth"
-    "rate_limit_calendar_start"
-    "rate_limit_calendar_window_idle_at"
-    "rate_limit_calendar_window_value"
-    "rate_limit_calendar_window_wait"
-    "rate_limit_charge_all"
-    "rate_limit_check"
-    "rate_limit_check_all"
-    "rate_limit_claim"
-    "rate_limit_claimed"
-    "rate_limit_claimed_jobs"
-    "rate_limit_clock"
-    "rate_limit_concurrency_guard"
-    "rate_limit_concurrency_item"
-    "rate_limit_correct"
-    "rate_limit_correct_started"
-    "rate_limit_counts_after"
-    "rate_limit_credit_all"
-    "rate_limit_credited"
-    "rate_limit_dead_jobs_prune"
-    "rate_limit_decide"
-    "rate_limit_decide_each"
-    "rate_limit_decide_leases"
-    "rate_limit_decide_once"
-    "rate_limit_decide_one"
-    "rate_limit_decide_rows"
-    "rate_limit_decide_started"
-    "rate_limit_decide_sums"
-    "rate_limit_drain"
-    "rate_limit_draw"
-    "rate_limit_enforce"
-    "rate_limit_enqueue"
-    "rate_limit_enqueue_jobs"
-    "rate_limit_enqueue_slots"
-    "rate_limit_find"
-    "rate_limit_fits"
-    "rate_limit_fixed_window_idle_at"
-    "rate_limit_fixed_window_value"
-    "rate_limit_fixed_window_wait"
-    "rate_limit_forget"
-    "rate_limit_forget_jobs"
-    "rate_limit_gather"
-    "rate_limit_grid"
-    "rate_limit_guard"
-    "rate_limit_held"
-    "rate_limit_idle_after"
-    "rate_limit_in_line"
-    "rate_limit_invalid"
-    "rate_limit_is_distributed"
-    "rate_limit_item"
-    "rate_limit_job_again"
-    "rate_limit_job_cancel"
-    "rate_limit_job_done"
-    "rate_limit_job_extend"
-    "rate_limit_job_requeue"
-    "rate_limit_job_settle"
-    "rate_limit_jobs_discard"
-    "rate_limit_jobs_lapsed"
-    "rate_limit_jobs_prune"
-    "rate_limit_lag"
-    "rate_limit_late_after"
-    "rate_limit_leases_at"
-    "rate_limit_leases_with"
-    "rate_limit_left"
-    "rate_limit_length"
-    "rate_limit_level"
-    "rate_limit_lock_due"
-    "rate_limit_lock_slots"
-    "rate_limit_names"
-    "rate_limit_pass_slots_on"
-    "rate_limit_pay_ahead"
-    "rate_limit_peek_wait"
-    "rate_limit_phase"
-    "rate_limit_plan_claim"
-    "rate_limit_prune"
-    "rate_limit_prune_answers"
-    "rate_limit_queue_gauges"
-    "rate_limit_release"
-    "rate_limit_renew"
-    "rate_limit_repay_jobs"
-    "rate_limit_reset"
-    "rate_limit_reset_name"
-    "rate_limit_retake"
-    "rate_limit_ring"
-    "rate_limit_rows"
-    "rate_limit_several"
-    "rate_limit_single"
-    "rate_limit_sliding_window_adopt"
-    "rate_limit_sliding_window_counts"
-    "rate_limit_sliding_window_credit"
-    "rate_limit_sliding_window_earlier"
-    "rate_limit_sliding_window_idle_after"
-    "rate_limit_sliding_window_idle_at"
-    "rate_limit_sliding_window_left"
-    "rate_limit_sliding_window_left_at"
-    "rate_limit_sliding_window_passed"
-    "rate_limit_sliding_window_value"
-    "rate_limit_sliding_window_wait"
-    "rate_limit_slots_freed"
-    "rate_limit_start_jobs"
-    "rate_limit_stop_groups"
-    "rate_limit_take"
-    "rate_limit_take_ample"
-    "rate_limit_take_few"
-    "rate_limit_take_from"
-    "rate_limit_take_one"
-    "rate_limit_take_slots"
-    "rate_limit_token_bucket_full_at"
-    "rate_limit_token_bucket_idle_at"
-    "rate_limit_token_bucket_left"
-    "rate_limit_token_bucket_value"
-    "rate_limit_token_bucket_wait"
-    "rate_limit_ts_after"
-    "rate_limit_two_counters_before"
-    "rate_limit_two_counters_now"
-    "rate_limit_unask_slots"
-    "rate_limit_unblock"
-    "rate_limit_unpay"
-    "rate_limit_unpay_cancelled"
-    "rate_limit_validate"
-    "rate_limit_validate_element"
-    "rate_limit_validate_item"
-    "rate_limit_value_after"
-    "rate_limit_wait"
-    "rate_limit_wake_groups"
-    "rate_limit_window"
-    "rate_limit_window_start"
-    "rate_limit_write"
-    "rate_limit_write_jobs"
+/// The files of the core. A test checks that the lists equal the contents of the folder.
+const CORE: &[(&str, &str)] = sources![
+    "answers/decide_once"
+    "answers/prune"
+    "api/acquire"
+    "api/acquire_slots"
+    "api/acquire_with"
+    "api/block"
+    "api/call"
+    "api/charge_all"
+    "api/charge_all_with"
+    "api/check"
+    "api/check_all"
+    "api/check_all_with"
+    "api/check_with"
+    "api/credit_all"
+    "api/credit_all_with"
+    "api/define"
+    "api/defined"
+    "api/definition"
+    "api/elements"
+    "api/enforce"
+    "api/enforce_with"
+    "api/enforced"
+    "api/forget"
+    "api/is_blocked"
+    "api/length"
+    "api/limit"
+    "api/limit_all"
+    "api/limit_all_with"
+    "api/limit_with"
+    "api/limits_file"
+    "api/names"
+    "api/prune"
+    "api/redefine"
+    "api/release"
+    "api/renew"
+    "api/reset"
+    "api/reset_name"
+    "api/rule"
+    "api/several"
+    "api/unblock"
+    "api/undefine"
+    "api/validate"
+    "api/validate_element"
+    "api/validate_item"
+    "api/window"
+    "decide/amounts"
+    "decide/asked"
+    "decide/clock"
+    "decide/decide"
+    "decide/decide_each"
+    "decide/decide_one"
+    "decide/decide_rows"
+    "decide/decide_sums"
+    "decide/exact"
+    "decide/guard"
+    "decide/hand_on"
+    "decide/held"
+    "decide/item"
+    "decide/late_after"
+    "decide/retake"
+    "decide/take_few"
+    "decide/take_slots"
+    "decide/write"
+    "engines/is_distributed"
+    "engines/rows"
+    "engines/take_one"
+    "kinds/calendar_window"
+    "kinds/concurrency"
+    "kinds/fixed_window"
+    "kinds/kinds"
+    "kinds/sliding_window"
+    "kinds/token_bucket"
+    "shards/drain"
+    "shards/draw"
+    "shards/find"
+    "shards/gather"
+    "shards/level"
+    "shards/rows"
 ];
 
-/// Returns the functions of this release for this schema. Create or replace them after the tables. With
-/// `check_function_bodies = off`, their order does not matter.
+/// The files of the queue.
+const QUEUE: &[(&str, &str)] = sources![
+    "queue/again"
+    "queue/ask_slots"
+    "queue/ask_to_start"
+    "queue/claim"
+    "queue/claimed_jobs"
+    "queue/correct"
+    "queue/correct_started"
+    "queue/dead_jobs_prune"
+    "queue/decide_started"
+    "queue/enqueue"
+    "queue/enqueue_jobs"
+    "queue/forget_jobs"
+    "queue/in_line"
+    "queue/job_again"
+    "queue/job_cancel"
+    "queue/job_done"
+    "queue/job_extend"
+    "queue/job_requeue"
+    "queue/job_settle"
+    "queue/jobs_discard"
+    "queue/jobs_lapsed"
+    "queue/jobs_prune"
+    "queue/lock_due"
+    "queue/lock_slots"
+    "queue/pay_ahead"
+    "queue/plan_claim"
+    "queue/queue_gauges"
+    "queue/repay_jobs"
+    "queue/ring"
+    "queue/start_jobs"
+    "queue/stop_groups"
+    "queue/unpay"
+    "queue/unpay_cancelled"
+    "queue/wake_groups"
+    "queue/write_jobs"
+];
+
+/// The functions that replace those of the queue that the core calls, while the queue is not installed.
+const WITHOUT_QUEUE: &[(&str, &str)] = sources![
+    "install/without_queue/forget_jobs"
+    "install/without_queue/slots_freed"
+];
+
+const CREATE: &str = "CREATE OR REPLACE FUNCTION rate_limit.";
+
+/// When a function is installed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    In(Part),
+    WithoutQueue,
+}
+
+/// A function in `sql/`.
+struct Source {
+    place: Place,
+    locked: Locked,
+    sql: &'static str,
+}
+
+/// A line of the lock file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Locked {
+    sha256: &'static str,
+    file: &'static str,
+    signature: &'static str,
+}
+
+impl Locked {
+    fn all() -> impl Iterator<Item = Self> {
+        LOCK.lines().filter_map(|line| {
+            let mut words = line.splitn(3, ' ');
+            Some(Self { sha256: words.next()?, file: words.next()?, signature: words.next()? })
+        })
+    }
+
+    fn name(&self) -> &'static str {
+        self.signature.split('(').next().unwrap_or_default()
+    }
+
+    /// The line of a function. A function that is not in the lock file yet has no hash.
+    fn of(file: &'static str, name: &'static str) -> Self {
+        let new = Self { sha256: "", file, signature: name };
+        Self::all().find(|locked| locked.file == file && locked.name() == name).unwrap_or(new)
+    }
+}
+
+static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
+    let places = [(Place::In(Part::Core), CORE), (Place::In(Part::Queue), QUEUE), (Place::WithoutQueue, WITHOUT_QUEUE)];
+    let mut sources = Vec::new();
+    for (place, files) in places {
+        for &(file, text) in files {
+            for (name, sql) in split(text) {
+                sources.push(Source { place, locked: Locked::of(file, name), sql });
+            }
+        }
+    }
+    sources.sort_by_key(|source| source.locked.signature);
+    sources
+});
+
+/// Returns the statement that makes the first sentence of the comment above a function its comment in the database; nothing if
+/// the file has such a statement, as for functions that people call.
+fn comment(name: &str, sql: &str) -> String {
+    if sql.contains("COMMENT ON FUNCTION") {
+        return String::new();
+    }
+    let before = sql.lines().take_while(|line| line.is_empty() || line.starts_with("--")).collect::<Vec<_>>();
+    let above = before.rsplit(|line| line.is_empty()).next().unwrap_or_default();
+    let text = above.iter().map(|line| line.trim_start_matches(['-', ' '])).collect::<Vec<_>>().join(" ");
+    let text = text.replace('\'', "''");
+    let sentence = text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first);
+    format!("COMMENT ON FUNCTION rate_limit.{name} IS '{sentence}.';\n")
+}
+
+/// Splits a file into its functions. Each keeps the comment above it. A file without a line that begins with CREATE is one
+/// function: a block composes its statement.
+fn split(text: &'static str) -> Vec<(&'static str, &'static str)> {
+    let mut starts = Vec::new();
+    let (mut at, mut comment) = (0, None);
+    for line in text.split_inclusive('\n') {
+        if let Some(named) = line.strip_prefix(CREATE) {
+            let start = if starts.is_empty() { 0 } else { comment.unwrap_or(at) };
+            starts.push((start, named.split('(').next().unwrap_or_default()));
+        }
+        comment = line.starts_with("--").then(|| comment.unwrap_or(at));
+        at += line.len();
+    }
+    if starts.is_empty() {
+        let name = text.split_once(CREATE).and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
+        return vec![(name, text.trim())];
+    }
+    let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([text.len()]);
+    starts.iter().zip(ends).map(|(&(start, name), end)| (name, text[start..end].trim())).collect()
+}
+
+/// Returns the functions of this release for this schema and these parts of an installation. Create or replace them after the
+/// tables. With `check_function_bodies = off`, their order does not matter. [`Part::Core`] alone includes two functions that
+/// replace functions of the queue.
 ///
 /// ```
-/// for function in pg_limiter::migrate::functions(&pg_limiter::Schema::default()) {
+/// use pg_limiter::migrate::{Part, functions};
+/// for function in functions(&pg_limiter::Schema::default(), Part::ALL) {
 ///     println!("{} {}", function.sha256, function.signature);
 /// }
 /// ```
-pub fn functions(schema: &Schema) -> Vec<Function> {
-    ALL.iter().map(|text| function(text, schema)).collect()
+pub fn functions(schema: &Schema, parts: &[Part]) -> Vec<Function> {
+    let part_of = |place| match place {
+        Place::In(part) => parts.contains(&part).then_some(part),
+        Place::WithoutQueue => (parts.contains(&Part::Core) && !parts.contains(&Part::Queue)).then_some(Part::Core),
+    };
+    let function = |source: &Source| {
+        let Locked { sha256, signature, .. } = source.locked;
+        let sql = schema.render(&format!("{}\n{}", source.sql, comment(source.locked.name(), source.sql)));
+        part_of(source.place).map(|part| Function { signature, part, sha256, sql })
+    };
+    SOURCES.iter().filter_map(function).collect()
 }
 
-/// The first two lines of a file are the signature and the hash.
-fn function(text: &'static str, schema: &Schema) -> Function {
-    let mut lines = text.lines();
-    let signature = lines.next().and_then(|line| line.strip_prefix("-- ")).unwrap_or_default();
-    let sha256 = lines.next().and_then(|line| line.strip_prefix("-- SHA-256: ")).unwrap_or_default();
-    Function { signature, sha256, sql: schema.render(text) }
+/// The names of the functions of these parts, with those that replace functions of the queue.
+pub(super) fn names(parts: &[Part]) -> impl Iterator<Item = &'static str> {
+    let is_named = |source: &&Source| match source.place {
+        Place::In(part) => parts.contains(&part),
+        Place::WithoutQueue => parts.contains(&Part::Core),
+    };
+    SOURCES.iter().filter(is_named).map(|source| source.locked.name())
+}
+
+/// The signatures of all functions.
+pub(super) fn signatures() -> impl Iterator<Item = &'static str> {
+    let mut signatures: Vec<&str> = SOURCES.iter().map(|source| source.locked.signature).collect();
+    signatures.dedup();
+    signatures.into_iter()
+}
+
+/// The names of all functions, each followed by its arguments if it is overloaded.
+pub(super) fn droppable() -> Vec<&'static str> {
+    let signatures: Vec<&str> = signatures().collect();
+    let name = |signature: &'static str| signature.split('(').next().unwrap_or_default();
+    let is_overloaded = |signature| signatures.iter().filter(|other| name(other) == name(signature)).count() > 1;
+    signatures.iter().map(|&signature| if is_overloaded(signature) { signature } else { name(signature) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Locked, SOURCES, functions};
+    use crate::migrate::Part;
+    use crate::sql::Schema;
+
+    #[test]
+    fn the_lock_file_has_one_line_for_each_function() {
+        let mut locked: Vec<_> = Locked::all().map(|locked| (locked.signature, locked.file)).collect();
+        let sources: Vec<_> = SOURCES.iter().map(|source| (source.locked.signature, source.locked.file)).collect();
+        locked.sort_unstable();
+        let mut sorted = sources.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, locked);
+        assert!(SOURCES.iter().all(|source| source.locked.sha256.len() == 64));
+    }
+
+    #[test]
+    fn each_selection_of_parts_has_each_signature_once() {
+        for parts in [Part::ALL, &[Part::Core], &[Part::Queue]] {
+            let mut signatures: Vec<_> =
+                functions(&Schema::default(), parts).iter().map(|function| function.signature).collect();
+            let count = signatures.len();
+            signatures.dedup();
+            assert_eq!(signatures.len(), count);
+        }
+        let of = |parts: &[Part]| functions(&Schema::default(), parts).len();
+        assert_eq!(of(&[Part::Core]) + of(&[Part::Queue]), of(Part::ALL) + 2);
+    }
 }

@@ -7,13 +7,16 @@
 //! ```
 //!
 //! It is safe to repeat, and many processes can start at once on an empty database. It never touches the application's own
-//! migrations, `_sqlx_migrations` or `search_path`. The table `rate_limits_migrations` records the migrations of tables, which
-//! are numbered and never change. The table `rate_limits_objects` records every object, and a hash for each function. A run
+//! migrations, `_sqlx_migrations` or `search_path`. The table `rate_limit.migrations` records the migrations of tables, which
+//! are numbered and never change. The table `rate_limit.objects` records every object, and a hash for each function. A run
 //! creates or replaces the functions that differ from those of this release. [`Migrator::check`] reports how a database
 //! differs from this release.
 //!
-//! To keep the SQL in your own migration tool, print it with [`script`] or `pg-limiter migrate --print`; the files are in
-//! `migrations/` of the crate's repository.
+//! An installation has two parts ([`Part`]): the core, and the queue. [`Migrator::without_queue`] leaves out the queue. A later
+//! [`migrate`] adds it.
+//!
+//! To keep the SQL in your own migration tool, print it with [`script()`] or `pg-limiter migrate --print`; the files are in
+//! `migrations/` and `sql/` of the crate's repository.
 //!
 //! Privileges: CREATE on the schema, and CREATE on the database if the schema does not exist yet. The role that migrates owns
 //! the tables and the functions. Other roles need USAGE on the schema and EXECUTE on the functions. Migrating fails in a schema
@@ -24,16 +27,24 @@ mod error;
 mod functions;
 mod installed;
 mod migrations;
+mod names;
+mod owners;
+mod part;
+mod roles;
 mod runner;
 mod script;
 mod statements;
 mod stepwise;
+mod tables;
+mod uninstall;
 
 pub use drift::Drift;
 pub use error::MigrateError;
 pub use functions::{Function, functions};
-pub use migrations::{Migration, migrations, uninstall};
+pub use migrations::{Migration, migrations};
+pub use part::Part;
 #[cfg(feature = "testing")]
 pub(crate) use runner::LOCK_KEY;
 pub use runner::{MigrateReport, Migrator, migrate, migrate_on};
-pub use script::{Part, script};
+pub use script::{Contents, script};
+pub use uninstall::uninstall;

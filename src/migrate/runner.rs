@@ -3,10 +3,13 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, changes_result_type, classify_migration, without_keys};
+use crate::error::{Engine, MigrationCause, classify_migration, without_keys};
 use crate::migrate::drift::{Plan, drift, occupied};
-use crate::migrate::functions::{Function, functions};
-use crate::migrate::installed::{Installed, untrusted};
+use crate::migrate::functions::functions;
+use crate::migrate::installed::{Installed, Problem, untrusted};
+use crate::migrate::names::install;
+use crate::migrate::owners::{Misowned, only_owner};
+use crate::migrate::roles::{Until, become_owner, lacking, set_role};
 use crate::migrate::script::{CLAIM, CREATE_RECORDS, record_functions, record_migration};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
@@ -22,10 +25,10 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 /// Distributes the tables on Citus.
-const DISTRIBUTE: &str = include_str!("../../sql/install/distribute.sql");
+const DISTRIBUTE: &str = include_str!("../../sql/engines/distribute.sql");
 
 /// Lets the nodes of Citus run functions.
-const DELEGATE: &str = include_str!("../../sql/install/delegate.sql");
+const DELEGATE: &str = include_str!("../../sql/engines/delegate.sql");
 
 /// Makes Citus send the statements of the transaction to one node after the other, so that tables and functions can change in
 /// one transaction. It reports functions of the queue that stay on the coordinator as warnings.
@@ -37,7 +40,7 @@ const SEQUENTIAL: &str =
 const SETTINGS: [(&str, &str); 3] =
     [("lock_timeout", "1s"), ("check_function_bodies", "off"), ("search_path", "pg_catalog, pg_temp")];
 
-/// Brings the schema `public` up to date. See [`Migrator`] for another one.
+/// Brings the schema `rate_limit` up to date. See [`Migrator`] for another one.
 ///
 /// # Errors
 /// [`MigrateError`]. If the engine has transactional DDL, a failed run changes nothing.
@@ -51,7 +54,7 @@ pub async fn migrate(pool: &PgPool) -> Result<MigrateReport, MigrateError> {
     Migrator::default().run(pool).await
 }
 
-/// Brings the schema `public` up to date on this connection, within the caller's transaction if there is one.
+/// Brings the schema `rate_limit` up to date on this connection, within the caller's transaction if there is one.
 ///
 /// # Errors
 /// [`MigrateError`].
@@ -71,8 +74,8 @@ pub async fn migrate_on(connection: &mut PgConnection) -> Result<MigrateReport, 
 pub struct MigrateReport {
     /// The schema's version after the run.
     pub version: i32,
-    /// The versions that the run applied.
-    pub applied: Vec<i32>,
+    /// The names of the migrations that the run applied.
+    pub applied: Vec<&'static str>,
     /// The signatures of the functions that the run created or replaced.
     pub functions: Vec<&'static str>,
     /// Those of the functions that were changed by hand after a release created them. Each is logged as a warning before it is
@@ -94,12 +97,13 @@ pub struct Migrator {
     pub(super) schema: Schema,
     engine: Option<Engine>,
     distributes: bool,
+    without_queue: bool,
 }
 
 impl Migrator {
     /// Creates a migrator for this schema. A run creates the schema if it does not exist.
     pub const fn new(schema: Schema) -> Self {
-        Self { schema, engine: None, distributes: false }
+        Self { schema, engine: None, distributes: false, without_queue: false }
     }
 
     /// Sets the engine. By default, it is read from the database. On [`Engine::Yugabyte`], schema changes are not
@@ -122,6 +126,20 @@ impl Migrator {
     #[must_use]
     pub const fn distributed(mut self, distributes: bool) -> Self {
         self.distributes = distributes;
+        self
+    }
+
+    /// Sets whether a run leaves out the queue: its tables, functions and views (default: no). A later run without this setting
+    /// adds the queue. If the queue is already installed, it stays, and a run keeps it up to date.
+    ///
+    /// ```no_run
+    /// # async fn f(pool: sqlx::PgPool) -> Result<(), pg_limiter::migrate::MigrateError> {
+    /// pg_limiter::migrate::Migrator::default().without_queue(true).run(&pool).await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn without_queue(mut self, without_queue: bool) -> Self {
+        self.without_queue = without_queue;
         self
     }
 
@@ -226,7 +244,7 @@ impl Migrator {
 
     async fn compare(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, sqlx::Error> {
         let engine = self.engine_of(connection).await?;
-        Ok(drift(&Installed::read(connection, &self.schema).await?, &self.schema, engine))
+        Ok(drift(&Installed::read(connection, &self.schema).await?, &self.schema, engine, self.without_queue))
     }
 
     pub(super) async fn engine_of(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
@@ -250,14 +268,24 @@ impl Migrator {
         if !connection.is_in_transaction() && in_raw_transaction(connection).await? {
             // The driver does not know of a BEGIN that was sent as a statement, and its commit would end that transaction.
             sqlx::raw_sql("SAVEPOINT rate_limits_migration").execute(&mut *connection).await?;
-            let report = self.apply(connection, locking).await?;
-            sqlx::raw_sql("RELEASE SAVEPOINT rate_limits_migration").execute(connection).await?;
-            return Ok(report);
+            let report = self.apply(connection, locking).await;
+            // After a failure, no setting is left behind either.
+            let end = match report {
+                Ok(_) => "RELEASE SAVEPOINT rate_limits_migration",
+                Err(_) => "ROLLBACK TO SAVEPOINT rate_limits_migration; RELEASE SAVEPOINT rate_limits_migration",
+            };
+            let ended = sqlx::raw_sql(end).execute(connection).await;
+            return report.and_then(|report| ended.map(|_| report).map_err(Failure::from));
         }
         let mut tx = connection.begin().await?;
-        let report = self.apply(&mut tx, locking).await?;
-        tx.commit().await?;
-        Ok(report)
+        match self.apply(&mut tx, locking).await {
+            Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
+            Err(failure) => {
+                // Now, and not when the connection is used next: the transaction holds locks. Return the first failure.
+                let _ = tx.rollback().await;
+                Err(failure)
+            }
+        }
     }
 
     async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
@@ -279,7 +307,11 @@ impl Migrator {
         if locking {
             once("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
         }
+        let role = become_owner(conn, &self.schema, Until::Commit).await?;
         let report = self.bring_up_to_date(conn).await?;
+        if let Some(role) = role {
+            set_role(conn, &role, Until::Commit).await?;
+        }
         exchange(conn, before.each_ref().map(String::as_str)).await?;
         Ok(report)
     }
@@ -293,7 +325,7 @@ impl Migrator {
         if distributed {
             execute(conn, SEQUENTIAL.to_owned()).await?;
         }
-        for sql in self.preparations(&installed) {
+        for sql in self.preparations(&installed, &plan) {
             execute(conn, sql).await?;
         }
         let mut applied = Vec::new();
@@ -301,17 +333,17 @@ impl Migrator {
             let inserted = execute(conn, record_migration(&self.schema, migration)).await?;
             if inserted == 1 {
                 execute(conn, migration.sql.clone()).await?;
-                applied.push(migration.version);
+                applied.push(migration.name);
             }
         }
         if distributed {
             execute(conn, self.schema.render(DISTRIBUTE)).await?;
         }
         for function in &plan.functions {
-            self.put(conn, function, &installed).await?;
+            execute(conn, function.sql.clone()).await?;
         }
         if distributed {
-            execute(conn, self.schema.render(DELEGATE)).await?;
+            execute(conn, install(&self.schema, DELEGATE, plan.parts)).await?;
         }
         if let Some(sql) = self.removal(&plan) {
             execute(conn, sql).await?;
@@ -320,28 +352,48 @@ impl Migrator {
             execute(conn, sql).await?;
         }
         // Check again: another role may have created an object since the first check.
-        self.trust(untrusted(conn, &self.schema).await?)?;
+        self.trust(untrusted(conn, &self.schema, plan.parts).await?)?;
         Ok(report(&installed, &plan, applied))
     }
 
     /// Reads the installed objects, and plans the work.
     pub(super) async fn plan(&self, conn: &mut PgConnection) -> Result<(Installed, Plan), Failure> {
         let installed = Installed::read(conn, &self.schema).await?;
+        if !installed.is_readable()
+            && installed.misowned.is_none()
+            && let Some(lacking) = lacking(conn, &self.schema).await?
+        {
+            return Err(lacking);
+        }
         let newest = installed.applied.iter().filter(|applied| applied.breaking).map(|applied| applied.version).max();
         if let Some(found) = newest.filter(|version| *version > SCHEMA_VERSION) {
             return Err(Failure::TooNew(found));
         }
+        if let Some(misowned) = installed.misowned {
+            return Err(Failure::Misowned(misowned));
+        }
         let engine = self.engine_of(conn).await?;
-        let mut plan = Plan::of(&installed, &self.schema, engine);
+        let mut plan = Plan::of(&installed, &self.schema, engine, self.without_queue);
         if self.distributes && !engine.is_distributed() {
-            plan.functions = functions(&self.schema); // Each is sent to the nodes when it is created.
+            plan.functions = functions(&self.schema, plan.parts); // Each is sent to the nodes when it is created.
             plan.recorded.clone_from(&plan.functions);
         }
         if plan.is_empty() {
             return Ok((installed, plan));
         }
-        self.trust(untrusted(conn, &self.schema).await?)?;
-        if let Some(table) = occupied(&installed) {
+        let problems = untrusted(conn, &self.schema, plan.parts).await?;
+        let is_installed = !installed.applied.is_empty();
+        if is_installed
+            && problems.iter().any(|problem| problem.is_of_owner)
+            && let Some(owner) = only_owner(&installed, &self.schema)
+        {
+            return Err(Failure::NotOwner(owner));
+        }
+        self.trust(problems)?;
+        if let Some(lacking) = lacking(conn, &self.schema).await? {
+            return Err(lacking);
+        }
+        if let Some(table) = occupied(&installed, &plan) {
             return Err(Failure::Occupied(table));
         }
         if plan.test_clock {
@@ -353,48 +405,16 @@ impl Migrator {
         Ok((installed, plan))
     }
 
-    /// Creates or replaces a function. A function of a release that did not record its functions may have another result type:
-    /// it is dropped and created, and its privileges are granted again.
-    async fn put(
-        &self,
-        conn: &mut PgConnection,
-        function: &Function,
-        installed: &Installed,
-    ) -> Result<(), sqlx::Error> {
-        let signature = function.signature;
-        let is_recorded = installed.records.get(signature).is_some_and(|record| record.sha256.is_some());
-        // If nothing was migrated, a function with this name belongs to the application.
-        let is_ours = !is_recorded && !installed.applied.is_empty();
-        if !is_ours || installed.definition("function", signature).is_none() {
-            return execute(conn, function.sql.clone()).await.map(|_| ());
+    pub(super) fn trust(&self, problems: Vec<Problem>) -> Result<(), Failure> {
+        if problems.is_empty() {
+            return Ok(());
         }
-        execute(conn, "SAVEPOINT rate_limits_function".to_owned()).await?;
-        match execute(conn, function.sql.clone()).await {
-            Err(error) if changes_result_type(&error) => {}
-            result => {
-                result?;
-                return execute(conn, "RELEASE SAVEPOINT rate_limits_function".to_owned()).await.map(|_| ());
-            }
-        }
-        let named = format!("{}.{signature}", self.schema.quoted());
-        execute(conn, format!("ROLLBACK TO SAVEPOINT rate_limits_function; DROP FUNCTION {named}")).await?;
-        execute(conn, function.sql.clone()).await?;
-        execute(conn, format!("REVOKE ALL ON FUNCTION {named} FROM PUBLIC")).await?;
-        for (_, grant) in installed.grants.iter().filter(|(object, _)| object == signature) {
-            if let Some((role, "EXECUTE")) = grant.rsplit_once(": ") {
-                execute(conn, format!("GRANT EXECUTE ON FUNCTION {named} TO {role}")).await?;
-            }
-        }
-        execute(conn, "RELEASE SAVEPOINT rate_limits_function".to_owned()).await.map(|_| ())
-    }
-
-    pub(super) fn trust(&self, problems: Vec<String>) -> Result<(), Failure> {
-        if problems.is_empty() { Ok(()) } else { Err(Failure::Untrusted(problems)) }
+        Err(Failure::Untrusted(problems.into_iter().map(|problem| problem.text).collect()))
     }
 
     /// The SQL that creates the schema and the tables of records.
-    pub(super) fn preparations(&self, installed: &Installed) -> Vec<String> {
-        let history = self.schema.render(CREATE_RECORDS);
+    pub(super) fn preparations(&self, installed: &Installed, plan: &Plan) -> Vec<String> {
+        let history = install(&self.schema, CREATE_RECORDS, plan.parts);
         // CREATE SCHEMA IF NOT EXISTS requires the privilege even if the schema exists.
         if installed.has_schema {
             vec![history]
@@ -405,12 +425,16 @@ impl Migrator {
 
     /// The SQL that removes what is left of a test clock, once its function is replaced.
     pub(super) fn removal(&self, plan: &Plan) -> Option<String> {
-        plan.test_clock.then(|| format!("DROP SEQUENCE IF EXISTS {}.rate_limits_test_clock", self.schema.quoted()))
+        plan.test_clock.then(|| format!("DROP SEQUENCE IF EXISTS {}._test_clock", self.schema.quoted()))
     }
 
     /// The SQL that revokes all privileges on new objects from other roles, and records the functions.
     pub(super) fn claims(&self, plan: &Plan) -> Vec<String> {
-        let mut claims = vec![self.schema.render(CLAIM)];
+        let owner = format!(
+            "UPDATE {}.migrations SET applied_by = current_user WHERE applied_by <> current_user",
+            self.schema.quoted()
+        );
+        let mut claims = vec![install(&self.schema, CLAIM, plan.parts), owner];
         if !plan.recorded.is_empty() {
             claims.push(record_functions(&self.schema, &plan.recorded));
         }
@@ -428,6 +452,13 @@ impl Migrator {
         match failure {
             Failure::TooNew(found) => MigrateError::SchemaTooNew { schema, found, known: SCHEMA_VERSION },
             Failure::Occupied(table) => MigrateError::Occupied { schema, table },
+            Failure::Misowned(Misowned { problem, statements }) => {
+                MigrateError::Misowned { schema, problem, statements }
+            }
+            Failure::NotOwner(owner) => MigrateError::NotOwner { schema, owner },
+            Failure::Lacking { role, privilege, what, granted_by } => {
+                MigrateError::Lacking { schema, role, privilege, what, granted_by }
+            }
             Failure::Untrusted(problems) => MigrateError::Untrusted { schema, problems },
             Failure::Driver(source) => match cause {
                 MigrationCause::Clash => MigrateError::Busy { schema, source },
@@ -442,6 +473,9 @@ impl Migrator {
 pub(super) enum Failure {
     TooNew(i32),
     Occupied(String),
+    Misowned(Misowned),
+    NotOwner(String),
+    Lacking { role: String, privilege: String, what: String, granted_by: String },
     Untrusted(Vec<String>),
     Driver(sqlx::Error),
 }
@@ -450,7 +484,12 @@ impl Failure {
     fn cause(&self) -> MigrationCause {
         match self {
             Self::Driver(error) => classify_migration(error),
-            Self::TooNew(_) | Self::Occupied(_) | Self::Untrusted(_) => MigrationCause::Refused,
+            Self::TooNew(_)
+            | Self::Occupied(_)
+            | Self::Misowned(_)
+            | Self::NotOwner(_)
+            | Self::Lacking { .. }
+            | Self::Untrusted(_) => MigrationCause::Refused,
         }
     }
 }
@@ -461,8 +500,9 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<i32>) -> MigrateReport {
-    let version = applied.iter().copied().max().unwrap_or_default().max(installed.version());
+pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<&'static str>) -> MigrateReport {
+    let planned = plan.migrations.iter().map(|migration| migration.version).max().unwrap_or_default();
+    let version = planned.max(installed.version());
     let functions = plan.functions.iter().map(|function| function.signature).collect();
     MigrateReport { version, applied, functions, changed_by_hand: plan.changed.clone() }
 }

@@ -49,7 +49,7 @@ fn tags(line: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::statements;
-    use crate::migrate::{functions, migrations};
+    use crate::migrate::{Part, functions, migrations};
     use crate::sql::Schema;
 
     #[test]
@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn splitting_keeps_every_word_of_migrations_and_functions() {
         let schema = Schema::default();
-        let tables = migrations(&schema).into_iter().map(|migration| migration.sql);
-        for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {
+        let tables = migrations(&schema, Part::ALL).into_iter().map(|migration| migration.sql);
+        for sql in tables.chain(functions(&schema, Part::ALL).into_iter().map(|function| function.sql)) {
             let found = statements(&sql);
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(words(&found.join("\n")), words(&sql));

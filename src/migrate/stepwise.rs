@@ -6,18 +6,20 @@ use sqlx::{Connection, PgConnection, PgPool};
 
 use crate::error::{MigrationCause, classify_migration};
 use crate::migrate::installed::untrusted;
+use crate::migrate::roles::{Until, become_owner};
 use crate::migrate::runner::{Failure, execute, once, report};
 use crate::migrate::script::record_migration;
 use crate::migrate::statements::statements;
 use crate::migrate::{MigrateReport, Migrator};
 use crate::retry::{Attempts, RetryPolicy};
+use crate::transact::own_options;
 
 impl Migrator {
     /// Runs statement by statement, and writes the row of a version last. Each statement can be repeated, so the next run
     /// continues after any failure. Meanwhile a second connection keeps the row of version 0 locked, in a transaction that ends
     /// with the connection. Other migrators wait for this lock, on any engine.
     pub(super) async fn stepwise(&self, pool: &PgPool) -> Result<MigrateReport, Failure> {
-        let options = pool.connect_options();
+        let options = own_options(pool);
         let mut conn = PgConnection::connect_with(&options).await?;
         let mut holder = PgConnection::connect_with(&options).await?;
         let result = self.step_by_step(&mut conn, &mut holder).await;
@@ -29,15 +31,21 @@ impl Migrator {
 
     async fn step_by_step(&self, conn: &mut PgConnection, holder: &mut PgConnection) -> Result<MigrateReport, Failure> {
         execute(conn, "SET check_function_bodies = off; SET search_path = pg_catalog, pg_temp".to_owned()).await?;
+        for conn in [&mut *conn, &mut *holder] {
+            become_owner(conn, &self.schema, Until::Disconnect).await?;
+        }
         let (installed, plan) = self.plan(conn).await?;
         if plan.is_empty() {
             return Ok(report(&installed, &plan, Vec::new()));
         }
-        for sql in self.preparations(&installed) {
+        for sql in self.preparations(&installed, &plan) {
             persistently(conn, &sql).await?;
         }
-        let history = format!("{}.rate_limits_migrations", self.schema.quoted());
-        let zero = format!("INSERT INTO {history} (version, name) VALUES (0, 'lock') ON CONFLICT (version) DO NOTHING");
+        let history = format!("{}.migrations", self.schema.quoted());
+        let zero = format!(
+            "INSERT INTO {history} (version, name, sha256, crate_version) VALUES (0, 'lock', '', '') \
+             ON CONFLICT (version, name) DO NOTHING"
+        );
         execute(conn, zero).await?;
         let mut lock = holder.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let row = format!("SELECT version FROM {history} WHERE version = 0 FOR UPDATE");
@@ -50,7 +58,7 @@ impl Migrator {
                 persistently(conn, statement).await?;
             }
             persistently(conn, &record_migration(&self.schema, migration)).await?;
-            applied.push(migration.version);
+            applied.push(migration.name);
         }
         for function in &plan.functions {
             for statement in statements(&function.sql) {
@@ -63,7 +71,7 @@ impl Migrator {
         for sql in self.claims(&plan) {
             persistently(conn, &sql).await?;
         }
-        self.trust(untrusted(conn, &self.schema).await?)?;
+        self.trust(untrusted(conn, &self.schema, plan.parts).await?)?;
         // The transaction wrote nothing, and the changed catalog may already have aborted it.
         let _ = lock.rollback().await;
         Ok(report(&installed, &plan, applied))

@@ -110,6 +110,13 @@ pub(crate) fn paused(gate: &Arc<str>) {
     metrics::counter!(target: TARGET, metric::PAUSES, "limit" => gate.clone()).increment(1);
 }
 
+/// Counts an unreadable client: its proxy reports no readable address.
+#[cfg(feature = "tower")]
+pub(crate) fn unreadable_client(reason: &'static str) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(target: TARGET, metric::UNREADABLE_CLIENTS, "reason" => reason).increment(1);
+}
+
 /// Counts deleted rows.
 pub(crate) fn pruned(rows: u64) {
     #[cfg(feature = "metrics")]

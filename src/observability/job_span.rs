@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tracing::{Span, debug_span, field};
+use tracing::{Span, debug_span, error, field, warn};
 
 use crate::observability::{TARGET, count};
 
@@ -52,4 +52,14 @@ impl Drop for JobSpan {
 pub(crate) fn handler_begins(queue: &Arc<str>, lag: Duration, span: &Span) {
     span.record("lag_ms", lag.as_secs_f64() * 1e3);
     count::job_started(queue, lag);
+}
+
+/// Logs that an attempt at a job failed, or that the job is dead. The handler's own error is stored in the job's row, and is not
+/// logged: it may contain personal data.
+pub(crate) fn attempt_failed(queue: &str, job: i64, attempt: u32, reason: &'static str, is_dead: bool) {
+    if is_dead {
+        error!(target: TARGET, queue, job, attempt, reason, "a job was not done and is dead; its row has the error; requeue or discard it");
+    } else {
+        warn!(target: TARGET, queue, job, attempt, reason, "a job was not done; its row has the error; it runs again");
+    }
 }

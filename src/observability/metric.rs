@@ -20,6 +20,8 @@ pub const LOST_LEASES: &str = "pg_limiter_lost_leases_total";
 pub const LIMITS_RELOADS: &str = "pg_limiter_limits_reloads_total";
 /// Counter: pauses that third parties demanded of requests.
 pub const PAUSES: &str = "pg_limiter_pauses_total";
+/// Counter: requests with an address that could not be read from the header of a proxy.
+pub const UNREADABLE_CLIENTS: &str = "pg_limiter_unreadable_clients_total";
 /// Counter: rows that `prune` deleted.
 pub const PRUNED_ROWS: &str = "pg_limiter_pruned_rows_total";
 /// Counter: jobs that were enqueued or denied.
@@ -44,6 +46,7 @@ pub fn describe() {
         (LOST_LEASES, "Leases that ended before their release, for each concurrency limit."),
         (LIMITS_RELOADS, "Changes of a watched limits file."),
         (PAUSES, "Pauses that third parties demanded of requests, for each gate."),
+        (UNREADABLE_CLIENTS, "Requests with an address that could not be read from the header of a proxy."),
         (PRUNED_ROWS, "Rows that prune deleted."),
         (ENQUEUED, "Jobs that were enqueued or denied."),
     ];

@@ -16,8 +16,10 @@ pub(crate) use call_span::{Answered, CallSpan};
 pub(crate) use count::paused;
 #[cfg(feature = "metrics")]
 pub(crate) use count::queue_is;
+#[cfg(feature = "tower")]
+pub(crate) use count::unreadable_client;
 pub(crate) use count::{batch, enqueued, limits_reloaded, lost_lease, pruned, retried};
-pub(crate) use job_span::{JobSpan, handler_begins};
+pub(crate) use job_span::{JobSpan, attempt_failed, handler_begins};
 
 /// The target of all spans.
 const TARGET: &str = "pg_limiter";

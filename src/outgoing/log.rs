@@ -23,11 +23,6 @@ pub(super) fn not_valid(field: &HeaderName, value: &HeaderValue) {
     warn!(%field, value, "a third party sent a field that is not valid: ignored");
 }
 
-/// A response has a field more than once that must be there once.
-pub(super) fn repeated(field: &HeaderName) {
-    warn!(%field, "a third party sent a field more than once: ignored");
-}
-
 /// A refused request is not sent again, and its response is returned.
 pub(super) fn not_retried(error: &Error) {
     debug!(%error, "a refused request is not sent again");

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
-use http::{Extensions, Method, StatusCode};
+use http::{Extensions, StatusCode};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error as MiddlewareError, Middleware, Next};
 
@@ -9,8 +9,9 @@ use crate::call::Item;
 use crate::error::Error;
 use crate::limiter::OnFailure;
 use crate::observability::paused;
+use crate::outgoing::log;
 use crate::outgoing::outgoing_limits::{OutgoingLimits, RequestLimits};
-use crate::outgoing::{log, pause};
+use crate::outgoing::pause::Fields;
 
 /// See [`outgoing`](crate::outgoing).
 #[async_trait]
@@ -27,14 +28,17 @@ impl Middleware for OutgoingLimits {
         self.admit(&limits, deadline).await.map_err(MiddlewareError::middleware)?;
         loop {
             let copy = if retries > 0 { request.try_clone() } else { None };
-            let method = request.method().clone();
             let response = next.clone().run(request, extensions).await?;
-            let Demand { pause, is_refusal } = self.demand(&method, &response);
+            let Demand { pause, is_refusal } = self.demand(&limits, &response);
             let (Some(gate), Some(pause)) = (&limits.gate, pause) else { return Ok(response) };
             let Some(rest) = self.block(gate, pause, response.status()).await else { return Ok(response) };
             let left = self.left(deadline);
             match copy {
-                Some(copy) if is_refusal && rest <= left && !left.is_zero() => request = copy,
+                Some(copy)
+                    if is_refusal && rest <= left && !left.is_zero() && self.may_repeat(&copy, response.status()) =>
+                {
+                    request = copy;
+                }
                 _ => return Ok(response),
             }
             if let Err(error) = self.admit(&limits, deadline).await {
@@ -50,7 +54,7 @@ impl Middleware for OutgoingLimits {
 struct Demand {
     /// How long all requests must pause.
     pause: Option<Duration>,
-    /// Whether the request was refused, and may be sent again after the pause.
+    /// Whether the response says that the request was refused because of a limit.
     is_refusal: bool,
 }
 
@@ -77,18 +81,38 @@ impl OutgoingLimits {
     }
 
     /// Reads what the response demands.
-    fn demand(&self, method: &Method, response: &Response) -> Demand {
-        let (status, headers) = (response.status(), response.headers());
-        let read = self.pause_for.as_ref().and_then(|read| read(response));
-        let retry_after = pause::retry_after(status, headers, SystemTime::now());
-        let default = (status == StatusCode::TOO_MANY_REQUESTS).then_some(self.default_pause);
-        let pause = read.or(retry_after).or_else(|| pause::until_reset(headers)).or(default);
-        let is_refusal = match status {
-            StatusCode::TOO_MANY_REQUESTS => true,
-            StatusCode::SERVICE_UNAVAILABLE if retry_after.is_some() && method.is_idempotent() => true,
-            _ => read.is_some() && (status.is_client_error() || status.is_server_error()),
+    fn demand(&self, limits: &RequestLimits, response: &Response) -> Demand {
+        let status = response.status();
+        let is_too_many = status == StatusCode::TOO_MANY_REQUESTS;
+        let is_configured = self.refusals.contains(&status);
+        let fields = Fields {
+            headers: response.headers(),
+            now: SystemTime::now(),
+            // A refusal is about the partition of its request.
+            partitions: limits.gate_is_of_partition || is_too_many || is_configured,
+            x_ratelimit: self.x_ratelimit,
         };
+        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE;
+        let told = self
+            .pause_for
+            .as_ref()
+            .and_then(|read| read(response))
+            .or_else(|| (is_too_many || is_unavailable || is_configured).then(|| fields.retry_after()).flatten());
+        let is_told = told.is_some();
+        let pause = told
+            .or_else(|| fields.until_reset())
+            .map(|pause| pause.max(self.min_pause))
+            .or(is_too_many.then_some(self.default_pause));
+        let is_refusal = is_too_many || (is_unavailable && is_told) || (is_configured && pause.is_some());
         Demand { pause: pause.map(|pause| self.cut(pause)), is_refusal }
+    }
+
+    /// Whether a refused request may be sent again. The server may have begun to process it, if the error is the server's.
+    fn may_repeat(&self, request: &Request, refusal: StatusCode) -> bool {
+        match &self.repeat_if {
+            Some(repeat_if) => repeat_if(request),
+            None => !refusal.is_server_error() || request.method().is_idempotent(),
+        }
     }
 
     /// Returns the pause within its bound, in whole microseconds.

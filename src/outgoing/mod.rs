@@ -39,26 +39,35 @@
 //! | | |
 //! |---|---|
 //! | [`pause_for`](OutgoingLimits::pause_for) | the result of your closure |
-//! | `Retry-After` of a 429 or 503 | seconds, or a date. A date counts from the `Date` of the response, or from this machine's clock if there is none. |
-//! | `RateLimit` | `t` of a member with `r=0`, of [draft-ietf-httpapi-ratelimit-headers](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) (version 8 and later); the longest, if there are several. `reset` with `remaining=0`, of version 7. |
+//! | `Retry-After` of a 429, a 503 or a status of [`refuses_with`](OutgoingLimits::refuses_with) | seconds, or a date. A date counts from the `Date` of the response, or from this machine's clock if there is none. |
+//! | `RateLimit` | `t` of a member with `r=0`, of [draft-ietf-httpapi-ratelimit-headers](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) (version 8 and later); `reset` with `remaining=0`, of version 7. A member with a partition key (`pk`) counts in a refusal, and otherwise with [`gate_by_partition`](OutgoingLimits::gate_by_partition) only. |
 //! | `RateLimit-Remaining: 0` and `RateLimit-Reset` | seconds, of older versions |
+//! | `X-RateLimit-Remaining: 0` and `X-RateLimit-Reset` | with [`x_ratelimit`](OutgoingLimits::x_ratelimit): seconds, or a time since 1970 |
 //! | a 429 | [`default_pause`](OutgoingLimits::default_pause) |
 //!
-//! A response of any status can pause: a 200 with `RateLimit: "default";r=0;t=30` says that the next request would be refused. The
-//! fields `X-RateLimit-*` are not read, because services disagree on their meaning: read them in `pause_for`.
+//! - **Numbers** may have a fraction. Times are rounded up to whole seconds.
+//! - **Several values** of a field, in one line or in more: the longest counts. A value that is not valid is ignored, with an event of
+//!   level WARN.
+//! - **Zero, and a time in the past**, mean [`min_pause`](OutgoingLimits::min_pause), 1 s by default: otherwise a wrong clock would
+//!   make clients retry without a pause.
+//! - **A longer pause than [`max_pause`](OutgoingLimits::max_pause)** is cut, with an event of level WARN.
 //!
-//! A pause lasts at most [`max_pause`](OutgoingLimits::max_pause). A longer one is cut, and a field that is not valid is ignored, both
-//! with an event of level WARN.
+//! A response of any status can pause: a 200 with `RateLimit: "default";r=0;t=30` says that the next request would be refused. The
+//! fields `X-RateLimit-*` are not read by default, because services disagree on their meaning.
 //!
 //! **What a pause does not stop.** A request that was decided before the gate was blocked is still sent. A request that waits
 //! for its tokens, in any process, checks the gate again before it is sent. When the pause ends, the requests that waited are
 //! released as fast as their limits allow. So add a token bucket: with a gate alone, all of them go ahead at once.
 //!
 //! # Retries
-//! A response is retried at most [`max_retries`](OutgoingLimits::max_retries) times, if all of this holds:
+//! A request is retried only if the response says that it was *refused* because of a limit: by the status 429, by a 503 with
+//! `Retry-After` (or a time of `pause_for`), or by a status of [`refuses_with`](OutgoingLimits::refuses_with) with a time. A 500 or 422
+//! never does, whatever its fields: they describe the quota, and not why the request failed.
+//!
+//! A refused request is retried at most [`max_retries`](OutgoingLimits::max_retries) times, if all of this holds:
 //! - The request has a [gate](OutgoingLimits::gate).
-//! - The status is 429; or it is 503, the response has a `Retry-After`, and the method is idempotent; or it is any status from 400 on,
-//!   and `pause_for` returned a time. Other failures are not retried.
+//! - The request may be repeated. After a 429 or 403 it was not processed, so every method may. After a 503 it may have been, so the
+//!   method must be idempotent. [`repeat_if`](OutgoingLimits::repeat_if) changes both.
 //! - The body of the request is not a stream: [`try_clone`](::reqwest::Request::try_clone) can copy it.
 //! - Some of the wait is left, and the pause ends within it.
 //! - The gate could be blocked.

@@ -5,9 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::error::Error;
+use crate::error::{Error, is_cancelled};
 use crate::limit::Limits;
 use crate::limiter::Limiter;
 use crate::sql::Statements;
@@ -17,14 +17,16 @@ use crate::transact::{Isolation, Statement};
 type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
 /// A statement with its arguments.
-struct OwnTransaction<'a, A, T> {
+struct OwnTransaction<'a, A, T, const ONLY_READS: bool> {
     statements: &'a QueueStatements,
     arguments: A,
     run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
 }
 
-impl<A: Sync, T: Send> Statement for OwnTransaction<'_, A, T> {
+impl<A: Sync, T: Send, const ONLY_READS: bool> Statement for OwnTransaction<'_, A, T, ONLY_READS> {
     type Output = T;
+
+    const ONLY_READS: bool = ONLY_READS;
 
     /// This level is enough: each statement locks the rows that it decides on, and does not read a missing row twice.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
@@ -64,11 +66,19 @@ impl Statement for Claiming<'_> {
         claim(connection, &self.context.statements, &self.claim).await
     }
 
-    async fn after(&self, connection: &mut PgConnection, claimed: &mut Claimed) -> Result<(), sqlx::Error> {
+    async fn after(
+        &self,
+        connection: &mut PgConnection,
+        begin: impl Fn() -> AssertSqlSafe<String> + Send,
+        claimed: &mut Claimed,
+    ) -> Result<(), sqlx::Error> {
         if self.context.limiter.names().are_given() {
-            return read(connection, &self.context.statements, claimed).await;
+            match read(connection, &self.context.statements, claimed).await {
+                Err(error) if is_cancelled(&error) => {} // Jobs that are not read would wait until their leases end.
+                result => return result,
+            }
         }
-        let mut tx = connection.begin().await?;
+        let mut tx = connection.begin_with(begin()).await?;
         read(&mut tx, &self.context.statements, claimed).await?;
         tx.commit().await
     }
@@ -111,6 +121,17 @@ impl QueueContext {
         arguments: A,
         run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
     ) -> Result<T, Error> {
-        self.limiter.own_transaction(OwnTransaction { statements: &self.statements, arguments, run }).await
+        let statement = OwnTransaction::<_, _, false> { statements: &self.statements, arguments, run };
+        self.limiter.own_transaction(statement).await
+    }
+
+    /// Runs a statement that writes nothing.
+    pub(super) async fn look<A: Sync + Send, T: Send>(
+        &self,
+        arguments: A,
+        run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+    ) -> Result<T, Error> {
+        let statement = OwnTransaction::<_, _, true> { statements: &self.statements, arguments, run };
+        self.limiter.own_transaction(statement).await
     }
 }

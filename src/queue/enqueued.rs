@@ -116,7 +116,8 @@ impl Enqueued {
             EnqueueOutcome::Scheduled(ticket) | EnqueueOutcome::Duplicate(ticket) => Ok(ticket),
             EnqueueOutcome::RunAtPast => Err(InvalidJob::RunAtPast.into()),
             EnqueueOutcome::Denied { retry_after } => {
-                Err(Error::Denied(Denied { retry_after, remaining: self.remaining, limits: self.denied_by }))
+                let (remaining, limits) = (self.remaining, self.denied_by);
+                Err(Error::Denied(Denied { retry_after, remaining, limits, states: Vec::new() }))
             }
         }
     }

@@ -45,7 +45,7 @@ impl<'q> Reader<'q> {
 
     async fn read(&self) {
         let queue = self.queue;
-        match queue.context.own(queue.name(), |conn, sql, name| Box::pin(gauges(conn, sql, name))).await {
+        match queue.context.look(queue.name(), |conn, sql, name| Box::pin(gauges(conn, sql, name))).await {
             Ok(now) => {
                 let jobs = [
                     ("scheduled", now.scheduled),

@@ -2,6 +2,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::call::Hidden;
+use crate::error::{Error, InvalidJob};
 use crate::queue::time;
 use crate::sql::queue::{JobRow, SlotItem};
 
@@ -29,6 +30,13 @@ pub enum JobState {
 #[error("unknown job state \"{name}\"; use one of {}", JobState::names())]
 pub struct InvalidJobState {
     name: String,
+}
+
+impl From<InvalidJobState> for Error {
+    /// [`InvalidJob::State`].
+    fn from(invalid: InvalidJobState) -> Self {
+        InvalidJob::State { reason: invalid.to_string() }.into()
+    }
 }
 
 impl JobState {

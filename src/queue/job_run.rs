@@ -12,7 +12,7 @@ use tracing::{Instrument, Span, debug, warn};
 
 use crate::error::{Error, database_message};
 use crate::limiter::Lease;
-use crate::observability::{JobSpan, handler_begins};
+use crate::observability::{JobSpan, attempt_failed, handler_begins};
 use crate::queue::context::QueueContext;
 use crate::queue::job_slots::release;
 use crate::queue::leases::Leases;
@@ -48,6 +48,11 @@ impl Ended {
             Self::NotBegun | Self::Lost => "lost",
         }
     }
+}
+
+/// The number of the attempt that follows this many failures.
+pub(super) const fn attempt_number(failures: i32) -> u32 {
+    failures.unsigned_abs() + 1
 }
 
 /// Why a start did not complete its job.
@@ -88,7 +93,7 @@ pub(super) async fn run<H: Handler>(
     leases: Arc<Leases>,
     slots: Option<Lease>,
 ) -> (Ended, bool) {
-    let mut span = JobSpan::new(Arc::clone(&queue), job.id, job.failures.unsigned_abs() + 1);
+    let mut span = JobSpan::new(Arc::clone(&queue), job.id, attempt_number(job.failures));
     let (ended, holds_group) =
         run_in(&span.span(), queue, context, config, handler, (job, slots.as_ref()), leases).await;
     span.ended(ended.as_str());
@@ -109,7 +114,7 @@ async fn run_in<H: Handler>(
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(&context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
-    let attempt = attempt(queue, context.clone(), handler, job.clone(), limits.clone(), leases);
+    let attempt = attempt(Arc::clone(&queue), context.clone(), handler, job.clone(), limits.clone(), leases);
     let mut attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let mut slots_lost = pin!(lost(slots));
@@ -132,13 +137,24 @@ async fn run_in<H: Handler>(
         Err(None) => Stop::SlotsLost,
         Err(Some(_)) => Stop::NotBegun("the Tokio runtime is shutting down".to_owned()),
     };
+    let number = attempt_number(job.failures);
     let (reason, delay, error, ended) = match stop {
         Stop::Lost => {
-            warn!(job = job.id, "the job was lost to another worker; its transaction was rolled back");
+            warn!(
+                queue = &*queue,
+                job = job.id,
+                attempt = number,
+                "the job was lost to another worker; its transaction was rolled back"
+            );
             return (Ended::Lost, false);
         }
         Stop::SlotsLost => {
-            warn!(job = job.id, "the lease of the job's slots ended; the job was stopped and runs again");
+            warn!(
+                queue = &*queue,
+                job = job.id,
+                attempt = number,
+                "the lease of the job's slots ended; the job was stopped and runs again"
+            );
             (Again::Released, Duration::ZERO, String::new(), Ended::Lost)
         }
         Stop::Failed(error) => (Again::Failed, backoff(&config, job.failures), error, Ended::Failed),
@@ -150,18 +166,28 @@ async fn run_in<H: Handler>(
         Stop::Waits(wait) => (Again::Held, wait, String::new(), Ended::Waits),
         Stop::NotBegun(error) => (Again::Unstarted, Duration::ZERO, error, Ended::NotBegun),
     };
-    // The handler's own message is stored in the job's row, and is not logged: it may contain personal data.
-    debug!(job = job.id, ?reason, "a job was not done");
     let holds_group = matches!(reason, Again::Held | Again::HeldTooOften);
-    let ended = match let_go(&context, &job, reason, delay, error, limits).await {
-        Ok(Some(state)) if state == "dead" => Ended::Dead,
-        Ok(Some(_)) => ended,
-        Ok(None) => Ended::Lost,
+    let is_failure = matches!(ended, Ended::Failed | Ended::Dead);
+    let (ended, is_dead) = match let_go(&context, &job, reason, delay, error, limits).await {
+        Ok(Some(state)) if state == "dead" => (Ended::Dead, true),
+        Ok(Some(_)) => (ended, false),
+        Ok(None) => (Ended::Lost, false),
         Err(error) => {
-            warn!(job = job.id, %error, "cannot record that a job was not done; it runs again when its lease expires");
-            Ended::Lost
+            warn!(
+                queue = &*queue,
+                job = job.id,
+                attempt = number,
+                %error,
+                "cannot record that a job was not done; it runs again when its lease expires"
+            );
+            (Ended::Lost, false)
         }
     };
+    if is_failure {
+        attempt_failed(&queue, job.id, number, reason.as_str(), is_dead);
+    } else {
+        debug!(queue = &*queue, job = job.id, attempt = number, reason = reason.as_str(), "a job was not done");
+    }
     (ended, holds_group && ended != Ended::Lost)
 }
 

@@ -22,7 +22,7 @@ impl Queue {
         match Lease::held(self.limiter(), call, id, asked) {
             Ok(lease) => Some(lease.keep_renewed()),
             Err(error) => {
-                warn!(job = job.id, %error, "cannot renew the slots of a job; they are free when their lease ends");
+                warn!(queue = self.name(), job = job.id, %error, "cannot renew the slots of a job; they are free when their lease ends");
                 None
             }
         }

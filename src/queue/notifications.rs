@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::error::refuses_settings;
-use crate::transact::open_session;
+use crate::transact::{open_session, own_options};
 
 const CHANNEL: &str = "rate_limit_jobs";
 
@@ -51,8 +51,7 @@ impl Drop for Notifications {
 /// Listens until the pool is closed. If notifications are missed meanwhile, the worker's regular polls find the jobs.
 async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
     // Not a connection of the caller's pool: LISTEN keeps it for good.
-    let options = (*pool.connect_options()).clone();
-    let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(own_options(&pool));
     while !pool.is_closed() {
         if let Err(error) = listen(&own, &queue, &received).await {
             debug!(%error, queue, "cannot listen for jobs; polling for them instead");
@@ -66,7 +65,7 @@ async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
 
 async fn listen(pool: &PgPool, queue: &str, received: &Notify) -> Result<(), sqlx::Error> {
     // It only shows that a session keeps its settings.
-    let _ = open_session(&pool.connect_options(), &[OWN]).await?.close().await;
+    let _ = open_session(pool, &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
     received.notify_one();

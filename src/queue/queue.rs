@@ -29,8 +29,8 @@ const PRUNED_AT_ONCE: i32 = 1000;
 /// - [`Error::Invalid`] and [`Error::InvalidJob`] if an argument is invalid, in most cases before anything is sent;
 /// - [`Error::SchemaMissing`], [`Error::SchemaTooNew`], [`Error::Pooler`], [`Error::Unavailable`],
 ///   [`Error::RetriesExhausted`], [`Error::Database`] and [`Error::Closed`] if nothing was changed;
-/// - [`Error::OutcomeUnknown`] if the change may have been committed. It is then safe to enqueue a job again if it has a
-///   [unique id](Job::unique_id).
+/// - [`Error::OutcomeUnknown`] if the change may have been committed; methods that write nothing do not return it. It is then
+///   safe to enqueue a job again if it has a [unique id](Job::unique_id).
 ///
 /// # Cancel safety
 /// Dropping the future of a call is safe: the call takes effect as a whole or not at all.
@@ -114,7 +114,9 @@ impl Queue {
         let span = CallSpan::enqueue(false, &self.name, jobs.len());
         let running = async {
             let jobs = self.check_all(jobs)?;
-            let answers = self.send(&jobs, false).await?;
+            let enqueueing = Enqueueing::new(&self.name, &jobs.iter().collect::<Vec<_>>(), false);
+            let run = self.context.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql)));
+            let answers = run.await?;
             Ok(answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect::<Vec<_>>())
         };
         span.watch(running).await
@@ -133,7 +135,9 @@ impl Queue {
     /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn estimate(&self, job: Job) -> Result<Estimate, Error> {
         let job = self.check(job)?;
-        let answer = self.send(&[job], true).await?.pop();
+        let enqueueing = Enqueueing::new(&self.name, &[&job], true);
+        let answer =
+            self.context.look(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await?.pop();
         Estimate::new(&answer.ok_or_else(missing)?)
     }
 
@@ -160,7 +164,9 @@ impl Queue {
         let arguments = (&*self.name, id, KnownLimits::all(&self.context.limits()));
         let run =
             self.context.own(arguments, |conn, sql, (name, id, limits)| Box::pin(cancel(conn, sql, name, *id, limits)));
-        found(run.await?, id, &self.name)
+        let cancelled = run.await;
+        self.context.limiter.forget_all_denials(); // The job may have given tokens back.
+        found(cancelled?, id, &self.name)
     }
 
     /// Replaces the count that a job reserved from a limit and key, an estimate, with the count that it actually used. If the
@@ -190,7 +196,9 @@ impl Queue {
             let run = self.context.own(arguments, |conn, sql, (name, id, used, limits)| {
                 Box::pin(settle(conn, sql, name, *id, *used, limits))
             });
-            said = run.await?;
+            let settled = run.await;
+            self.context.limiter.forget_all_denials(); // The job may have given tokens back.
+            said = settled?;
             if !no_such_item(said.as_deref()) {
                 break;
             }
@@ -238,7 +246,7 @@ impl Queue {
         Ok(run.await?.len() as u64)
     }
 
-    /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit_jobs`.
+    /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit.jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -250,12 +258,12 @@ impl Queue {
     /// Runs in a transaction of its own.
     pub async fn job(&self, id: i64) -> Result<Option<JobInfo>, Error> {
         let filter = JobFilter { queue: Some(&self.name), id: Some(id), ..JobFilter::default() };
-        let run = self.context.own(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
+        let run = self.context.look(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
         Ok(run.await?.pop().map(Into::into))
     }
 
     /// Returns up to `max` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
-    /// jobs. Needs the privilege to SELECT from `rate_limit_jobs`.
+    /// jobs. Needs the privilege to SELECT from `rate_limit.jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -270,12 +278,12 @@ impl Queue {
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
         let run = self
             .context
-            .own((filter, max), |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, i64::from(*max))));
+            .look((filter, max), |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, i64::from(*max))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
     /// Returns the number of jobs in each state, for each group. Reads all jobs of the queue. Needs the privilege to SELECT
-    /// from `rate_limit_jobs`.
+    /// from `rate_limit.jobs`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -286,7 +294,7 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn group_counts(&self) -> Result<Vec<GroupCounts>, Error> {
-        let run = self.context.own(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
+        let run = self.context.look(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
     }
 
@@ -341,11 +349,6 @@ impl Queue {
         let limits = job.call.items.iter().map(|item| &item.name).zip(denied);
         observability::enqueued(&self.name, enqueued.word(), limits);
         enqueued
-    }
-
-    async fn send(&self, jobs: &[ReadyJob], only_estimate: bool) -> Result<Vec<EnqueueAnswer>, Error> {
-        let enqueueing = Enqueueing::new(&self.name, &jobs.iter().collect::<Vec<_>>(), only_estimate);
-        self.context.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await
     }
 }
 

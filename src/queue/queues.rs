@@ -32,7 +32,7 @@ impl Queues {
     }
 
     /// The groups of a queue, or of all queues, with their jobs counted. Reads all jobs, and needs the privilege to SELECT from
-    /// `rate_limit_jobs`.
+    /// `rate_limit.jobs`.
     ///
     /// # Errors
     /// See [`Queue`](crate::queue::Queue).
@@ -43,12 +43,12 @@ impl Queues {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn group_counts(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
-        let rows = self.0.own(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
+        let rows = self.0.look(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
     /// The first `max` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
-    /// `rate_limit_jobs`.
+    /// `rate_limit.jobs`.
     ///
     /// # Errors
     /// See [`Queue`](crate::queue::Queue).
@@ -66,7 +66,7 @@ impl Queues {
             id: filter.id,
         };
         let run = (filter, i64::from(max));
-        let rows = self.0.own(run, |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, *max))).await?;
+        let rows = self.0.look(run, |conn, sql, (filter, max)| Box::pin(job_rows(conn, sql, *filter, *max))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 

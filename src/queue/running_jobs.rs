@@ -327,7 +327,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 Box::pin(again(conn, sql, (ids, starts), (*reason, 0, ""), limits))
             });
             if let Err(error) = given_back.await {
-                warn!(job = id, %error, "cannot give a job back; it runs again when its lease expires");
+                warn!(queue = self.worker.queue.name(), job = id, %error, "cannot give a job back; it runs again when its lease expires");
             }
         }
     }

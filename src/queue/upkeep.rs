@@ -5,7 +5,9 @@ use std::time::Duration;
 use tracing::warn;
 
 use crate::error::Error;
+use crate::observability;
 use crate::queue::Queue;
+use crate::queue::job_run::attempt_number;
 use crate::sql::queue::{Again, KnownLimits, again, lapsed};
 
 /// The most lapsed jobs that one statement finds.
@@ -17,19 +19,30 @@ const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// Puts jobs of workers that have died back into the queue.
 pub(super) async fn take_over(queue: Queue, limits: KnownLimits) {
     let context = &queue.context;
-    let jobs = match context.own(queue.name(), |conn, sql, name| Box::pin(lapsed(conn, sql, name, MOST))).await {
+    let jobs = match context.look(queue.name(), |conn, sql, name| Box::pin(lapsed(conn, sql, name, MOST))).await {
         Ok(jobs) => jobs,
         Err(error) => return cannot(&queue, &error).await,
     };
     // One transaction each: two jobs would lock the rows of two limits in no fixed order, and another transaction may hold
     // one of the locks for long.
-    for (id, starts) in jobs {
+    for (id, starts, failures) in jobs {
         let run = context.own(([id], [starts], limits.clone()), |conn, sql, (ids, starts, limits)| {
             let error = "its worker did not extend the lease before it expired";
             Box::pin(again(conn, sql, (ids, starts), (Again::Lapsed, 0, error), limits))
         });
-        if let Err(error) = run.await {
-            cannot(&queue, &error).await;
+        match run.await {
+            Ok(states) => {
+                if let Some(Some(state)) = states.first() {
+                    observability::attempt_failed(
+                        &queue.name,
+                        id,
+                        attempt_number(failures),
+                        Again::Lapsed.as_str(),
+                        state == "dead",
+                    );
+                }
+            }
+            Err(error) => cannot(&queue, &error).await,
         }
     }
 }

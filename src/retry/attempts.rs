@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use backon::{BackoffBuilder, ExponentialBuilder};
+
 use crate::retry::{RetryPolicy, clamped_fraction, part_of};
 
 /// Clamps a duration to 365 days: a longer one cannot be added to every clock.
@@ -16,10 +18,8 @@ pub(crate) struct Attempts {
     most: u32,
     began: Instant,
     deadline: Instant,
-    /// The next pause, before jitter.
-    pause: Duration,
-    longest_pause: Duration,
-    multiplier: f64,
+    /// The pauses, before jitter: that of `backon` only makes them longer.
+    pauses: <ExponentialBuilder as BackoffBuilder>::Backoff,
     jitter: f64,
 }
 
@@ -31,14 +31,18 @@ impl Attempts {
     /// Starts with the time left until a deadline that was set before.
     pub(crate) fn until(policy: &RetryPolicy, deadline: Instant) -> Self {
         let longest_pause = longest(policy.max);
+        let factor = if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) as f32 } else { 1.0 };
+        let pauses = ExponentialBuilder::new()
+            .with_min_delay(policy.initial.min(longest_pause))
+            .with_max_delay(longest_pause)
+            .with_factor(factor)
+            .without_max_times();
         Self {
             made: 1,
             most: policy.max_attempts.max(1),
             began: Instant::now(),
             deadline,
-            pause: policy.initial.min(longest_pause),
-            longest_pause,
-            multiplier: if policy.multiplier >= 1.0 { policy.multiplier.min(1e3) } else { 1.0 },
+            pauses: pauses.build(),
             jitter: clamped_fraction(policy.jitter),
         }
     }
@@ -48,9 +52,9 @@ impl Attempts {
         if self.made >= self.most {
             return None;
         }
-        let spread = self.pause.mul_f64(self.jitter);
-        let pause = self.pause.saturating_sub(spread) + part_of(spread * 2);
-        self.pause = self.pause.mul_f64(self.multiplier).min(self.longest_pause);
+        let pause = self.pauses.next()?;
+        let spread = pause.mul_f64(self.jitter);
+        let pause = pause.saturating_sub(spread) + part_of(spread * 2);
         if Instant::now().checked_add(pause).is_none_or(|then| then >= self.deadline) {
             return None;
         }
@@ -120,6 +124,20 @@ mod tests {
         let mut attempts = Attempts::new(&policy);
         let pauses: Vec<_> = (0..9).filter_map(|_| attempts.next_delay()).map(|pause| pause.as_millis()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    }
+
+    #[test]
+    fn pauses_stay_between_the_first_and_the_longest() {
+        let (initial, max) = (Duration::from_millis(3), Duration::from_secs(2));
+        for multiplier in [-1.0, 0.0, 1.0, 1.5, 2.0, 1e30, f64::INFINITY, f64::NAN] {
+            let deadline = Duration::MAX;
+            let policy = RetryPolicy { initial, max, multiplier, jitter: 0.0, deadline, ..RetryPolicy::default() };
+            let mut attempts = Attempts::new(&policy);
+            let pauses: Vec<_> = std::iter::from_fn(|| attempts.next_delay()).collect();
+            assert_eq!((pauses.len(), pauses[0]), (49, initial), "{multiplier}");
+            assert!(pauses.is_sorted() && pauses.iter().all(|pause| *pause <= max), "{multiplier}: {pauses:?}");
+            assert_eq!(*pauses.last().expect("a pause") == max, multiplier > 1.0, "{multiplier}: {pauses:?}");
+        }
     }
 
     #[test]

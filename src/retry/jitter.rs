@@ -1,13 +1,10 @@
 //! Randomness, so that waiters for the same moment do not all retry at once.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Returns a random part of the span, uniformly distributed from zero to all of it.
 pub(crate) fn part_of(span: Duration) -> Duration {
-    // Each `RandomState` has its own keys, which other processes cannot predict. 53 bits fit into an `f64`.
-    let chance = (RandomState::new().hash_one(()) >> 11) as f64 / (1_u64 << 53) as f64;
-    span.mul_f64(chance)
+    span.mul_f64(fastrand::f64())
 }
 
 /// Clamps a setting to the range from 0 to 1; NaN becomes 0.

@@ -7,7 +7,8 @@ use sqlx::postgres::PgRow;
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::limit::Kind;
-use crate::sql::batch::{Arrays, AtOnce, Batch, Place};
+use crate::sql::batch::{Arrays, Batch, Place};
+use crate::sql::door::Door;
 
 /// The function's answer to one call.
 #[derive(Clone, Debug)]
@@ -99,22 +100,24 @@ impl Answer {
     }
 }
 
-pub(super) fn answers(row: &PgRow, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    match batch.lone_limit() {
-        Some(_) => answers_of(&Results::of_one(row)?, batch),
-        None => match batch.at_once {
-            Some(AtOnce::Sums) => of_sums(row.try_get(0)?, batch),
-            Some(AtOnce::Slots) => of_slots(row.try_get(0)?, batch),
-            None => of_several(row, 0, batch),
-        },
+/// Reads the answer of this door.
+pub(super) fn answers(row: &PgRow, door: Door, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    match door {
+        Door::TokenBucket | Door::FixedWindow | Door::SlidingWindow | Door::One => {
+            answers_of(&Results::of_one(row)?, batch)
+        }
+        Door::Few => answers_of(&Results::of_few(row, batch)?, batch),
+        Door::Sums => of_sums(row.try_get(0)?, batch),
+        Door::Slots => of_slots(row.try_get(0)?, batch),
+        Door::Each => of_several(row, 0, batch),
     }
 }
 
-/// Converts the result of `rate_limit_decide_sums`. The balances are those after all allowed calls; the balance after a
+/// Converts the result of `_decide_sums`. The balances are those after all allowed calls; the balance after a
 /// call is higher by the counts of the later calls. A call is undecided if one of its buckets has no balance here, or
 /// if an earlier call on the same bucket is undecided. Credits come before all other calls, and are never undecided.
 fn of_sums(mut results: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
-    let missing = || sqlx::Error::Decode("rate_limit_decide_sums returned fewer balances than buckets".into());
+    let missing = || sqlx::Error::Decode("_decide_sums returned fewer balances than buckets".into());
     let Arrays { item_buckets, item_counts, call_ops, bucket_names, .. } = &batch.arrays;
     let only_credited = results.split_off(results.len().min(bucket_names.len()));
     let ranks = &batch.order().ranks;
@@ -157,7 +160,7 @@ fn of_sums(mut results: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, 
     Ok(answers)
 }
 
-/// Converts the result of `rate_limit_take_slots`. A call is undecided if its bucket has no balance here.
+/// Converts the result of `_take_slots`. A call is undecided if its bucket has no balance here.
 fn of_slots(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let answer = |rank: &usize| {
         Some(match *balances.get(*rank)? {
@@ -168,7 +171,7 @@ fn of_slots(balances: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, sq
         })
     };
     let answers: Option<Vec<Answer>> = batch.order().ranks.iter().map(answer).collect();
-    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_take_slots returned fewer balances than buckets".into()))
+    answers.ok_or_else(|| sqlx::Error::Decode("_take_slots returned fewer balances than buckets".into()))
 }
 
 /// Reads the answers from four columns, starting at this one.
@@ -184,7 +187,7 @@ fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Err
         op => results.of(place, times, op),
     };
     let answers: Option<Vec<Answer>> = batch.places.iter().map(answer).collect();
-    answers.ok_or_else(|| sqlx::Error::Decode("rate_limit_decide returned fewer answers than calls".into()))
+    answers.ok_or_else(|| sqlx::Error::Decode("_decide returned fewer answers than calls".into()))
 }
 
 /// The results of the function. `None` is the usual case: all calls allowed, no wait, none denied.
@@ -205,10 +208,17 @@ impl Results {
         })
     }
 
-    /// Reads the result of `rate_limit_decide_one`: {admitted, wait, value, waited}.
+    /// Reads {balance, waited}, if one UPDATE has taken all tokens, or else {admitted, wait, balance, waited}.
     fn of_one(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let [admitted, wait, value, _]: [Option<f64>; 4] = row.try_get(0)?;
-        let missing = || sqlx::Error::Decode("rate_limit_decide_one returned no number".into());
+        let missing = || sqlx::Error::Decode("the function for one call returned no number".into());
+        let numbers: Vec<Option<f64>> = row.try_get(0)?;
+        let (admitted, wait, value) = match *numbers.as_slice() {
+            [Some(balance), _] => {
+                return Ok(Self { admitted: None, waits: None, denied: None, balances: vec![balance] });
+            }
+            [admitted, wait, value, _] => (admitted, wait, value),
+            _ => return Err(missing()),
+        };
         Ok(Self {
             admitted: Some(vec![admitted.ok_or_else(missing)? as i32]),
             waits: Some(vec![wait.map(|micros| micros as i64)]),
@@ -216,6 +226,32 @@ impl Results {
             denied: Some(vec![true]),
             balances: vec![value.ok_or_else(missing)?],
         })
+    }
+
+    /// Reads the balances, if the buckets cover the call, or else {admitted, wait, the balances, whether each bucket denies}. They are in
+    /// the order of the locks.
+    fn of_few(row: &PgRow, batch: &Batch) -> Result<Self, sqlx::Error> {
+        let missing = || sqlx::Error::Decode("_take_few returned fewer numbers than buckets".into());
+        let numbers: Vec<Option<f64>> = row.try_get(0)?;
+        let ranks = &batch.order().ranks;
+        let in_order = |numbers: &[Option<f64>]| -> Result<Vec<f64>, sqlx::Error> {
+            ranks.iter().map(|rank| numbers.get(*rank).copied().flatten().ok_or_else(missing)).collect()
+        };
+        match numbers.as_slice() {
+            balances if balances.len() == ranks.len() => {
+                Ok(Self { admitted: None, waits: None, denied: None, balances: in_order(balances)? })
+            }
+            [Some(admitted), wait, rest @ ..] => {
+                let (balances, denied) = rest.split_at_checked(ranks.len()).ok_or_else(missing)?;
+                Ok(Self {
+                    admitted: Some(vec![*admitted as i32]),
+                    waits: Some(vec![wait.map(|micros| micros as i64)]),
+                    denied: Some(in_order(denied)?.into_iter().map(|denied| denied != 0.0).collect()),
+                    balances: in_order(balances)?,
+                })
+            }
+            _ => Err(missing()),
+        }
     }
 
     /// Each item of a peek was a call of its own.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::call::{LeaseId, Op, Resolved, ResolvedItem};
 use crate::limit::{Kind, Limit};
+use crate::sql::door::{Door, takes_by_update};
 
 /// How many of the last limits are searched for a match. Most statements have few different limits, and listing one
 /// twice does no harm.
@@ -35,16 +36,7 @@ pub(crate) struct Batch {
     has_one_limit_each: bool,
     order: OnceLock<Order>,
     /// The function that decides what it can of the batch at once, and leaves the other calls undecided.
-    pub(super) at_once: Option<AtOnce>,
-}
-
-/// A function that decides calls on many buckets in one UPDATE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtOnce {
-    /// `rate_limit_decide_sums`
-    Sums,
-    /// `rate_limit_take_slots`
-    Slots,
+    pub(super) at_once: Option<Door>,
 }
 
 /// The order in which the rows of the buckets are locked.
@@ -291,15 +283,27 @@ impl Batch {
         (is_lone && (self.all_plain || self.is_lone_reservation(limit))).then_some(limit)
     }
 
+    /// Whether the batch is one plain call, made once, on two to eight buckets, and one UPDATE for each bucket can take its tokens.
+    pub(super) fn is_one_call_on_few_buckets(&self) -> bool {
+        let Arrays { item_counts, call_ops, call_times, limit_shards, .. } = &self.arrays;
+        self.all_plain
+            && self.is_one_to_one
+            && (2..=8).contains(&self.items)
+            && call_ops.len() == 1
+            && *call_times == [1]
+            && limit_shards.iter().all(Option::is_none)
+            && self.limits_of_buckets().zip(item_counts).all(|(limit, count)| takes_by_update(limit, *count))
+    }
+
+    /// Returns the limit of each bucket, if each has only one.
+    pub(super) fn limits_of_buckets(&self) -> impl Iterator<Item = &Limit> {
+        self.arrays.bucket_limits.iter().map(|nth| &self.limits[usize::try_from(nth - 1).unwrap_or_default()].0)
+    }
+
     fn is_lone_reservation(&self, limit: &Limit) -> bool {
         let Arrays { call_ops, call_reserves, call_ats, call_leases, .. } = &self.arrays;
         let asked = (call_ops.as_slice(), call_reserves.as_slice(), call_ats.as_slice(), call_leases.as_slice());
         matches!(asked, ([Op::Limit], [true], [None], [None])) && limit.given_shards().is_none()
-    }
-
-    /// Whether some call takes slots, releases or renews them.
-    pub(super) fn has_leases(&self) -> bool {
-        self.arrays.call_leases.iter().any(Option::is_some)
     }
 
     /// Decides what it can at once, and leaves the other calls undecided. Only for a transaction of its own.
@@ -314,8 +318,8 @@ impl Batch {
             && self.limits.iter().all(|(limit, _)| limit.kind() == Kind::Concurrency)
             && self.arrays.call_sizes.iter().all(|size| *size == 1);
         self.at_once = match (sums, slots) {
-            (true, _) => Some(AtOnce::Sums),
-            (false, true) => Some(AtOnce::Slots),
+            (true, _) => Some(Door::Sums),
+            (false, true) => Some(Door::Slots),
             (false, false) => None,
         };
     }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row};
 
+use crate::sql::Statements;
 use crate::sql::answer::{Answer, answers};
 use crate::sql::batch::{Batch, Bucket};
+use crate::sql::door::Door;
 use crate::sql::query::query;
 use crate::sql::server::explain;
-use crate::sql::{Deciding, Statements};
 
 /// Decides the calls in order, in one statement. Returns one answer for each call that was added to the batch.
 pub(crate) async fn decide(
@@ -17,8 +19,9 @@ pub(crate) async fn decide(
     statements: &Statements,
     batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
-    let row = query(&statements.deciding, batch).fetch_one(conn).await?;
-    answers(&row, batch)
+    let door = Door::of(batch);
+    let row = query(&statements.deciding, door, batch).fetch_one(conn).await?;
+    answers(&row, door, batch)
 }
 
 /// Decides the calls in a transaction of its own, which waits for the disk or not.
@@ -30,22 +33,22 @@ pub(crate) async fn decide_alone(
     alone: &mut Alone,
 ) -> Result<Vec<Answer>, sqlx::Error> {
     let sql = if waits_for_disk { &statements.deciding } else { &statements.deciding_relaxed };
-    let row = match last_row(conn, sql, batch, alone).await {
+    let door = Door::of(batch);
+    let row = match last_row(conn, query(sql, door, batch), alone).await {
         Ok(row) => row,
         Err(error) => return Err(explain(conn, error).await),
     };
-    alone.waited = waited(&row, batch)?;
-    answers(&row, batch)
+    alone.waited = waited(&row, door)?;
+    answers(&row, door, batch)
 }
 
 /// Returns the result once its transaction has ended.
 async fn last_row(
     conn: &mut PgConnection,
-    sql: &Deciding,
-    batch: &Batch,
+    query: Query<'_, Postgres, PgArguments>,
     alone: &mut Alone,
 ) -> Result<PgRow, sqlx::Error> {
-    let mut rows = query(sql, batch).fetch(conn);
+    let mut rows = query.fetch(conn);
     let mut result = None;
     while let Some(row) = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await {
         let row = row?;
@@ -56,12 +59,12 @@ async fn last_row(
 }
 
 /// Returns how long the statement waited for a row, as far as that is known.
-fn waited(row: &PgRow, batch: &Batch) -> Result<Duration, sqlx::Error> {
-    if batch.lone_limit().is_none() {
+fn waited(row: &PgRow, door: Door) -> Result<Duration, sqlx::Error> {
+    if !door.is_lone() {
         return Ok(Duration::ZERO);
     }
-    let [.., micros]: [Option<f64>; 4] = row.try_get(0)?;
-    Ok(Duration::from_micros(micros.unwrap_or_default() as u64))
+    let numbers: Vec<Option<f64>> = row.try_get(0)?;
+    Ok(Duration::from_micros(numbers.last().copied().flatten().unwrap_or_default() as u64))
 }
 
 /// The details that a statement in a transaction of its own reports besides its answers.

@@ -1,4 +1,4 @@
-//! Calls `rate_limit_forget`, which deletes what is stored about a key.
+//! Calls `rate_limit.forget`, which deletes what is stored about a key.
 
 use std::collections::BTreeSet;
 

@@ -3,6 +3,7 @@
 mod answer;
 mod batch;
 mod decide;
+mod door;
 mod forget;
 mod gate;
 mod idempotency;
@@ -13,6 +14,7 @@ mod schema;
 mod schema_version;
 mod server;
 mod statement;
+mod stored_limits;
 mod window;
 mod within;
 
@@ -33,4 +35,5 @@ pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
 pub(crate) use schema_version::check_release;
 pub(crate) use server::{detect, explain, is_read_only_by_default};
 pub(crate) use statement::{Names, Sql};
+pub(crate) use stored_limits::stored_limits_file;
 pub(crate) use window::{AskWindow, PresentWindow};

@@ -1,4 +1,4 @@
-//! Calls `rate_limit_prune`, one step at a time, and `rate_limit_prune_answers`.
+//! Calls `rate_limit.prune`, one step at a time, and `_prune_answers`.
 
 use sqlx::{PgConnection, Row};
 

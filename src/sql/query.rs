@@ -5,8 +5,10 @@ use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 
 use crate::call::Op;
+use crate::limit::Limit;
 use crate::sql::Deciding;
-use crate::sql::batch::{Arrays, AtOnce, Batch, index};
+use crate::sql::batch::{Arrays, Batch, index};
+use crate::sql::door::Door;
 
 fn unless<T>(usual: bool, array: T) -> Option<T> {
     (!usual).then_some(array)
@@ -46,33 +48,83 @@ pub(super) fn bind_items<'q>(
         .bind(&arrays.call_sizes)
 }
 
-/// Returns the statement that decides the batch, with its arguments.
-pub(super) fn query<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
-    if let Some(limit) = batch.lone_limit() {
-        let arrays = &batch.arrays;
-        return sql
-            .one
-            .query()
-            .bind(arrays.bucket_names.first().map(|name| &**name))
-            .bind(arrays.bucket_keys.first().map(|key| &**key))
-            .bind(arrays.limit_kinds.first())
-            .bind(limit.rate())
-            .bind(limit.period_micros())
-            .bind(limit.capacity())
-            .bind(limit.max_reserved())
-            .bind(limit.start_micros())
-            .bind(index(limit.resolution() as usize))
-            .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
-            .bind(arrays.item_counts.first())
-            .bind(arrays.call_times.first())
-            .bind(arrays.call_reserves.first());
+/// Returns the statement of this door, with the batch as its arguments.
+pub(super) fn query<'q>(sql: &Deciding, door: Door, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    match door {
+        Door::TokenBucket | Door::FixedWindow | Door::SlidingWindow => query_lone(sql, door, batch),
+        Door::One => query_one(sql, batch),
+        Door::Few => query_few(sql, batch),
+        Door::Sums => query_sums(sql, batch),
+        Door::Slots => query_slots(sql, batch),
+        Door::Each => query_each(sql, batch),
     }
-    match batch.at_once {
-        Some(AtOnce::Sums) => query_sums(sql, batch),
-        Some(AtOnce::Slots) => query_slots(sql, batch),
-        None if batch.has_leases() => query_leases(sql, batch),
-        None => query_each(sql, batch),
-    }
+}
+
+/// Returns the statement that takes the tokens of one call, made once or several times.
+fn query_lone<'q>(sql: &Deciding, door: Door, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let (name, key) = (arrays.bucket_names.first(), arrays.bucket_keys.first());
+    let limit = batch.lone_limit();
+    let (rate, period) = (limit.map(Limit::rate), limit.map(Limit::period_micros));
+    let capacity = limit.map(Limit::capacity);
+    let phase = limit.zip(name.zip(key)).and_then(|(limit, (name, key))| limit.phase(name, key));
+    let (name, key) = (name.map(|name| &**name), key.map(|key| &**key));
+    let query = match door {
+        Door::FixedWindow => {
+            sql.fixed_window.query().bind(name).bind(key).bind(rate).bind(period).bind(capacity).bind(phase)
+        }
+        Door::SlidingWindow => sql.sliding_window.query().bind(name).bind(key).bind(rate).bind(period).bind(phase),
+        _ => {
+            // As a number that needs no conversion in the function.
+            let period = period.map(|period| period as f64);
+            sql.token_bucket.query().bind(name).bind(key).bind(rate).bind(period).bind(capacity)
+        }
+    };
+    query.bind(arrays.bucket_amounts.first()).bind(arrays.item_counts.first()).bind(arrays.call_times.first())
+}
+
+/// Returns the statement that decides one call on one bucket.
+fn query_one<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let arrays = &batch.arrays;
+    let limit = batch.lone_limit();
+    sql.one
+        .query()
+        .bind(arrays.bucket_names.first().map(|name| &**name))
+        .bind(arrays.bucket_keys.first().map(|key| &**key))
+        .bind(arrays.limit_kinds.first())
+        .bind(limit.map(Limit::rate))
+        .bind(limit.map(Limit::period_micros))
+        .bind(limit.map(Limit::capacity))
+        .bind(limit.map(Limit::max_reserved))
+        .bind(limit.and_then(Limit::start_micros))
+        .bind(limit.map(|limit| index(limit.resolution() as usize)))
+        .bind(arrays.limit_shards.first().copied().flatten().unwrap_or(1))
+        .bind(arrays.item_counts.first())
+        .bind(arrays.call_times.first())
+        .bind(arrays.call_reserves.first())
+}
+
+/// Returns the statement that decides one call on a few buckets, in the order of their locks.
+fn query_few<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let Arrays { bucket_names, bucket_keys, bucket_amounts, .. } = &batch.arrays;
+    let order = batch.order();
+    let limits: Vec<&Limit> = batch.limits_of_buckets().collect();
+    let phases: Vec<Option<i64>> = limits
+        .iter()
+        .zip(bucket_names.iter().zip(bucket_keys))
+        .map(|(limit, (name, key))| limit.phase(name, key))
+        .collect();
+    let limits: Vec<&Limit> = order.sorted(&limits).copied().collect();
+    sql.few
+        .query()
+        .bind(order.sorted(bucket_names).map(|name| &**name).collect::<Vec<&str>>())
+        .bind(order.sorted(bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
+        .bind(limits.iter().map(|limit| limit.kind_in_sql()).collect::<Vec<_>>())
+        .bind(limits.iter().map(|limit| limit.rate()).collect::<Vec<f64>>())
+        .bind(limits.iter().map(|limit| limit.period_micros()).collect::<Vec<i64>>())
+        .bind(limits.iter().map(|limit| limit.capacity()).collect::<Vec<f64>>())
+        .bind(order.sorted(&phases).copied().collect::<Vec<_>>())
+        .bind(order.sorted(bucket_amounts).copied().collect::<Vec<f64>>())
 }
 
 /// Returns the statement that decides by sums. The items are listed only if some call that takes tokens has several.
@@ -120,24 +172,6 @@ fn query_slots<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgAr
         .bind(order.sorted(&arrays.call_leases).copied().collect::<Vec<Option<i64>>>())
 }
 
-/// Returns the statement that also decides on leases, with the buckets in order.
-fn query_leases<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
-    let arrays = &batch.arrays;
-    let order = batch.order();
-    bind_limits(sql.leases.query(), batch)
-        .bind(order.sorted(&arrays.bucket_names).map(|name| &**name).collect::<Vec<&str>>())
-        .bind(order.sorted(&arrays.bucket_keys).map(|key| &**key).collect::<Vec<&str>>())
-        .bind(order.rank(&arrays.item_buckets))
-        .bind(&arrays.item_limits)
-        .bind(&arrays.item_counts)
-        .bind(arrays.call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>())
-        .bind(&arrays.call_reserves)
-        .bind(&arrays.call_sizes)
-        .bind(&arrays.call_times)
-        .bind(given(&arrays.call_ats))
-        .bind(&arrays.call_leases)
-}
-
 fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
     let Arrays {
         item_buckets,
@@ -148,6 +182,7 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
         call_sizes,
         call_times,
         call_ats,
+        call_leases,
         bucket_names,
         bucket_keys,
         ..
@@ -167,4 +202,5 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
         .bind(unless(call_sizes.iter().all(|size| *size == 1), call_sizes))
         .bind(unless(call_times.iter().all(|times| *times == 1), call_times))
         .bind(given(call_ats))
+        .bind(given(call_leases))
 }

@@ -5,12 +5,15 @@ use std::sync::atomic::AtomicBool;
 use crate::sql::{Names, Sql};
 
 /// The newest migration of the tables that this release supports.
-pub(crate) const SCHEMA_VERSION: i32 = 6;
+pub(crate) const SCHEMA_VERSION: i32 = 1;
+
+/// The default schema. In the SQL files, its name and a dot mark the limiter's schema.
+const DEFAULT: &str = "rate_limit";
 
 /// The longest PostgreSQL identifier, in bytes.
 const LONGEST: usize = 63;
 
-/// The schema that holds the limiter's tables and functions. Default: `public`.
+/// The schema that holds the limiter's tables and functions. Default: `rate_limit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schema {
     name: Arc<str>,
@@ -44,16 +47,19 @@ impl Schema {
         format!("\"{}\"", self.name.replace('"', "\"\""))
     }
 
-    /// Rewrites SQL for the schema `public` to this schema. In the SQL files, `public.` occurs only where the schema is
-    /// meant; a test checks that.
+    /// Rewrites SQL for the schema `rate_limit` to this schema. In the SQL files, `rate_limit.` occurs only where the schema
+    /// is meant; a test checks that.
     pub(crate) fn render(&self, sql: &str) -> String {
-        if self.name() == "public" { sql.to_owned() } else { sql.replace("public.", &format!("{}.", self.quoted())) }
+        if self.name() == DEFAULT {
+            return sql.to_owned();
+        }
+        sql.replace(&format!("{DEFAULT}."), &format!("{}.", self.quoted()))
     }
 }
 
 impl Default for Schema {
     fn default() -> Self {
-        Self { name: "public".into() }
+        Self { name: DEFAULT.into() }
     }
 }
 
@@ -88,16 +94,20 @@ pub(crate) struct Statements {
 /// The statements that decide a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Deciding {
-    /// One call on one bucket.
+    /// The tokens of one call on one bucket: one statement for each kind.
+    pub(crate) token_bucket: Sql,
+    pub(crate) fixed_window: Sql,
+    pub(crate) sliding_window: Sql,
+    /// Any call on one bucket.
     pub(crate) one: Sql,
+    /// One call on a few buckets.
+    pub(crate) few: Sql,
     /// The sums that a batch takes from several buckets.
     pub(crate) sums: Sql,
     /// Slots of several buckets, one call for each.
     pub(crate) slots: Sql,
     /// All calls, one by one.
     pub(crate) each: Sql,
-    /// The same, with calls that take slots, release or renew them.
-    pub(crate) leases: Sql,
 }
 
 impl Deciding {
@@ -109,12 +119,18 @@ impl Deciding {
         let (from, and) =
             if relaxed { (format!(" FROM {setting}"), format!(", {setting}")) } else { Default::default() };
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
+        let lone = |name: &str, count: usize| {
+            Sql::new(format!("SELECT {quoted}._take_{name}({}){from}", arguments(count)), names)
+        };
         Self {
-            one: Sql::new(format!("SELECT {quoted}.rate_limit_decide_one({}){from}", arguments(13)), names),
-            sums: Sql::new(format!("SELECT {quoted}.rate_limit_decide_sums({}){from}", arguments(14)), names),
-            slots: Sql::new(format!("SELECT {quoted}.rate_limit_take_slots({}){from}", arguments(8)), names),
-            each: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide({}){and}", arguments(18)), names),
-            leases: Sql::new(format!("SELECT * FROM {quoted}.rate_limit_decide_leases({}){and}", arguments(19)), names),
+            token_bucket: lone("token_bucket", 8),
+            fixed_window: lone("fixed_window", 9),
+            sliding_window: lone("sliding_window", 8),
+            one: Sql::new(format!("SELECT {quoted}._decide_one({}){from}", arguments(13)), names),
+            few: lone("few", 8),
+            sums: Sql::new(format!("SELECT {quoted}._decide_sums({}){from}", arguments(14)), names),
+            slots: Sql::new(format!("SELECT {quoted}._take_slots({}){from}", arguments(8)), names),
+            each: Sql::new(format!("SELECT * FROM {quoted}._decide({}){and}", arguments(19)), names),
         }
     }
 }
@@ -123,21 +139,20 @@ impl Statements {
     pub(crate) fn new(schema: Schema, names: Names) -> Self {
         let quoted = schema.quoted();
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
-        let held = format!("SELECT {quoted}.rate_limit_held($1, $2)");
+        let held = format!("SELECT {quoted}._held($1, $2)");
         let decide_once = format!(
             "SELECT outcome, call_admitted, call_waits, item_refused, item_values \
-             FROM {quoted}.rate_limit_decide_once({})",
+             FROM {quoted}._decide_once({})",
             arguments(18)
         );
-        let reset_name = format!("SELECT {quoted}.rate_limit_reset($1)");
-        let block = format!("SELECT {quoted}.rate_limit_block($1, $2, $3)");
-        let window = format!("SELECT length, filled_in, ends_in FROM {quoted}.rate_limit_window($1, $2, $3)");
-        let names_of_limits = format!("SELECT * FROM {quoted}.rate_limit_names()");
+        let reset_name = format!("SELECT {quoted}.reset($1)");
+        let block = format!("SELECT {quoted}.block($1, $2, $3)");
+        let window = format!("SELECT length, ends_in FROM {quoted}.window($1, $2, $3)");
+        let names_of_limits = format!("SELECT * FROM {quoted}._names()");
         // The columns are not named in the text, because the server logs it.
-        let forget = format!("SELECT * FROM {quoted}.rate_limit_forget({})", arguments(11));
-        let prune =
-            format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.rate_limit_prune($1, $2, $3, $4)");
-        let prune_answers = format!("SELECT {quoted}.rate_limit_prune_answers($1)");
+        let forget = format!("SELECT * FROM {quoted}.forget({})", arguments(11));
+        let prune = format!("SELECT pruned, last_name, last_key, last_shard FROM {quoted}.prune($1, $2, $3, $4)");
+        let prune_answers = format!("SELECT {quoted}._prune_answers($1)");
         Self {
             schema,
             deciding: Deciding::new(&quoted, false, &names),

@@ -13,7 +13,7 @@ pub(crate) async fn check_release(connection: &mut PgConnection, statements: &St
     if statements.is_checked.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let history = format!("{}.rate_limits_migrations", statements.schema.quoted());
+    let history = format!("{}.migrations", statements.schema.quoted());
     let readable = format!(
         "SELECT coalesce(pg_catalog.bool_or(pg_catalog.has_table_privilege(a.attrelid, 'SELECT')), false) \
          FROM pg_catalog.pg_attribute AS a \

@@ -5,13 +5,14 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use crate::error::{Engine, ReadOnlyByDefault, database_message, is_read_only};
 use crate::sql::Schema;
 
-/// Asks the server which engine it is, and how the limiter's tables in this schema are stored. `rate_limit_is_distributed`
+/// Asks the server which engine it is, and how the limiter's tables in this schema are stored. `_is_distributed`
 /// returns a constant, which is read here and not called: an older schema lacks the function. Uses a simple query: a pooler may
 /// send the two parts of a prepared one to different sessions.
 pub(crate) async fn detect(connection: &mut PgConnection, schema: &Schema) -> Result<Engine, sqlx::Error> {
     let sql = schema.render(
-        "SELECT pg_catalog.version() || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p WHERE p.oid = \
-         pg_catalog.to_regprocedure($name$public.rate_limit_is_distributed()$name$) AND p.prosrc LIKE '%true%') \
+        "SELECT pg_catalog.version() || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
+         WHERE p.proname = '_is_distributed' AND p.prosrc LIKE '%true%' AND p.pronamespace = \
+         pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))) \
          THEN ', distributed' ELSE '' END",
     );
     let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(connection).await?;

@@ -15,8 +15,6 @@ pub(crate) struct AskWindow(pub(crate) Limit);
 #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "allowances use only the end"))]
 pub(crate) struct PresentWindow {
     pub(crate) length: Duration,
-    /// The time until so many more windows have started.
-    pub(crate) filled_in: Duration,
     /// The time until the present window ends, and the length may change.
     pub(crate) ends_in: Duration,
 }
@@ -33,6 +31,6 @@ impl AskWindow {
         let length = |column: &str| {
             row.try_get(column).map(|micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or_default()))
         };
-        Ok(PresentWindow { length: length("length")?, filled_in: length("filled_in")?, ends_in: length("ends_in")? })
+        Ok(PresentWindow { length: length("length")?, ends_in: length("ends_in")? })
     }
 }

@@ -3,12 +3,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
 
 use crate::clock::LocalClock;
-use crate::migrate::{LOCK_KEY, functions};
+use crate::migrate::{LOCK_KEY, Part, functions};
 use crate::sql::Schema;
 use crate::testing::TestClockError;
 
-const FUNCTION: &str = include_str!("../../sql/testing/test_clock.sql");
-const SEQUENCE: &str = "rate_limits_test_clock";
+const FUNCTION: &str = include_str!("../../sql/tests/test_clock.sql");
+const SEQUENCE: &str = "_test_clock";
 
 /// The `cluster_name` of servers that `embedded` starts.
 const EMBEDDED: &str = "pg_limiter_embedded";
@@ -113,7 +113,39 @@ impl TestClock {
     /// # In a transaction
     /// It uses its own connection. A transaction that has begun sees the new time, too. An advance is never rolled back.
     pub async fn advance(&self, by: Duration) -> Result<(), TestClockError> {
+        let tx = self.begin_installed().await?;
+        self.advance_in(tx, by).await
+    }
+
+    /// Advances the clock to this time, as [`advance`](Self::advance) does: for example to the
+    /// [`run_at`](crate::queue::Ticket::run_at) of a job. When it returns, the clock shows this time or a later one. A clock that
+    /// has already reached it stays as it is.
+    ///
+    /// ```no_run
+    /// # use std::time::SystemTime;
+    /// # async fn f(clock: pg_limiter::testing::TestClock, run_at: SystemTime) -> Result<(), Box<dyn std::error::Error>> {
+    /// clock.advance_to(run_at).await?;
+    /// assert!(clock.now().await? >= run_at);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`advance`](Self::advance).
+    ///
+    /// # Cancel safety
+    /// Not safe: the clock may have been advanced, and what sleeps may not have been woken.
+    ///
+    /// # In a transaction
+    /// It uses its own connection. A transaction that has begun sees the new time, too. An advance is never rolled back.
+    pub async fn advance_to(&self, time: SystemTime) -> Result<(), TestClockError> {
         let mut tx = self.begin_installed().await?;
+        match time.duration_since(self.read(&mut tx).await?) {
+            Ok(by) => self.advance_in(tx, by).await,
+            Err(_) => Ok(tx.rollback().await?),
+        }
+    }
+
+    async fn advance_in(&self, mut tx: Transaction<'_, Postgres>, by: Duration) -> Result<(), TestClockError> {
         let named = format!("{}.{SEQUENCE}", self.schema.quoted());
         let ahead: i64 = row(&mut tx, format!("SELECT last_value FROM {named}")).await?.try_get(0)?;
         let ahead = Duration::from_micros(ahead.unsigned_abs());
@@ -125,11 +157,15 @@ impl TestClock {
         }
         execute(&mut tx, format!("SELECT pg_catalog.setval($name${named}$name$, {})", sum.as_micros())).await?;
         self.local.advance(by);
-        // Workers in other processes. YugabyteDB has no NOTIFY.
+        // Workers in other processes, if the queue is installed. YugabyteDB has no NOTIFY.
+        let workers = "SELECT pg_catalog.to_regclass($name$rate_limit.workers$name$) IS NOT NULL";
+        let has_queue: bool = row(&mut tx, self.schema.render(workers)).await?.try_get(0)?;
         let notify = "SELECT pg_catalog.pg_notify('rate_limit_jobs', w.queue) \
-                      FROM (SELECT DISTINCT queue FROM public.rate_limit_workers) AS w \
+                      FROM (SELECT DISTINCT queue FROM rate_limit.workers) AS w \
                       WHERE pg_catalog.version() NOT LIKE '%-YB-%'";
-        execute(&mut tx, self.schema.render(notify)).await?;
+        if has_queue {
+            execute(&mut tx, self.schema.render(notify)).await?;
+        }
         tx.commit().await?;
         Ok(())
     }
@@ -146,9 +182,14 @@ impl TestClock {
     /// It uses its own connection.
     pub async fn now(&self) -> Result<SystemTime, TestClockError> {
         let mut tx = self.begin_installed().await?;
-        let now = row(&mut tx, format!("SELECT {}.rate_limit_clock()", self.schema.quoted())).await?;
-        let micros: i64 = now.try_get(0)?;
+        let now = self.read(&mut tx).await?;
         tx.rollback().await?;
+        Ok(now)
+    }
+
+    async fn read(&self, conn: &mut PgConnection) -> Result<SystemTime, sqlx::Error> {
+        let now = row(conn, format!("SELECT {}._clock()", self.schema.quoted())).await?;
+        let micros: i64 = now.try_get(0)?;
         Ok(UNIX_EPOCH + Duration::from_micros(micros.unsigned_abs()))
     }
 
@@ -168,8 +209,8 @@ impl TestClock {
         if !Installed::read(&mut tx, &self.schema).await?.has_test_clock {
             return Ok(());
         }
-        let is_clock = |function: &crate::migrate::Function| function.signature == "rate_limit_clock()";
-        for clock in functions(&self.schema).into_iter().filter(is_clock) {
+        let is_clock = |function: &crate::migrate::Function| function.signature == "_clock()";
+        for clock in functions(&self.schema, &[Part::Core]).into_iter().filter(is_clock) {
             execute(&mut tx, clock.sql).await?;
         }
         execute(&mut tx, format!("DROP SEQUENCE IF EXISTS {}.{SEQUENCE}", self.schema.quoted())).await?;
@@ -219,10 +260,10 @@ impl Installed {
         let sql = "SELECT pg_catalog.current_database()::text, pg_catalog.current_setting('cluster_name', true), \
                      current_user::text, pg_catalog.pg_get_userbyid(p.proowner)::text, \
                      coalesce(pg_catalog.pg_has_role(p.proowner, 'USAGE'), false), \
-                     coalesce(p.prosrc LIKE '%rate\\_limits\\_test\\_clock%', false) \
+                     coalesce(p.prosrc LIKE '%\\_test\\_clock%', false) \
                    FROM (SELECT 1) AS one \
                    LEFT JOIN pg_catalog.pg_proc AS p \
-                     ON p.oid = pg_catalog.to_regprocedure($name$public.rate_limit_clock()$name$)";
+                     ON p.oid = pg_catalog.to_regprocedure($name$rate_limit._clock()$name$)";
         let row = row(conn, schema.render(sql)).await?;
         Ok(Self {
             database: row.try_get(0)?,

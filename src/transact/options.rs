@@ -58,6 +58,7 @@ impl Durability {
 #[non_exhaustive]
 pub enum Connections {
     /// The limiter's own connections, opened on first use with the pool's connect options: [Many callers] has their number.
+    /// Their `application_name` is `pg-limiter`, unless the pool's options have one.
     /// The pool does not count them, and its hook for new connections (`after_connect`) does not run on them. A decision
     /// takes one round trip.
     ///

@@ -1,11 +1,20 @@
-//! Opens sessions with settings of their own.
+//! Opens sessions of the limiter's own, with settings of their own.
 
 use std::collections::HashMap;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, PgConnection, PgPool, Row};
 
 use crate::error::SettingsIgnored;
+
+/// The `application_name` of the limiter's own connections, unless the application has chosen one.
+const NAME: &str = "pg-limiter";
+
+/// Returns the options for a connection of the limiter's own: those of the pool, and a name in `pg_stat_activity`.
+pub(crate) fn own_options(pool: &PgPool) -> PgConnectOptions {
+    let options = PgConnectOptions::clone(&pool.connect_options());
+    if options.get_application_name().is_some() { options } else { options.application_name(NAME) }
+}
 
 /// Connects, and checks that the settings are in effect, in the form in which the server shows them (times are in
 /// milliseconds). A pooler may drop them silently and then run each transaction in a different session.
@@ -13,8 +22,9 @@ use crate::error::SettingsIgnored;
 /// # Errors
 /// An error that [`refuses_settings`](crate::error::refuses_settings) recognises, if the connection has no session of
 /// its own.
-pub(crate) async fn open(options: &PgConnectOptions, settings: &[(&str, &str)]) -> Result<PgConnection, sqlx::Error> {
-    let mut connection = PgConnection::connect_with(&options.clone().options(settings.iter().copied())).await?;
+pub(crate) async fn open(pool: &PgPool, settings: &[(&str, &str)]) -> Result<PgConnection, sqlx::Error> {
+    let options = own_options(pool).options(settings.iter().copied());
+    let mut connection = PgConnection::connect_with(&options).await?;
     // Sent in one message: a pooler may send the parts of a prepared statement to different sessions.
     let sql = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ('default_transaction_isolation', \
                'statement_timeout', 'synchronous_commit', 'lock_timeout')";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::call::Resolved;
 use crate::sql::{
@@ -24,11 +24,15 @@ pub(crate) trait Statement: Sync {
     /// Whether it may be retried when the outcome of its commit is unknown.
     const IS_IDEMPOTENT: bool = false;
 
+    /// Whether it writes nothing. Then no outcome is unknown, and it is retried whenever its connection is lost.
+    const ONLY_READS: bool = false;
+
     /// Whether the server ends the transaction if its client goes idle in it.
     const ENDS_IDLE: bool = false;
 
-    /// Whether it is sent without BEGIN and COMMIT. It then sets its own timeouts, and fails with 25000 if the
-    /// session's isolation level is not the one it needs.
+    /// Whether it is sent without BEGIN and COMMIT. It then sets its own `lock_timeout`, and fails with 25000 if the
+    /// session's isolation level is not the one it needs. If the session's `statement_timeout` ends it, it is sent again
+    /// within BEGIN and COMMIT.
     fn is_alone(&self) -> bool {
         false
     }
@@ -36,10 +40,11 @@ pub(crate) trait Statement: Sync {
     /// Called when the statement fails with 25000: send it within BEGIN and COMMIT from now on.
     fn not_alone(&self) {}
 
-    /// Reads the rest of the result once the transaction is committed.
+    /// Reads the rest of the result once the transaction is committed. `begin` begins another like it.
     fn after(
         &self,
         _connection: &mut PgConnection,
+        _begin: impl Fn() -> AssertSqlSafe<String> + Send,
         _output: &mut Self::Output,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         std::future::ready(Ok(()))
@@ -71,6 +76,8 @@ impl Statement for LookForHeld<'_> {
 
     /// Under SERIALIZABLE, a row that has changed since the snapshot would be an error.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    const ONLY_READS: bool = true;
 
     async fn run(
         &self,
@@ -130,8 +137,7 @@ impl Statement for AskWindow {
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    /// It writes nothing.
-    const IS_IDEMPOTENT: bool = true;
+    const ONLY_READS: bool = true;
 
     async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PresentWindow, sqlx::Error> {
         Self::run(self, connection, statements).await

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use tracing::debug;
 
-use crate::error::{Cause, Engine, Error, Phase, needs_another_level, without_keys};
+use crate::error::{Cause, Engine, Error, Phase, is_cancelled, needs_another_level, without_keys};
 use crate::observability;
 use crate::retry::{Attempts, RetryPolicy, longest};
 use crate::sql::{TransactionLimiter, check_release, detect, explain};
@@ -49,7 +49,9 @@ impl Transactor {
             match Box::pin(self.over_pool(Bounds::until(attempts.deadline()), &statement)).await {
                 Ok(value) => return Ok(value),
                 Err(failure) => {
-                    let is_unknown = failure.cause(self.known_engine()) == Cause::Unknown;
+                    let cause = failure.cause(self.known_engine());
+                    let cause = if S::ONLY_READS { cause.of_read() } else { cause };
+                    let is_unknown = cause == Cause::Unknown;
                     was_unknown |= is_unknown;
                     if S::IS_IDEMPOTENT
                         && is_unknown
@@ -58,7 +60,7 @@ impl Transactor {
                         tokio::time::sleep(delay).await;
                         continue;
                     }
-                    let paused = self.pause(&mut attempts, failure).await;
+                    let paused = self.pause(&mut attempts, failure, cause).await;
                     // The outcome of the earlier attempt stays unknown, whatever the last attempt returns.
                     paused.map_err(|error| if was_unknown { error.of_unknown_outcome() } else { error })?;
                 }
@@ -67,13 +69,14 @@ impl Transactor {
     }
 
     /// Pauses before the next attempt, or returns the error if there is none.
-    pub(crate) async fn pause(&self, attempts: &mut Attempts, failure: Failure) -> Result<(), Error> {
-        let engine = self.known_engine();
-        let cause = failure.cause(engine);
+    pub(crate) async fn pause(&self, attempts: &mut Attempts, failure: Failure, cause: Cause) -> Result<(), Error> {
         let Failure { phase, error } = failure;
         match cause {
             Cause::Conflict | Cause::Locked | Cause::Connection => {}
-            _ => return Err(Error::of_attempt(error, phase, engine, self.transaction_limiter.schema().name())),
+            _ => {
+                let schema = self.transaction_limiter.schema().name();
+                return Err(Error::of_attempt(error, phase, self.known_engine(), schema));
+            }
         }
         match self.delay_before_retry(attempts, cause.as_str(), &error) {
             Some(delay) => tokio::time::sleep(delay).await,
@@ -174,7 +177,8 @@ impl Transactor {
             Some(value) => value,
             None => self.in_transaction(engine, connection, bounds, statement).await?,
         };
-        before(deadline, statement.after(connection, &mut value)).await.map_err(Failure::at(Phase::Commit))?;
+        let begin = || self.begin::<S>(engine, bounds);
+        before(deadline, statement.after(connection, begin, &mut value)).await.map_err(Failure::at(Phase::Commit))?;
         Ok(value)
     }
 
@@ -194,6 +198,9 @@ impl Transactor {
                 statement.not_alone();
                 Ok(None)
             }
+            // The database's statement_timeout would end a long statement, or a session's first one, each time anew. In a
+            // transaction the limiter sets its own.
+            Err(error) if is_cancelled(&error) => Ok(None),
             Err(error) => {
                 let phase = if error.as_database_error().is_some() { self.phase_of_alone() } else { Phase::Commit };
                 Err(Failure { phase, error })

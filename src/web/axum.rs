@@ -1,5 +1,6 @@
 //! Extractors and responses for axum.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use axum::body::Body;
@@ -10,10 +11,10 @@ use http::Extensions;
 use http::request::Parts;
 
 use crate::call::{Denied, Key};
-use crate::error::Error;
+use crate::error::{Error, InvalidCall, InvalidJob, InvalidLimit};
 use crate::web::answer::{Refusal, error_response};
 use crate::web::keys::{KeyExtractor, NoKey};
-use crate::web::{NoRequestLimits, RequestLimits, log};
+use crate::web::{NoRequestLimits, RequestHold, RequestLimits, log};
 
 /// The peer's address, if the app is served with `into_make_service_with_connect_info` or tested with a `MockConnectInfo`.
 pub(super) fn connect_info(extensions: &Extensions) -> Option<SocketAddr> {
@@ -49,10 +50,33 @@ impl IntoResponse for Denied {
     }
 }
 
+macro_rules! through_error {
+    ($($invalid:ty),+) => {
+        $(
+            /// Converts as the [`Error`] that it becomes does: see [`error_response`].
+            impl IntoResponse for $invalid {
+                fn into_response(self) -> Response {
+                    Error::from(self).into_response()
+                }
+            }
+        )+
+    };
+}
+
+through_error!(InvalidCall, InvalidJob, InvalidLimit);
+
 impl IntoResponse for NoRequestLimits {
     fn into_response(self) -> Response {
         log::misconfigured(&self);
         Refusal::Misconfigured.problem().map(Body::from)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for RequestHold {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::of(&parts.extensions))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The log events of the web layer. They contain names of limits, and no keys.
 
+use http::HeaderName;
 use tracing::{debug, error, info, warn};
 
 use crate::call::{Decision, Item};
@@ -15,6 +16,14 @@ pub(super) fn denied(decision: &Decision) {
 /// The address of a request is in a denied network.
 pub(super) fn denied_network(what: &'static str) {
     debug!(what, "the client's address is in a denied network");
+}
+
+/// A client's address cannot be read. So many others could not be read since the last event.
+pub(super) fn unreadable_client(header: &HeaderName, reason: &'static str, left_out: u64) {
+    warn!(
+        %header, reason, left_out,
+        "a client's address cannot be read: its proxy should report it as the guide's page on addresses describes"
+    );
 }
 
 /// A request would have been denied, but the layer or the limit is in shadow mode.
@@ -58,6 +67,26 @@ pub(super) fn not_settled(limit: &str, error: Option<&Error>) {
         Some(error @ Error::Invalid(_)) => misconfigured(&format_args!("the closure given to settle: {error}")),
         Some(error) => warn!(limit, %error, "a request is not settled; its estimate stays charged"),
         None => error!(limit, "a request is not settled, because the closure panicked; its estimate stays charged"),
+    }
+}
+
+/// A connection was upgraded, and does not hold the slots and tokens of these limits.
+pub(super) fn not_held(limits: &[&str]) {
+    warn!(
+        ?limits,
+        "an upgraded connection holds nothing of what its request took: the slots are free again, and the tokens are settled as those \
+         of an incomplete response; move a RequestHold into the connection"
+    );
+}
+
+/// A handler has taken tokens or slots of these limits after its response had been sent.
+pub(super) fn taken_too_late(limits: &[&str]) {
+    if !limits.is_empty() {
+        warn!(
+            ?limits,
+            "enforce() was called after the response had been sent: its tokens are not settled, and its slots are free again; keep a \
+             RequestHold until then"
+        );
     }
 }
 

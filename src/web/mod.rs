@@ -36,13 +36,16 @@
 //! [`settle`](RateLimitLayer::settle) corrects the charge once the response has been sent, and
 //! [`limit_by`](RateLimitLayer::limit_by) chooses limits per request.
 //!
+//! A request holds its slots of [concurrency limits](crate::Limit::concurrency) until its response has been sent. For WebSockets and
+//! other upgraded connections, and for tasks that work on after the response, [`RequestHold`] holds them longer.
+//!
 //! The layer never reserves tokens, because a request with a reservation would have to wait.
 //!
 //! # Responses
 //! | | HTTP | gRPC |
 //! |---|---|---|
 //! | a limit denies the request | 429, `Retry-After`, the problem type `quota-exceeded` with its `violated-policies` | `RESOURCE_EXHAUSTED`, `retry-after`, `RetryInfo`, `QuotaFailure` |
-//! | the request has no key or a key of more than 1024 bytes, or costs more than a limit ever grants | 400 | `INVALID_ARGUMENT` |
+//! | the request has no usable key (see [`KeyExtractor`]), or costs more than a limit ever grants | 400 | `INVALID_ARGUMENT` |
 //! | its address is in a [denied network](RateLimitLayer::deny_networks) | 403 | `PERMISSION_DENIED` |
 //! | its idempotency key was used for another call (only in handlers) | 422 | `INVALID_ARGUMENT` |
 //! | the database made no decision, too many calls wait for it, or a limit could not be [looked up](RateLimitLayer::limit_by_async); with [`OnFailure::Open`], the request passes | 503, `Retry-After: 1` | `UNAVAILABLE`, `retry-after: 1`, `RetryInfo` |
@@ -58,7 +61,7 @@
 //!
 //! ```text
 //! RateLimit-Policy: "per_address";q=60;w=60, "per_org";q=10000;w=3600
-//! RateLimit: "per_address";r=59;t=59, "per_org";r=730
+//! RateLimit: "per_address";r=59;t=1, "per_org";r=730;t=1204
 //! ```
 //!
 //! - `q` is the limit's capacity.
@@ -67,14 +70,18 @@
 //!   present window, which the layer asks the database for once in each window; without an answer, `w` is left out. A
 //!   concurrency limit has no `w`.
 //! - `r` is the number of whole tokens left.
-//! - `t` of a limit that denied the request is `Retry-After`. For any other token bucket, it is the time in which `r` tokens
-//!   arrive, or in which the first one does if `r` is 0: a client that spreads `r` requests over `t` keeps to the rate.
-//!   Windows have no `t` then, because the layer does not know where they end. A `t` later than `Retry-After` is left out.
+//! - `t` of a limit that denied the request is `Retry-After`. For any other limit, it is the time from the response until `r`
+//!   grows or the window ends, on the database's clock: until the next token of a token bucket; until the end of a fixed or
+//!   calendar window, or of the sub-interval of a sliding window. A fixed window that grants less than one token, or owes some, has
+//!   the time until the window that adds one. A full token bucket and a concurrency limit have no `t`. A `t` later than
+//!   `Retry-After` is left out.
 //! - `pk` is not sent: keys are often personal data.
 //!
 //! Times are in whole seconds, rounded up; tokens are rounded down. Characters of a limit's name that a Structured Fields
 //! String ([RFC 9651](https://www.rfc-editor.org/rfc/rfc9651)) cannot contain are percent-encoded, here and in
 //! `violated-policies`. Several layers add members to the same fields.
+//!
+//! A handler that denies by a limit of its own has that limit in the fields, too: see [`error_response`].
 //!
 //! # gRPC
 //! With the feature `tonic`, a request of the content type `application/grpc`, `application/grpc-web` or
@@ -96,8 +103,9 @@
 //!
 //! # Older fields and CORS
 //! [`x_ratelimit_headers`](RateLimitLayer::x_ratelimit_headers) adds the older `X-RateLimit-*` fields. To let scripts of other
-//! origins read the fields, list them in `Access-Control-Expose-Headers`; for gRPC-Web, also `grpc-status`, `grpc-message` and
-//! `grpc-status-details-bin`.
+//! origins read the fields, put a CORS layer outside of this one, and list them in `Access-Control-Expose-Headers`; for gRPC-Web, also
+//! `grpc-status`, `grpc-message` and `grpc-status-details-bin`. The guide's page on [web services](crate::guide::web#cors) has an
+//! example.
 //!
 //! [tower]: https://docs.rs/tower
 
@@ -106,6 +114,7 @@ mod answer;
 mod keys;
 mod layer;
 mod log;
+mod request_hold;
 mod request_limits;
 
 #[cfg(feature = "axum")]
@@ -118,8 +127,11 @@ mod tonic;
 #[cfg(feature = "axum")]
 pub use self::axum::RouteKey;
 pub use crate::limiter::OnFailure;
-pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies};
+pub use address::{ClientAddress, InvalidNetworks, Networks, PeerAddress, TrustedProxies, Unreadable};
 pub use answer::error_response;
-pub use keys::{HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, key_fn};
+pub use keys::{
+    HeaderKey, KeyExtractor, KeyFn, NoKey, Or, OrShared, OrUnlimited, PathKey, StoredKeys, key_fn, stored_keys,
+};
 pub use layer::{RateLimitLayer, RateLimitService, ResponseBody, SentResponse};
+pub use request_hold::RequestHold;
 pub use request_limits::{NoRequestLimits, RequestLimits};

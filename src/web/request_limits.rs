@@ -1,15 +1,15 @@
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use http::{Extensions, Response};
 use sqlx::PgConnection;
 
-use crate::call::{Decision, Item, Permit};
+use crate::call::{Call, Decision, Item, LeaseId, Permit};
 use crate::error::Error;
-use crate::limiter::Limiter;
+use crate::limiter::{Lease, Limiter};
 use crate::web::answer::{Standing, is_denial, is_success, set_retry_after};
-use crate::web::layer::{Passed, Rules, Trial, limits};
+use crate::web::layer::{Held, Rules, Trial, is_of_slots, limits};
 use crate::web::log;
 
 /// The limits and keys of one request, for a handler that charges them itself.
@@ -62,6 +62,8 @@ pub struct RequestLimits {
     rules: Arc<Rules>,
     items: Vec<Item>,
     state: Arc<Mutex<ResponseState>>,
+    /// The slots and tokens that the request has taken. Not held here: the extensions of a request may live longer than it.
+    held: Weak<Held>,
 }
 
 /// The permit of a request without limits.
@@ -74,14 +76,11 @@ struct ResponseState {
     charged: bool,
     standings: Vec<Standing>,
     retry_after: Option<Duration>,
-    /// The items that were charged in a transaction of the limiter's own.
-    taken: Vec<Item>,
-    trial: Option<Trial>,
 }
 
 impl RequestLimits {
-    pub(super) fn new(rules: Arc<Rules>, items: Vec<Item>) -> Self {
-        Self { rules, items, state: Arc::default() }
+    pub(super) fn new(rules: Arc<Rules>, items: Vec<Item>, held: &Arc<Held>) -> Self {
+        Self { rules, items, state: Arc::default(), held: Arc::downgrade(held) }
     }
 
     /// Finds the limits of a request in its extensions, in a handler without an extractor for them: of tonic, or of a tower
@@ -136,6 +135,10 @@ impl RequestLimits {
     /// in the transaction, because the rows of the limits stay locked until it ends. If there are no items, returns a permit
     /// at once.
     ///
+    /// It also takes the slots of [concurrency limits](crate::Limit::concurrency), under a lease that the layer renews, and
+    /// releases when the response has been sent. Others see them as taken from the commit on. If the transaction rolls back, there
+    /// is no lease. To hold slots while the handler works, call [`enforce`](Self::enforce) before the transaction.
+    ///
     /// In [shadow mode](crate::web::RateLimitLayer::shadow), a denial is counted and logged, and a permit is returned.
     ///
     /// # Errors
@@ -158,12 +161,12 @@ impl RequestLimits {
         let permit = if enforced.is_empty() {
             UNLIMITED
         } else {
-            let decision = self.rules.limiter.within(connection).limit(enforced.clone()).await?;
+            let decision = self.take_within(connection, enforced.clone()).await?;
             self.permit(&enforced, decision)?
         };
         let mut is_denied = false;
         for item in tried {
-            match self.rules.limiter.within(connection).limit(item.clone()).await {
+            match self.take_within(connection, vec![item.clone()]).await {
                 Ok(decision) => {
                     self.rules.note_tried(item.limit_name(), &decision);
                     is_denied |= decision.is_denied();
@@ -179,9 +182,39 @@ impl RequestLimits {
         Ok(permit)
     }
 
+    /// Takes the tokens in the caller's transaction, and slots under a lease, which the request holds if the transaction commits.
+    async fn take_within(&self, connection: &mut PgConnection, items: Vec<Item>) -> Result<Decision, Error> {
+        let limiter = &self.rules.limiter;
+        if !items.iter().any(is_of_slots) {
+            return limiter.within(connection).limit(items).await;
+        }
+        let (id, asked) = (LeaseId::random(), limiter.clock().now());
+        let call = Call::from(items).lease(id);
+        let decision = limiter.within(connection).limit(call.clone()).await?;
+        if !decision.is_denied() {
+            self.keep(Vec::new(), Some(Lease::uncommitted(limiter, call, id, asked)?.keep_renewed()));
+        }
+        Ok(decision)
+    }
+
+    /// Keeps what was taken until the response has been sent.
+    fn keep(&self, items: Vec<Item>, lease: Option<Lease>) {
+        match self.held.upgrade() {
+            Some(held) => held.add(items, lease),
+            None => {
+                let items = items.iter().filter(|item| self.rules.settles(item)).map(Item::limit_name);
+                let slots = lease.iter().flat_map(Lease::slots).map(|name| &**name);
+                log::taken_too_late(&items.chain(slots).collect::<Vec<_>>());
+            }
+        }
+    }
+
     /// Takes the tokens in a transaction of the limiter's own, for a handler without a transaction. The layer adds the decision
     /// to the fields of the response. The tokens stay spent whatever happens to the request. If there are no items, returns a
     /// permit at once.
+    ///
+    /// It takes tokens and slots together, or nothing. The slots are held until the response has been sent, or longer with a
+    /// [`RequestHold`](crate::web::RequestHold). A count of 0 takes no slot.
     ///
     /// Without [`in_handler`](crate::web::RateLimitLayer::in_handler), the layer does the same before the handler runs. Here
     /// the handler chooses the moment, and can [add](Self::and) items:
@@ -225,13 +258,13 @@ impl RequestLimits {
         let permit = if enforced.is_empty() {
             UNLIMITED
         } else {
-            match self.rules.limiter.limit(enforced.clone()).await {
-                Ok(decision) => {
+            match self.rules.ask(enforced.clone()).await {
+                Ok((decision, lease)) => {
                     self.rules.learn_windows(&limits(&enforced)).await;
                     let is_denied = decision.is_denied();
                     let permit = self.permit(&enforced, decision)?;
                     if !is_denied {
-                        self.lock().taken.extend(enforced);
+                        self.keep(enforced, lease);
                     }
                     permit
                 }
@@ -239,19 +272,16 @@ impl RequestLimits {
                 Err(error) => return Err(error),
             }
         };
-        self.lock().trial = Trial::start(&self.rules, tried);
+        let trial = Trial::start(&self.rules, tried);
+        if let Some(held) = self.held.upgrade() {
+            held.add_trial(trial);
+        }
         Ok(permit)
-    }
-
-    /// Returns the items that were charged, for the end of the response.
-    pub(super) fn passed(&self) -> Passed {
-        let mut state = self.lock();
-        Passed { taken: std::mem::take(&mut state.taken), trial: state.trial.take(), ..Passed::default() }
     }
 
     /// Stores the decision for the fields of the response, and enforces it.
     fn permit(&self, items: &[Item], decision: Decision) -> Result<Permit, Error> {
-        let standings = self.rules.note(&limits(items), &decision);
+        let standings = self.rules.note(items, &decision);
         if self.rules.shadow {
             return Ok(Permit { wait: None, remaining: decision.remaining() });
         }
@@ -270,7 +300,7 @@ impl RequestLimits {
         if let Some(retry_after) = state.retry_after.filter(|_| is_denial(response)) {
             set_retry_after(response.headers_mut(), retry_after);
         }
-        self.rules.add_fields(response.headers_mut(), &state.standings);
+        self.rules.add_fields(response, &state.standings);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tonic::Status;
 
 use crate::call::Denied;
-use crate::error::Error;
+use crate::error::{Error, InvalidCall, InvalidJob, InvalidLimit};
 use crate::web::answer::Refusal;
 use crate::web::{NoRequestLimits, log};
 
@@ -45,6 +45,21 @@ impl From<Denied> for Status {
         Error::Denied(denied).into()
     }
 }
+
+macro_rules! through_error {
+    ($($invalid:ty),+) => {
+        $(
+            /// Converts as the conversion of [`Error`] does.
+            impl From<$invalid> for Status {
+                fn from(invalid: $invalid) -> Self {
+                    Error::from(invalid).into()
+                }
+            }
+        )+
+    };
+}
+
+through_error!(InvalidCall, InvalidJob, InvalidLimit);
 
 impl From<NoRequestLimits> for Status {
     fn from(error: NoRequestLimits) -> Self {

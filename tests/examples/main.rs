@@ -1,5 +1,5 @@
-//! Every example, and what it shows. One binary, one server, a database for each. The one with a third party takes its
-//! time, and has a binary of its own.
+//! Every example, and what it shows. One binary, one server, a database for each. The rate that `third_party_api` reaches is
+//! tested in a binary of its own.
 #![cfg(feature = "embedded")]
 #![allow(unreachable_pub, clippy::future_not_send)]
 
@@ -38,8 +38,14 @@ mod per_user_and_per_org;
 mod signup_global;
 mod sql;
 mod stories;
+#[path = "../../examples/third_party_api.rs"]
+#[allow(dead_code)]
+mod third_party_api;
 #[path = "../../examples/usage_alerts.rs"]
 mod usage_alerts;
+#[cfg(feature = "axum")]
+#[path = "../../examples/websockets.rs"]
+mod websockets;
 
 use std::sync::OnceLock;
 

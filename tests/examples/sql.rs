@@ -1,6 +1,5 @@
-//! The rows that the files for psql return: through the driver, and also through psql if it is installed.
+//! The rows that the files for psql return: through the driver, and through psql.
 
-use std::io::ErrorKind;
 use std::process::Command;
 
 use pg_limiter::sqlx::postgres::PgValueRef;
@@ -13,27 +12,23 @@ use crate::{outcome_of, server_url};
 type Rows = Vec<Vec<String>>;
 
 async fn rows_of(file: &'static str) -> Rows {
-    outcome_of(async |pool: &PgPool| {
-        let path = format!("{}/examples/sql/{file}", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(&path)?;
-        let mut rows = Rows::new();
-        for row in sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await? {
-            let texts =
-                (0..row.len()).map(|nth| text_of(row.try_get_raw(nth)?)).collect::<Result<Vec<_>, BoxError>>()?;
-            rows.push(texts);
-        }
-        let options = pool.connect_options();
-        let database = options.get_database().ok_or("a database")?;
-        if let Some(output) = by_psql(&path, database)? {
-            let lines: Vec<String> = rows.iter().map(|row| without_digits(&row.join("|"))).collect();
-            let theirs: Vec<String> = output.lines().map(without_digits).collect();
-            assert_eq!(theirs, lines, "{file}, by psql");
-        }
-        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM rate_limits").fetch_one(pool).await?;
-        assert_eq!(left, 0, "{file} leaves something behind");
-        Ok(rows)
-    })
-    .await
+    outcome_of(async |pool: &PgPool| rows_in(pool, &path_of(file)).await).await
+}
+
+fn path_of(file: &str) -> String {
+    format!("{}/examples/sql/{file}", env!("CARGO_MANIFEST_DIR"))
+}
+
+async fn rows_in(pool: &PgPool, path: &str) -> Result<Rows, BoxError> {
+    let text = std::fs::read_to_string(path)?;
+    let mut rows = Rows::new();
+    for row in sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(pool).await? {
+        let texts = (0..row.len()).map(|nth| text_of(row.try_get_raw(nth)?)).collect::<Result<Vec<_>, BoxError>>()?;
+        rows.push(texts);
+    }
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM rate_limit.rate_limits").fetch_one(pool).await?;
+    assert_eq!(left, 0, "{path} leaves something behind");
+    Ok(rows)
 }
 
 fn text_of(value: PgValueRef<'_>) -> Result<String, BoxError> {
@@ -45,22 +40,33 @@ fn without_digits(line: &str) -> String {
     line.replace("e-", "").chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// The output of psql, run with the command in the first lines of each file. `None` if psql is not installed.
-fn by_psql(path: &str, database: &str) -> Result<Option<String>, BoxError> {
+#[tokio::test]
+#[ignore = "needs psql: run tests/machine"]
+async fn psql_prints_the_rows_that_a_driver_returns() {
+    for file in ["postgrest.sql", "psql.sql", "row_level_security.sql", "trigger.sql"] {
+        outcome_of(async |pool: &PgPool| {
+            let path = path_of(file);
+            let rows = rows_in(pool, &path).await?;
+            let options = pool.connect_options();
+            let output = by_psql(&path, options.get_database().ok_or("a database")?)?;
+            let lines: Vec<String> = rows.iter().map(|row| without_digits(&row.join("|"))).collect();
+            let printed: Vec<String> = output.lines().map(without_digits).collect();
+            assert_eq!(printed, lines, "{file}");
+            Ok(())
+        })
+        .await;
+    }
+}
+
+/// The output of psql, run with the command in the first lines of each file.
+fn by_psql(path: &str, database: &str) -> Result<String, BoxError> {
     let mut psql = Command::new("psql");
     psql.args(["-v", "ON_ERROR_STOP=1", "-X", "-q", "-A", "-t", "-d", &server_url()]);
     psql.args(["-c", &format!("\\connect {database}"), "-f", path]);
-    let output = match psql.output() {
-        Ok(output) => output,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("there is no psql: {path} was run by the driver only");
-            return Ok(None);
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let output = psql.output().map_err(|error| format!("psql: {error}: apt-get install postgresql-client"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{path}: {errors}");
-    Ok(Some(String::from_utf8(output.stdout)?))
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The row that begins with this.

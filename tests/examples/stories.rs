@@ -6,7 +6,7 @@ use crate::login_throttle::LogIn;
 use crate::{
     allowances, bans, cooldown, in_transaction, llm_tokens, login_throttle, migrate_by_hand, per_user_and_per_org,
 };
-use crate::{outcome_of, signup_global, usage_alerts};
+use crate::{outcome_of, signup_global, third_party_api, usage_alerts};
 
 #[tokio::test]
 async fn in_transaction_a_message_and_its_tokens_commit_or_roll_back_together() {
@@ -57,6 +57,13 @@ async fn signup_global_admits_exactly_the_limit_under_concurrency() {
     assert_eq!(counts(&story.people), [("accepted".into(), 95), ("denied by sign_ups".into(), 55)]);
     assert!(!story.twice);
     assert_eq!((story.accounts, story.left), (100, 0.0));
+}
+
+#[tokio::test]
+async fn third_party_api_makes_the_requests_of_all_jobs() {
+    let seen = outcome_of(async |pool: &sqlx::PgPool| third_party_api::run(pool, 3, 12).await).await;
+    let admitted: Vec<usize> = seen.values().map(|seen| seen.admitted.len()).collect();
+    assert_eq!(admitted, [4; 3]);
 }
 
 #[tokio::test]
@@ -124,6 +131,15 @@ async fn axum_plans_are_settled_and_a_limit_follows_its_file() {
     assert_eq!(story.ann, [(200, 850.0), (429, 850.0), (200, 9_700.0)]);
     assert_eq!(story.addresses, [vec![200, 200, 200, 200, 429], vec![429; 5], vec![200; 5]]);
     assert!(story.mistake.contains("limits.toml: limit \"per_address\""), "{}", story.mistake);
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn websockets_hold_their_slots_over_two_processes() {
+    let story = outcome_of(crate::websockets::run).await;
+    assert_eq!(story.denied, [Some(429), None]);
+    assert_eq!(story.free, [0.0, 2.0]);
+    assert_eq!(story.messages, [800.0, 897.0]);
 }
 
 #[cfg(feature = "tonic")]

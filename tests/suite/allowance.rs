@@ -232,7 +232,7 @@ async fn tokens_of_an_ended_window_are_dropped() {
             assert!(limiter.limit(("short", &key, 100)).await.expect("a decision").is_allowed());
             let allowance = limiter.allowance(("short", &key), 50, HOUR).expect("an allowance");
             assert!(is_taken(&allowance, 1.0).await);
-            let lock = "SELECT FROM rate_limits WHERE key = $1 FOR UPDATE";
+            let lock = "SELECT FROM rate_limit.rate_limits WHERE key = $1 FOR UPDATE";
             let mut holder = database.pool.begin().await.expect("begin");
             let mut closing = None;
             if is_locked {

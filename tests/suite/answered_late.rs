@@ -15,7 +15,7 @@ use crate::support::gate::until_waiting;
 fn batch(bucket: &str, other: (&str, &str)) -> String {
     format!(
         "SELECT coalesce(call_admitted[1], 1) = 1 AND coalesce(call_admitted[2], 1) = 1 AS ok
-         FROM rate_limit_decide(ARRAY['token_bucket', '{}'], ARRAY[10, 1000]::float8[], ARRAY[4000000, 3155760000000000],
+         FROM rate_limit._decide(ARRAY['token_bucket', '{}'], ARRAY[10, 1000]::float8[], ARRAY[4000000, 3155760000000000],
            NULL, NULL, NULL, NULL, NULL, ARRAY['{bucket}', 'n'], ARRAY['k', '{}'], NULL, ARRAY[1, 2], ARRAY[10, 1]::float8[],
            NULL, NULL, NULL, NULL, NULL)",
         other.0, other.1
@@ -23,7 +23,7 @@ fn batch(bucket: &str, other: (&str, &str)) -> String {
 }
 
 fn ten_more(bucket: &str) -> String {
-    format!("SELECT ok FROM rate_limit('{bucket}', 'k', 'token_bucket', 10, '4 seconds', count => 10)")
+    format!("SELECT ok FROM rate_limit.limit_with('{bucket}', 'k', 'token_bucket', 10, '4 seconds', count => 10)")
 }
 
 /// The other call waits for a row that another transaction has locked, or has inserted and not committed.
@@ -40,7 +40,7 @@ async fn a_call_decided_before_its_batch_waits_is_answered_as_of_the_end_of_the_
 async fn is_answered_as_of_the_end(level: &str, kind: &str, is_new: bool, bucket: &str) {
     let case = format!("{level}, {kind}, new: {is_new}, {bucket}");
     let database = Database::migrated().await;
-    let sql = "SELECT ok FROM rate_limit($1, $2, $3, 10, '4 seconds')";
+    let sql = "SELECT ok FROM rate_limit.limit_with($1, $2, $3, 10, '4 seconds')";
     let setup = [(bucket, "k", "token_bucket"), ("n", "there", kind)];
     for (name, key, kind) in setup {
         sqlx::query(sql).bind(name).bind(key).bind(kind).execute(&database.pool).await.expect("a row");

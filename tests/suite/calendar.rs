@@ -65,9 +65,9 @@ fn windows_tile_time_in_any_zone_from_any_anchor() {
         let starts: Vec<i64> = moments.iter().map(|at| calendar.granted_at(calendar.window(*at) + 1)).collect();
         moments.extend(starts.iter().flat_map(|start| [start - 1, *start]));
         let sql =
-            "SELECT n.nth, rate_limit_calendar_start($1, n.nth), rate_limit_calendar_ahead($1, n.nth, 1, $3)::bigint
+            "SELECT n.nth, rate_limit._calendar_start($1, n.nth), rate_limit._calendar_ahead($1, n.nth, 1, $3)::bigint
             FROM unnest($2::bigint[]) WITH ORDINALITY AS m (at, place)
-            CROSS JOIN LATERAL (SELECT rate_limit_calendar_nth($1, m.at) AS nth) AS n ORDER BY m.place";
+            CROSS JOIN LATERAL (SELECT rate_limit._calendar_nth($1, m.at) AS nth) AS n ORDER BY m.place";
         let rows = sqlx::query(sql).bind(calendar.in_sql()).bind(&moments).bind(calendar.micros());
         let rows = rows.fetch_all(conn).await.expect("windows");
         for (at, row) in moments.iter().zip(rows) {
@@ -195,7 +195,7 @@ async fn concurrent_calls_in_every_way_get_the_capacity_once() {
     for decision in join_all(calls).await {
         let _ = decision.expect("a decision");
     }
-    let sql = "SELECT name, key, sum(value)::float8 FROM rate_limits GROUP BY 1, 2 ORDER BY 1, 2";
+    let sql = "SELECT name, key, sum(value)::float8 FROM rate_limit.rate_limits GROUP BY 1, 2 ORDER BY 1, 2";
     let left: Vec<(String, String, f64)> = sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the rows");
     let names: Vec<_> = left.iter().map(|(name, key, _)| format!("{name} {key}")).collect();
     assert_eq!(names, ["one group", "one k", "one many", "other group", "sharded k"]);
@@ -273,10 +273,10 @@ async fn jobs_on_a_calendar_window_wait_for_the_next_window() {
     // Midnight may pass while the jobs are enqueued.
     let sql = "SELECT array_agg(day - first ORDER BY id) FROM (
         SELECT id, day, min(day) OVER () AS first FROM (
-          SELECT id, (to_timestamp(run_at / 1e6) AT TIME ZONE 'Asia/Kolkata')::date AS day FROM rate_limit_jobs) AS j) AS j";
+          SELECT id, (to_timestamp(run_at / 1e6) AT TIME ZONE 'Asia/Kolkata')::date AS day FROM rate_limit.jobs) AS j) AS j";
     let days: Vec<i32> = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("days");
     assert!(days == [0, 0, 1, 1, 2] || days == [0, 1, 1, 2, 2], "{days:?}");
-    let sql = "SELECT count(*) FROM rate_limit_jobs
+    let sql = "SELECT count(*) FROM rate_limit.jobs
         WHERE run_at > enqueued_at + 1000000 AND (to_timestamp(run_at / 1e6) AT TIME ZONE 'Asia/Kolkata')::time > '00:00:01'";
     let others: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a count");
     assert_eq!(others, 0, "later jobs run at midnight");
@@ -369,7 +369,7 @@ async fn the_present_window_has_its_length_as_it_is_now() {
     let database = Database::migrated().await;
     let window = async |kind: &str, windows: f64, at: &str| {
         let sql = "SELECT (w.length / 1e6)::float8, (w.filled_in / 1e6)::float8, (w.ends_in / 1e6)::float8
-            FROM rate_limit_window($1, 3600000000, $2, (extract(epoch FROM $3::timestamptz) * 1000000)::bigint) AS w";
+            FROM rate_limit.window($1, 3600000000, $2, (extract(epoch FROM $3::timestamptz) * 1000000)::bigint) AS w";
         let query = sqlx::query_as(sql).bind(kind).bind(windows).bind(at);
         let seconds: (f64, f64, f64) = query.fetch_one(&database.pool).await.expect(kind);
         seconds
@@ -399,13 +399,13 @@ async fn the_present_window_has_its_length_as_it_is_now() {
         ("calendar_window", "such as \"1 month\""),
         ("calendar", "unknown kind \"calendar\""),
     ] {
-        let error = sqlx::query("SELECT rate_limit_window($1, 1)").bind(kind).execute(&database.pool).await;
+        let error = sqlx::query("SELECT rate_limit.window($1, 1)").bind(kind).execute(&database.pool).await;
         let error = error.expect_err(kind).to_string();
         assert!(error.contains(message), "{kind}: {error}");
     }
 }
 
-/// From psql: a period of one unit in UTC, or the whole calendar in `kind` or in the elements of rate_limit_all.
+/// From psql: a period of one unit in UTC, or the whole calendar in `kind` or in the elements of limit_all_with.
 #[tokio::test]
 async fn sql_accepts_periods_and_whole_calendars() {
     let database = Database::migrated().await;
@@ -423,13 +423,13 @@ async fn sql_accepts_periods_and_whole_calendars() {
         ("y", "calendar_window", "1 year", 352.0 * 86_400.0),
         ("b", "calendar_window 1 month Europe/Berlin 2026-01-31T09:00:00", "1 month", 17.0 * 86_400.0 + 8.0 * 3600.0),
     ] {
-        let call = format!("rate_limit('a', '{key}', '{kind}', 1, '{period}', at => '2026-01-14 00:00Z')");
+        let call = format!("rate_limit.limit_with('a', '{key}', '{kind}', 1, '{period}', at => '2026-01-14 00:00Z')");
         assert_eq!(wait(&call).await, None, "{call}");
         assert_eq!(wait(&call).await, Some(seconds), "{call}");
     }
     let all = |every: &str| {
         format!(
-            r#"rate_limit_all('[{{"name": "b", "key": "k", "kind": "calendar_window", "rate": 1, "every": "{every}",
+            r#"rate_limit.limit_all_with('[{{"name": "b", "key": "k", "kind": "calendar_window", "rate": 1, "every": "{every}",
                 "zone": "Asia/Kolkata", "anchor": "1999-12-31 09:00"}}]')"#
         )
     };
@@ -441,21 +441,30 @@ async fn sql_accepts_periods_and_whole_calendars() {
     let now: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the time");
     assert!((now + later - end.as_second() as f64).abs() < 3600.0, "{later}");
     for (call, words) in [
-        ("rate_limit('a', 'k', 'calendar_window', 1, '90 minutes')", &["invalid_limit: ", "1 month"][..]),
-        ("rate_limit('a', 'k', 'calendar_window', 1, '1 month 1 day')", &["invalid_limit: ", "1 month"]),
-        ("rate_limit('a', 'k', 'calendar_window', 1, '1 month', start => '1 hour')", &["start"]),
+        ("rate_limit.limit_with('a', 'k', 'calendar_window', 1, '90 minutes')", &["invalid_limit: ", "1 month"][..]),
+        ("rate_limit.limit_with('a', 'k', 'calendar_window', 1, '1 month 1 day')", &["invalid_limit: ", "1 month"]),
+        ("rate_limit.limit_with('a', 'k', 'calendar_window', 1, '1 month', start => '1 hour')", &["start"]),
         (
-            "rate_limit('a', 'k', 'calendar_window 1 day Mars/Phobos 2026-01-31T00:00:00', 1, '1 day')",
+            "rate_limit.limit_with('a', 'k', 'calendar_window 1 day Mars/Phobos 2026-01-31T00:00:00', 1, '1 day')",
             &["\"Mars/Phobos\""],
         ),
         (
-            "rate_limit('a', 'k', 'calendar_window 0 day UTC 2026-01-31T00:00:00', 1, '1 day')",
+            "rate_limit.limit_with('a', 'k', 'calendar_window 0 day UTC 2026-01-31T00:00:00', 1, '1 day')",
             &["invalid_limit: ", "0 day"],
         ),
-        ("rate_limit('a', 'k', 'calendar_window 1 day UTC', 1, '1 day')", &["invalid_limit: ", "anchor \"\""]),
-        ("rate_limit('a', 'k', 'calendar_window 1 days UTC 2026-01-31T00:00:00', 1, '1 day')", &["unknown kind"]),
-        ("rate_limit('a', 'k', 'calendar_window 1 day UTC 2026-01-31T00:00:00 x', 1, '1 day')", &["unknown kind"]),
-        ("rate_limit('a', 'k', 'fixed_window', 1, '1 month')", &["months"]),
+        (
+            "rate_limit.limit_with('a', 'k', 'calendar_window 1 day UTC', 1, '1 day')",
+            &["invalid_limit: ", "anchor \"\""],
+        ),
+        (
+            "rate_limit.limit_with('a', 'k', 'calendar_window 1 days UTC 2026-01-31T00:00:00', 1, '1 day')",
+            &["unknown kind"],
+        ),
+        (
+            "rate_limit.limit_with('a', 'k', 'calendar_window 1 day UTC 2026-01-31T00:00:00 x', 1, '1 day')",
+            &["unknown kind"],
+        ),
+        ("rate_limit.limit_with('a', 'k', 'fixed_window', 1, '1 month')", &["months"]),
         (&all("1 fortnight"), &["element 1", "1 fortnight"]),
         (&all("1 month").replace("Asia/Kolkata", "Berlin2"), &["element 1", "\"Berlin2\""]),
         (

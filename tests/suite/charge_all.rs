@@ -1,4 +1,4 @@
-//! `rate_limit_charge_all` and `rate_limit_credit_all`: tokens for usage that is only known afterwards, for callers from SQL.
+//! `charge_all_with` and `credit_all_with`: tokens for usage that is only known afterwards, for callers from SQL.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::support::Database;
 
 /// Returns the balance of each element.
 async fn correct(conn: &mut PgConnection, op: &str, calls: &Value) -> Result<Vec<i64>, sqlx::Error> {
-    let sql = format!("SELECT limits::text FROM rate_limit_{op}_all($1::jsonb) AS limits");
+    let sql = format!("SELECT limits::text FROM rate_limit.{op}_all_with($1::jsonb) AS limits");
     let limits: String = sqlx::query_scalar(AssertSqlSafe(sql)).bind(calls.to_string()).fetch_one(conn).await?;
     let limits: Vec<Value> = serde_json::from_str(&limits).expect("an array");
     Ok(limits.iter().map(|limit| limit["value"].as_f64().expect("a number").round() as i64).collect())
@@ -24,9 +24,9 @@ async fn charges_and_credits_correct_an_estimate_in_the_callers_transaction() {
     let database = Database::migrated().await;
     for isolation in ["READ COMMITTED", "SERIALIZABLE"] {
         let mut conn = session(&database, isolation).await;
-        assert!(call(&mut conn, "rate_limit_all", &counts(4.0, 4.0), false).await.expect("a decision").ok);
+        assert!(call(&mut conn, "limit_all_with", &counts(4.0, 4.0), false).await.expect("a decision").ok);
         assert_eq!(correct(&mut conn, "charge", &counts(8.0, 8.0)).await.expect("charged"), [-2, 88]);
-        let denied = call(&mut conn, "rate_limit_all", &counts(1.0, 1.0), false).await.expect("a decision");
+        let denied = call(&mut conn, "limit_all_with", &counts(1.0, 1.0), false).await.expect("a decision");
         assert_eq!((denied.ok, denied.denied_by), (false, vec!["user".to_owned()]));
 
         let mut tx = conn.begin().await.expect("a transaction");
@@ -38,7 +38,7 @@ async fn charges_and_credits_correct_an_estimate_in_the_callers_transaction() {
         let user = with(bucket("user", "u1", 10.0), "count", 3);
         assert_eq!(correct(&mut conn, "credit", &json!([user, user])).await.expect("credited"), [4, 4]);
         assert_eq!(correct(&mut conn, "credit", &counts(50.0, 50.0)).await.expect("credited"), [10, 100]);
-        database.execute("SELECT rate_limit_reset('user'), rate_limit_reset('org')").await;
+        database.execute("SELECT rate_limit.reset('user'), rate_limit.reset('org')").await;
         assert_eq!(correct(&mut conn, "credit", &counts(1.0, 1.0)).await.expect("credited"), [10, 100]);
         assert_eq!(database.rows().await, 0, "a credit creates no row");
     }

@@ -31,7 +31,7 @@ async fn limiter(database: &Database, capacity: u32) -> Limiter {
 /// One key for each worker; the worker has the rows of the key.
 async fn keys_of_workers(database: &Database) -> Vec<(String, i32)> {
     let sql = "SELECT DISTINCT ON (p.nodeport) k::text, p.nodeport FROM generate_series(1, 1000) AS k \
-               JOIN citus_shards AS p ON p.shardid = get_shard_id_for_distribution_column('rate_limits', k::text) \
+               JOIN citus_shards AS p ON p.shardid = get_shard_id_for_distribution_column('rate_limit.rate_limits', k::text) \
                ORDER BY p.nodeport, k";
     let keys: Vec<(String, i32)> = sqlx::query_as(sql).fetch_all(&database.pool).await.expect("keys");
     assert!(keys.len() >= 2, "{keys:?}");
@@ -53,12 +53,12 @@ async fn prepared_by(conn: &mut PgConnection, statements: &[String]) -> i64 {
 
 fn take(key: &str) -> String {
     format!(
-        "SELECT rate_limit_decide_one('user', '{key}', 'token_bucket', 10, 60000000, 10, NULL, NULL, 1, 1, 1, 1, false)"
+        "SELECT rate_limit._decide_one('user', '{key}', 'token_bucket', 10, 60000000, 10, NULL, NULL, 1, 1, 1, 1, false)"
     )
 }
 
 #[tokio::test]
-#[ignore = "needs a Citus cluster: tests/citus"]
+#[ignore = "needs a Citus cluster: run tests/citus"]
 async fn a_tenants_transaction_stays_on_one_node() {
     let database = Database::migrated().await;
     database
@@ -66,7 +66,9 @@ async fn a_tenants_transaction_stays_on_one_node() {
             "CREATE TABLE orders (tenant text COLLATE \"C\" NOT NULL, id bigint NOT NULL, PRIMARY KEY (tenant, id))",
         )
         .await;
-    database.execute("SELECT create_distributed_table('orders', 'tenant', colocate_with => 'rate_limits')").await;
+    database
+        .execute("SELECT create_distributed_table('orders', 'tenant', colocate_with => 'rate_limit.rate_limits')")
+        .await;
     let keys = keys_of_workers(&database).await;
     let (first, second) = (&keys[0].0, &keys[1].0);
     let mut conn = PgConnection::connect(&database.url).await.expect("connect");
@@ -128,7 +130,7 @@ impl Tally {
 
 /// The tokens that were spent from a bucket.
 async fn spent(database: &Database, capacity: u32, name: &str, key: &str) -> u32 {
-    let sql = "SELECT $1 - value FROM rate_limits WHERE name = $2 AND key = $3";
+    let sql = "SELECT $1 - value FROM rate_limit.rate_limits WHERE name = $2 AND key = $3";
     for _ in 0..300 {
         let row: Result<Option<f64>, sqlx::Error> =
             sqlx::query_scalar(sql).bind(f64::from(capacity)).bind(name).bind(key).fetch_optional(&database.pool).await;
@@ -188,7 +190,7 @@ fn group(user: &str, org: &str) -> Call {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a Citus cluster: tests/citus"]
+#[ignore = "needs a Citus cluster: run tests/citus"]
 async fn groups_over_nodes_take_all_or_none() {
     let database = Database::migrated().await;
     let keys = keys_of_workers(&database).await;
@@ -213,7 +215,7 @@ async fn groups_over_nodes_take_all_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a Citus cluster: tests/citus"]
+#[ignore = "needs a Citus cluster: run tests/citus"]
 async fn a_worker_that_crashes_under_load_admits_no_token_twice() {
     let database = Database::migrated().await;
     let keys = keys_of_workers(&database).await;
@@ -244,7 +246,7 @@ async fn a_worker_that_crashes_under_load_admits_no_token_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a Citus cluster: tests/citus"]
+#[ignore = "needs a Citus cluster: run tests/citus"]
 async fn a_two_phase_commit_that_lost_its_coordinator_is_recovered() {
     let database = Database::migrated().await;
     let keys = keys_of_workers(&database).await;
@@ -291,7 +293,7 @@ async fn a_two_phase_commit_that_lost_its_coordinator_is_recovered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a Citus cluster: tests/citus"]
+#[ignore = "needs a Citus cluster: run tests/citus"]
 async fn a_shard_that_moves_keeps_its_balances() {
     let database = Database::migrated().await;
     let keys = keys_of_workers(&database).await;
@@ -307,7 +309,7 @@ async fn a_shard_that_moves_keeps_its_balances() {
         citus::execute(
             &mut conn,
             format!(
-                "SELECT citus_move_shard_placement(get_shard_id_for_distribution_column('rate_limits', '{key}'), \
+                "SELECT citus_move_shard_placement(get_shard_id_for_distribution_column('rate_limit.rate_limits', '{key}'), \
                  '{host}', {port}, '{to_host}', {to_port}, shard_transfer_mode := '{mode}')"
             ),
         )

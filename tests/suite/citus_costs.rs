@@ -14,21 +14,21 @@ const KEYS: usize = 1_000;
 
 /// A lone call, as the library sends it. (In an expression, such as a cast, Citus would not send it to the node of its key.)
 const LONE: &str =
-    "SELECT rate_limit_decide_one('user', $1, 'token_bucket', 1e9, 1000000, 1e9, NULL, NULL, 1, 1, 1, 1, false)";
+    "SELECT rate_limit._decide_one('user', $1, 'token_bucket', 1e9, 1000000, 1e9, NULL, NULL, 1, 1, 1, 1, false)";
 
 /// A lone call on an empty bucket.
 const DENIED: &str =
-    "SELECT rate_limit_decide_one('empty', $1, 'token_bucket', 1, 86400000000, 1, NULL, NULL, 1, 1, 1, 1, false)";
+    "SELECT rate_limit._decide_one('empty', $1, 'token_bucket', 1, 86400000000, 1, NULL, NULL, 1, 1, 1, 1, false)";
 
 /// The UPDATE that an application would write itself.
-const UPDATE: &str = "UPDATE rate_limits SET value = value - 1, ts = ts + 1 \
+const UPDATE: &str = "UPDATE rate_limit.rate_limits SET value = value - 1, ts = ts + 1 \
                       WHERE name = 'user' AND key = $1 AND shard = 0 AND value >= 1 RETURNING value";
 
 /// A call on this number of buckets, all or none.
 fn group(buckets: usize) -> String {
     let list = |value: &dyn Fn(usize) -> String| (0..buckets).map(value).collect::<Vec<_>>().join(", ");
     format!(
-        "SELECT d.item_values FROM rate_limit_decide(ARRAY['token_bucket'], ARRAY[1e9], ARRAY[1000000], NULL, NULL, NULL, \
+        "SELECT d.item_values FROM rate_limit._decide(ARRAY['token_bucket'], ARRAY[1e9], ARRAY[1000000], NULL, NULL, NULL, \
          NULL, NULL, ARRAY[{}], ARRAY[{}], NULL, NULL, NULL, NULL, NULL, ARRAY[{buckets}], NULL, NULL) AS d",
         list(&|_| "'user'".to_owned()),
         list(&|nth| format!("split_part($1, ',', {})", nth + 1)),
@@ -91,23 +91,23 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 #[tokio::test]
-#[ignore = "measures a Citus cluster: tests/citus"]
+#[ignore = "measures a Citus cluster: run tests/citus"]
 async fn the_costs_of_calls_are_printed() {
     let database = Database::migrated().await;
     for (name, value) in [("user", "1e9"), ("empty", "0")] {
         let insert = format!(
-            "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT '{name}', 'k' || i, {value}, rate_limit_clock(), \
-             rate_limit_clock() FROM generate_series(0, {}) AS i",
+            "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT '{name}', 'k' || i, {value}, rate_limit._clock(), \
+             rate_limit._clock() FROM generate_series(0, {}) AS i",
             KEYS - 1
         );
         database.execute(&insert).await;
     }
-    let placed = "SELECT r.key FROM rate_limits AS r WHERE r.name = 'user' ORDER BY r.key";
+    let placed = "SELECT r.key FROM rate_limit.rate_limits AS r WHERE r.name = 'user' ORDER BY r.key";
     let keys: Vec<String> = sqlx::query_scalar(placed).fetch_all(&database.pool).await.expect("keys");
     let mut by_node = BTreeMap::<i32, Vec<String>>::new();
     for key in &keys {
         let sql = "SELECT p.nodeport FROM citus_shards AS p \
-                   WHERE p.shardid = get_shard_id_for_distribution_column('rate_limits', $1)";
+                   WHERE p.shardid = get_shard_id_for_distribution_column('rate_limit.rate_limits', $1)";
         if by_node.values().map(Vec::len).sum::<usize>() < 60 {
             let port: i32 = sqlx::query_scalar(sql).bind(key).fetch_one(&database.pool).await.expect("a node");
             by_node.entry(port).or_default().push(key.clone());

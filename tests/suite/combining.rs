@@ -25,7 +25,7 @@ async fn taken(limiter: &Limiter, key: &str) -> f64 {
 }
 
 async fn clock(database: &Database) -> i64 {
-    sqlx::query_scalar("SELECT rate_limit_clock()").fetch_one(&database.pool).await.expect("the clock")
+    sqlx::query_scalar("SELECT rate_limit._clock()").fetch_one(&database.pool).await.expect("the clock")
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn many_callers_need_few_batches_and_are_served_in_order() {
             assert!(decision.is_allowed() && (decision.remaining() - left).abs() < 1e-3, "{nth}: {decision:?}");
         }
         let ended = clock(&database).await;
-        let sql = "SELECT value, ts FROM rate_limits WHERE name = 'a'";
+        let sql = "SELECT value, ts FROM rate_limit.rate_limits WHERE name = 'a'";
         let (value, ts): (f64, i64) = sqlx::query_as(sql).fetch_one(&database.pool).await.expect("the row");
         let token = CENTURY.as_micros() as f64 / f64::from(CAPACITY);
         let full = ts as f64 + (1.0 - value) * token;
@@ -114,7 +114,7 @@ async fn bad_key(database: &Database, code: &str, times: u32) {
                IF nextval('public.tries') <= {times} THEN RAISE EXCEPTION 'spoilt' USING ERRCODE = '{code}'; END IF;
                RETURN NEW;
              END $$;
-             CREATE TRIGGER spoil BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW WHEN (NEW.key = 'bad')
+             CREATE TRIGGER spoil BEFORE INSERT OR UPDATE ON rate_limit.rate_limits FOR EACH ROW WHEN (NEW.key = 'bad')
              EXECUTE FUNCTION spoil()"
         ))
         .await;

@@ -253,7 +253,7 @@ async fn competing_batches_on_the_same_keys_all_succeed() {
         for task in tasks.collect::<Vec<_>>() {
             task.await.expect("a task");
         }
-        let sql = "SELECT sum(100 - round(value))::bigint FROM rate_limits";
+        let sql = "SELECT sum(100 - round(value))::bigint FROM rate_limit.rate_limits";
         let taken: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the rows");
         assert_eq!(taken, 4 * 12 * 28, "{isolation:?}");
     }
@@ -267,7 +267,7 @@ const COUNT_SCANS: &str = "
       FROM pg_stat_xact_user_tables WHERE relname = 'rate_limits';
       RETURN NULL;
     END $$;
-    CREATE TRIGGER count_scans AFTER INSERT OR UPDATE OR DELETE ON rate_limits
+    CREATE TRIGGER count_scans AFTER INSERT OR UPDATE OR DELETE ON rate_limit.rate_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_scans()";
 
 /// Plans are made for an empty table and kept while it grows. A batch still reads only the rows that it asks for.
@@ -276,7 +276,11 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
     for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
         for (groups, size) in [(false, 2), (false, 64), (true, 64)] {
             let database = Database::migrated().await;
-            database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limits").await;
+            database
+                .execute(
+                    "ALTER TABLE rate_limit.rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limit.rate_limits",
+                )
+                .await;
             let limiter = limiter(&database.pool, slow(), |config| (config.isolation, config.lanes) = (isolation, 1));
             let keys: Vec<String> = (0..size).map(|nth| format!("k{nth}")).collect();
             let batch = async || {
@@ -294,7 +298,7 @@ async fn a_batch_reads_the_rows_of_its_keys_and_no_others() {
                 batch().await;
             }
             database
-                .execute("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 0, 0, 0 FROM generate_series(1, 20000) AS i")
+                .execute("INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 0, 0, 0 FROM generate_series(1, 20000) AS i")
                 .await;
             database.execute(COUNT_SCANS).await;
             for _ in 0..10 {

@@ -108,7 +108,7 @@ async fn relaxed_durability_applies_to_the_limiters_own_transactions_only() {
                INSERT INTO public.seen VALUES (current_setting('synchronous_commit'), NEW.key);
                RETURN NEW;
              END $$;
-             CREATE TRIGGER see BEFORE INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION see();
+             CREATE TRIGGER see BEFORE INSERT OR UPDATE ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION see();
              DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = on', current_database()); END $$",
         )
         .await;

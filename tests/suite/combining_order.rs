@@ -9,7 +9,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use crate::model::{Kind, Rule};
 use crate::support::gate::{CENTURY, Gate, limiter};
-use crate::support::{Database, Step, decide, function::decide_repeated};
+use crate::support::{self, Database, Step, decide, function::decide_repeated};
 
 const NAMES: [&str; 4] = ["tokens", "paced", "pages", "searches"];
 const KEYS: [&str; 2] = ["k", "l"];
@@ -107,7 +107,7 @@ fn same(one: &Result<Answered, String>, other: &Result<Answered, String>) -> boo
 }
 
 async fn truncate(database: &Database) {
-    database.execute("TRUNCATE rate_limits").await;
+    database.execute("TRUNCATE rate_limit.rate_limits").await;
 }
 
 async fn together_is_one_by_one(database: &Database, gathering: &Limiter, lanes: usize, asks: &[Ask]) {
@@ -227,7 +227,8 @@ fn asks(most_items: usize) -> impl Strategy<Value = Vec<Ask>> {
 fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(S::Value)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let persistence = FileFailurePersistence::Direct("tests/suite/combining.regressions.txt");
-    let config = Config { cases, failure_persistence: Some(Box::new(persistence)), ..Config::default() };
+    let config =
+        Config { cases: support::cases(cases), failure_persistence: Some(Box::new(persistence)), ..Config::default() };
     TestRunner::new(config)
         .run(strategy, |value| {
             runtime.block_on(property(value));
@@ -371,7 +372,7 @@ async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
             shards: 1,
         };
         truncate(&database).await;
-        sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', $1, $2, 0)")
+        sqlx::query("INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', $1, $2, 0)")
             .bind(value)
             .bind(NOW)
             .execute(&mut conn)
@@ -385,7 +386,8 @@ async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
             items: vec![("a", "k", &rule, count)],
         };
         let (admitted, ..) = decide_repeated(&mut conn, &[step], &[50]).await.expect("a decision")[0];
-        let left: f64 = sqlx::query_scalar("SELECT value FROM rate_limits").fetch_one(&mut conn).await.expect("a row");
+        let left: f64 =
+            sqlx::query_scalar("SELECT value FROM rate_limit.rate_limits").fetch_one(&mut conn).await.expect("a row");
         let charged = (value - left) / count;
         assert!(
             (charged - f64::from(admitted)).abs() < 1e-6,
@@ -400,7 +402,7 @@ async fn a_repeated_call_near_exhaustion_admits_none_for_free() {
 async fn a_repeated_plain_call_is_decided_as_that_many_calls() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
-    let sql = "SELECT coalesce(call_admitted, $3), item_values FROM rate_limit_decide(
+    let sql = "SELECT coalesce(call_admitted, $3), item_values FROM rate_limit._decide(
         '{token_bucket}', '{10}', '{3155760000000000}', NULL, NULL, NULL, NULL, NULL,
         array_fill('a'::text, ARRAY[cardinality($1::text[])]), $1, NULL, NULL, $2, NULL, NULL, NULL, $3, NULL)";
     for keys in [&["k"][..], &["k", "l", "m"]] {

@@ -26,7 +26,7 @@ fn limiter(pool: &PgPool, isolation: Isolation) -> Limiter {
 /// The limiters' backends, without the one of `pool`, and whether one of them has unlocked its rows before they were on disk.
 async fn backends(pool: &PgPool) -> (Vec<i32>, bool) {
     let sql = "SELECT coalesce(array_agg(pid), '{}'), coalesce(bool_or(query ~ 'set_config|emit_message'), false)
-        FROM pg_stat_activity WHERE query ~ 'rate_limit_decide_one|emit_message' AND pid <> pg_backend_pid()";
+        FROM pg_stat_activity WHERE query ~ '_take_|emit_message' AND pid <> pg_backend_pid()";
     sqlx::query_as(sql).fetch_one(pool).await.expect("the backends")
 }
 
@@ -127,6 +127,6 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
 
 /// The balance in the table.
 async fn left(pool: &PgPool) -> f64 {
-    let sql = "SELECT value FROM rate_limits WHERE name = 'a' AND key = 'k'";
+    let sql = "SELECT value FROM rate_limit.rate_limits WHERE name = 'a' AND key = 'k'";
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap_or(f64::NAN)
 }

@@ -14,9 +14,11 @@ async fn nothing_overflows_at_the_edges() {
     let mut rules = Vec::new();
     for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow] {
         let sliding = kind == Kind::SlidingWindow;
-        for rate in [1e-100, 0.3, 1e100] {
+        for rate in [1e-6, 0.3, 1e13_f64] {
             for period_us in [1, 999_983, CENTURY] {
-                for (capacity, max_reserved) in [(None, None), (Some(0.0), Some(1e100)), (Some(1e100), Some(0.0))] {
+                for (capacity, max_reserved) in
+                    [(None, None), (Some(0.0), Some(1e13)), (Some((rate * 1e9).min(1e13)), Some(0.0))]
+                {
                     let (capacity, max_reserved) = if sliding { (None, None) } else { (capacity, max_reserved) };
                     for resolution in if sliding { [1, 7, 1000] } else { [1, 1, 1] } {
                         let start_us = period_us / 3;
@@ -45,15 +47,15 @@ async fn nothing_overflows_at_the_edges() {
                 at: Some(at + pause),
                 items: vec![(name.as_str(), "k", rule, count)],
             };
-            let owed = most + rule.max_reserved.unwrap_or(1e100);
+            let owed = most + rule.max_reserved.unwrap_or(1e13);
             let steps = [
                 step("reset", false, 0, 0.0),
                 step("limit", false, 0, most),
                 step("limit", false, 0, most),
-                step("limit", reserve, 1, if reserve { owed.min(1e100) } else { most }),
-                step("charge", false, 2, 1e100),
+                step("limit", reserve, 1, if reserve { owed.min(5e12) } else { most }),
+                step("charge", false, 2, most.clamp(1.0, 1e12)),
                 step("limit", false, 3, 0.0),
-                step("credit", false, 4, 1e100),
+                step("credit", false, 4, 1e13),
                 step("limit", false, CENTURY, most),
                 step("limit", false, 0, most),
             ];
@@ -75,6 +77,105 @@ async fn nothing_overflows_at_the_edges() {
     assert!(decided > 2000, "{decided}");
 }
 
+/// Accepted numbers are exact: a call takes what it asks for, and an empty bucket allows nothing. All else is an error that names
+/// the range.
+#[tokio::test]
+async fn accepted_numbers_are_exact_and_others_are_refused() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let numbers = [1e-12, 1e-7, 1e-6, 1e-3, 0.1, 0.7, 1.0, 1.5, 1e3, 1e6, 1e9, 1.1e12, 1e13, 1.1e13, 1e15, 2e16];
+    let (mut accepted, mut refused) = (0, 0);
+    for kind in [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingWindow] {
+        for capacity in numbers {
+            let rule = Rule { kind, period_us: CENTURY, ..bucket(capacity, None, None) };
+            for count in numbers.into_iter().filter(|count| count * 1000.0 <= capacity) {
+                let key = format!("{kind:?} {capacity} {count}");
+                let step = |op, count| Step { op, items: vec![("a", &*key, &rule, count)], ..ask(&rule, 0, count) };
+                let calls: Vec<_> = (0..1000).map(|_| step("limit", count)).collect();
+                match decide(&mut conn, &calls).await {
+                    Ok(answers) => {
+                        assert!((1e-6..=1e13).contains(&capacity) && (1e-6..=1e13).contains(&count), "{key}");
+                        assert!(answers.iter().all(|answer| answer.ok), "{key}");
+                        let taken = capacity - answers[999].value;
+                        assert!((taken / (count * 1000.0) - 1.0).abs() < 1e-3, "{key}: {taken} taken");
+                        assert!(count.fract() != 0.0 || taken == count * 1000.0, "{key}: {taken} taken");
+                        let rest = (capacity / count).floor() * count - count * 1000.0;
+                        let emptied = decide(&mut conn, &[step("charge", rest), step("limit", count)]).await;
+                        let is_whole = capacity.fract() == 0.0 && count.fract() == 0.0;
+                        match emptied {
+                            Ok(emptied) => assert!(!emptied[1].ok && emptied[1].value < count, "{key}: {emptied:?}"),
+                            Err(error) => assert!(rest == 0.0 || !is_whole, "{key}: {error}"),
+                        }
+                        accepted += 1;
+                    }
+                    Err(error) => {
+                        let error = error.to_string();
+                        let is_named =
+                            ["limit 1 is not valid", "a number from 1e-6 to 1e13", "a billionth of the capacity"];
+                        assert!(is_named.iter().any(|part| error.contains(part)), "{key}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(accepted > 50 && refused > 50, "{accepted} accepted, {refused} refused");
+}
+
+/// Reservations go no deeper than numbers are exact: then they are denied.
+#[tokio::test]
+async fn debts_stay_exact() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let rule = bucket(10.0, Some(0.0), None);
+    let reserve = |count| Step { reserve: true, ..ask(&rule, 0, count) };
+    let answers = decide(&mut conn, &[reserve(1e13), reserve(1.0), reserve(0.5)]).await.expect("decisions");
+    assert_eq!(answers.iter().map(|answer| answer.ok).collect::<Vec<_>>(), [true, false, false], "{answers:?}");
+    let error = decide(&mut conn, &[Step { op: "charge", ..ask(&rule, 0, 1.0) }]).await.expect_err("too deep");
+    assert!(error.to_string().contains("invalid_count"), "{error}");
+    decide(&mut conn, &[Step { op: "reset", ..ask(&rule, 0, 0.0) }]).await.expect("reset");
+    let answers = decide(&mut conn, &[reserve(1e9), reserve(0.5), reserve(1.0)]).await.expect("decisions");
+    assert_eq!(answers.iter().map(|answer| answer.ok).collect::<Vec<_>>(), [true, false, true], "{answers:?}");
+}
+
+/// The same rules in Rust, in limits files and in SQL.
+#[tokio::test]
+async fn inexact_numbers_are_refused_everywhere() {
+    let database = Database::migrated().await;
+    let month = std::time::Duration::from_secs(30 * 86_400);
+    for (rate, capacity) in [(2e16, None), (1e-12, None), (10.0, Some(1e15)), (1e-7, Some(1.0)), (f64::NAN, None)] {
+        let limit = pg_limiter::Limit::token_bucket(rate, month);
+        let limit = match capacity {
+            Some(capacity) => limit.capacity(capacity).build(),
+            None => limit.build(),
+        };
+        let error = limit.expect_err("not exact").to_string();
+        assert!(error.contains("1e13") || error.contains("billionth"), "{error}");
+        let file = format!(
+            "[limits.a]\nkind = \"token_bucket\"\nrate = {rate}\nperiod = \"30 days\"\ncapacity = {}\n",
+            capacity.unwrap_or(rate)
+        );
+        assert!(pg_limiter::Limits::from_toml(&file).is_err(), "{file}");
+        let sql = format!(
+            "SELECT rate_limit.limit_with('a', 'k', 'token_bucket', '{rate}'::float8, '30 days', '{}'::float8)",
+            capacity.unwrap_or(rate)
+        );
+        let error = pg_limiter::sqlx::raw_sql(pg_limiter::sqlx::AssertSqlSafe(sql))
+            .execute(&database.pool)
+            .await
+            .expect_err("not exact");
+        assert!(error.to_string().contains("invalid_limit"), "{error}");
+    }
+    let limits = pg_limiter::Limits::new().define("a", pg_limiter::Limit::token_bucket(1e13, month)).expect("a limit");
+    let limiter = database.limiter(limits);
+    for count in [0.5, 1.5, 1e14, 1e-12] {
+        let error = limiter.limit(("a", "k", count)).await.expect_err("not exact").to_string();
+        assert!(error.contains("1e13") || error.contains("billionth"), "{error}");
+    }
+    assert!(limiter.limit(("a", "k", 10_000.5)).await.expect("a decision").is_allowed());
+    assert!(limiter.settle(("a", "k", 10_000.5), 9_999.0).await.is_ok(), "differences are rounded");
+}
+
 fn bucket(rate: f64, capacity: Option<f64>, max_reserved: Option<f64>) -> Rule {
     let period_us = 3_600_000_000;
     Rule { kind: Kind::TokenBucket, rate, period_us, capacity, max_reserved, start_us: 0, resolution: 1, shards: 1 }
@@ -92,7 +193,7 @@ async fn large_bounds_do_not_widen_the_tolerance() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     for kind in [Kind::TokenBucket, Kind::FixedWindow] {
-        let rule = Rule { kind, ..bucket(10.0, Some(10.0), Some(1e18)) };
+        let rule = Rule { kind, ..bucket(10.0, Some(10.0), Some(1e13)) };
         decide(&mut conn, &[Step { op: "reset", ..ask(&rule, 0, 0.0) }]).await.expect("reset");
         let steps: Vec<_> = (0..2_000).map(|_| ask(&rule, 0, 1.0)).collect();
         let answers = decide(&mut conn, &steps).await.expect("decisions");
@@ -100,7 +201,7 @@ async fn large_bounds_do_not_widen_the_tolerance() {
         let error = decide(&mut conn, &[ask(&rule, 0, 5_000.0)]).await.expect_err("never possible");
         assert!(error.to_string().contains("count_exceeds_capacity"), "{error}");
 
-        let large = Rule { kind, ..bucket(1e18, None, None) };
+        let large = Rule { kind, ..bucket(1e13, None, None) };
         decide(&mut conn, &[Step { op: "reset", ..ask(&large, 0, 0.0) }]).await.expect("reset");
         assert!(decide(&mut conn, &[ask(&large, 0, 1.0)]).await.expect("a decision")[0].ok);
         let small = Rule { kind, ..bucket(10.0, None, None) };
@@ -161,7 +262,7 @@ async fn malformed_arrays_are_rejected() {
         "NULL",
         "NULL",
     ];
-    let call = |arguments: &[&str]| format!("SELECT rate_limit_decide({})", arguments.join(", "));
+    let call = |arguments: &[&str]| format!("SELECT rate_limit._decide({})", arguments.join(", "));
     database.execute(&call(&good)).await;
     let mut tried = 0;
     for (place, bad) in [

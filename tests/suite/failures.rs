@@ -80,7 +80,7 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
     let limiter = Limiter::new(database.pool.clone(), limits());
     let error = limiter.within(&mut conn).limit(("a", "k")).await.expect_err("no privilege");
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
-    assert!(error.to_string().contains("42501); grant EXECUTE on the functions"), "{error}");
+    assert!(error.to_string().contains("42501); grant USAGE on the schema and EXECUTE on the functions"), "{error}");
 
     // The guide's grants are sufficient, and give no access to the rows.
     database.execute(&guide::grants()[0].replace("app_role", &role)).await;
@@ -92,14 +92,14 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
     let error = TransactionLimiter::new(limits()).decide_at(&mut conn, &past).await.expect_err("no privilege");
     assert!(error.to_string().contains("42501); leave out the time"), "{error}");
     for by_hand in [
-        "SELECT FROM rate_limits",
-        "SELECT FROM rate_limit_rows('a', 'k')",
-        "SELECT FROM rate_limit_answers",
-        "UPDATE rate_limits SET value = 99",
-        "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k2', 99, 0, 0)",
-        "DELETE FROM rate_limits",
-        "TRUNCATE rate_limits",
-        "DELETE FROM rate_limit_answers",
+        "SELECT FROM rate_limit.rate_limits",
+        "SELECT FROM rate_limit._rows('a', 'k')",
+        "SELECT FROM rate_limit.answers",
+        "UPDATE rate_limit.rate_limits SET value = 99",
+        "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k2', 99, 0, 0)",
+        "DELETE FROM rate_limit.rate_limits",
+        "TRUNCATE rate_limit.rate_limits",
+        "DELETE FROM rate_limit.answers",
     ] {
         let refused = sqlx::query(by_hand).execute(&mut *conn).await.expect_err("out of reach");
         assert!(refused.to_string().contains("permission denied"), "{by_hand}: {refused}");
@@ -116,25 +116,25 @@ async fn a_hostile_search_path_changes_nothing() {
     database
         .execute(
             "CREATE SCHEMA evil;
-             CREATE TABLE evil.rate_limits (LIKE public.rate_limits);
+             CREATE TABLE evil.rate_limits (LIKE rate_limit.rate_limits);
              CREATE FUNCTION evil.no(double precision, double precision) RETURNS boolean LANGUAGE sql AS 'SELECT true';
              CREATE OPERATOR evil.>= (FUNCTION = evil.no, LEFTARG = double precision, RIGHTARG = double precision);
              CREATE FUNCTION evil.least(double precision, double precision) RETURNS double precision LANGUAGE sql AS 'SELECT 1e9::float8';
              CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$SELECT 'infinity'::timestamptz$$;
-             CREATE FUNCTION evil.rate_limit_clock() RETURNS bigint LANGUAGE sql AS 'SELECT 9e15::bigint'",
+             CREATE FUNCTION evil._clock() RETURNS bigint LANGUAGE sql AS 'SELECT 9e15::bigint'",
         )
         .await;
     let mut conn = database.pool.acquire().await.expect("a connection");
     let limiter = Limiter::new(database.pool.clone(), limits());
     sqlx::raw_sql(
-        "SET search_path = evil, pg_catalog, public; CREATE TEMP TABLE rate_limits (LIKE public.rate_limits)",
+        "SET search_path = evil, pg_catalog, public; CREATE TEMP TABLE rate_limits (LIKE rate_limit.rate_limits)",
     )
     .execute(&mut *conn)
     .await
     .expect("the trap");
     assert!(limiter.within(&mut conn).limit(("a", "k", 10.0)).await.expect("a decision").is_allowed());
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_denied());
-    let rows: i64 = sqlx::query_scalar("SELECT pg_catalog.count(*) FROM public.rate_limits")
+    let rows: i64 = sqlx::query_scalar("SELECT pg_catalog.count(*) FROM rate_limit.rate_limits")
         .fetch_one(&mut *conn)
         .await
         .expect("count");
@@ -149,8 +149,16 @@ async fn any_text_is_a_valid_key() {
     let database = Database::migrated().await;
     let limiter = Limiter::new(database.pool.clone(), limits());
     let long = "ü".repeat(512);
-    let keys =
-        ["", "'; DROP TABLE rate_limits; --", "{\"a\",NULL}", "\u{1}\u{7f}\\", "NULL", "日本語 🦀", " ", long.as_str()];
+    let keys = [
+        "",
+        "'; DROP TABLE rate_limit.rate_limits; --",
+        "{\"a\",NULL}",
+        "\u{1}\u{7f}\\",
+        "NULL",
+        "日本語 🦀",
+        " ",
+        long.as_str(),
+    ];
     for key in keys {
         assert!(limiter.limit(("a", key)).await.expect("a decision").is_allowed());
         assert!((limiter.peek(("a", key)).await.expect("a balance").remaining() - 9.0).abs() < 0.05, "{key:?}");

@@ -23,7 +23,7 @@ fn limiter(url: &str, change: impl FnOnce(&mut LimiterConfig)) -> Limiter {
 }
 
 async fn spent(direct: &PgPool) -> f64 {
-    let left = "SELECT coalesce((SELECT value FROM rate_limits WHERE name = 'a' AND key = 'k'), $1)";
+    let left = "SELECT coalesce((SELECT value FROM rate_limit.rate_limits WHERE name = 'a' AND key = 'k'), $1)";
     let left: f64 = sqlx::query_scalar(left).bind(f64::from(CAPACITY)).fetch_one(direct).await.expect("a balance");
     (f64::from(CAPACITY) - left).round()
 }

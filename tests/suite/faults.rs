@@ -232,7 +232,7 @@ async fn call(limiter: &Limiter, runs: Runs, items: &[Item], key: &str) -> Resul
 
 /// The books of a key, read without the proxy: the tokens taken of each limit, and the number of orders.
 async fn books(direct: &PgPool, key: &str) -> ([f64; 2], i64) {
-    let left = "SELECT coalesce((SELECT value FROM rate_limits WHERE name = $1 AND key = $2), $3)";
+    let left = "SELECT coalesce((SELECT value FROM rate_limit.rate_limits WHERE name = $1 AND key = $2), $3)";
     let mut spent = [0.0; 2];
     for (spent, name) in spent.iter_mut().zip(["a", "b"]) {
         let left: f64 = sqlx::query_scalar(left)
@@ -388,11 +388,13 @@ async fn run_table(engine: Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn every_failure_on_postgresql_returns_the_right_result() {
     run_table(Engine::PostgreSql).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn every_failure_on_yugabytedb_returns_the_right_result() {
     run_table(Engine::Yugabyte).await;
 }

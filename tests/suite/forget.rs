@@ -180,10 +180,10 @@ async fn a_key_that_cannot_be_stored_is_rejected() {
         assert_eq!(error.to_string(), message);
     }
     for (call, reason) in [
-        ("rate_limit_forget(NULL)", "the key to forget is NULL"),
-        ("rate_limit_forget('')", "the key to forget is empty"),
-        ("rate_limit_forget('a', ARRAY['n'])", "there are 1 names and 0 keys"),
-        ("rate_limit_forget('a', ARRAY['n'], ARRAY[''])", "a key among bucket_keys is empty or NULL"),
+        ("rate_limit.forget(NULL)", "the key to forget is NULL"),
+        ("rate_limit.forget('')", "the key to forget is empty"),
+        ("rate_limit.forget('a', ARRAY['n'])", "there are 1 names and 0 keys"),
+        ("rate_limit.forget('a', ARRAY['n'], ARRAY[''])", "a key among bucket_keys is empty or NULL"),
     ] {
         let sql = sqlx::AssertSqlSafe(format!("SELECT * FROM {call}"));
         let error = sqlx::query(sql).execute(&database.pool).await.expect_err("invalid");
@@ -199,9 +199,9 @@ async fn sql_finds_the_buckets_of_every_limit_without_a_scan() {
     use_all(&limiter(&database, None, |_| {}), ANNA).await;
     database
         .execute(
-            "INSERT INTO rate_limits (name, key, value, ts, idle_at)
+            "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at)
              SELECT 'n' || n % 20, 'k' || n, 0, 1, 1 FROM generate_series(1, 20000) AS n;
-             ANALYZE rate_limits",
+             ANALYZE rate_limit.rate_limits",
         )
         .await;
     // The statistics of a session include those of its last transactions.
@@ -209,7 +209,7 @@ async fn sql_finds_the_buckets_of_every_limit_without_a_scan() {
                 FROM pg_stat_xact_user_tables WHERE relname = 'rate_limits'";
     let mut tx = database.pool.begin().await.expect("begin");
     let before: (i64, i64) = sqlx::query_as(read).fetch_one(&mut *tx).await.expect("the statistics");
-    let sql = "SELECT buckets, jobs, running, answers FROM rate_limit_forget('anna@example.com')";
+    let sql = "SELECT buckets, jobs, running, answers FROM rate_limit.forget('anna@example.com')";
     let row = sqlx::query(sql).fetch_one(&mut *tx).await.expect("forgotten");
     let counts: Vec<i64> = (0..4).map(|column| row.get(column)).collect();
     assert!(counts[0] >= 5 && counts[1..] == [0, 0, 2], "{counts:?}");

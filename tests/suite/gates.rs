@@ -155,8 +155,7 @@ async fn in_the_callers_transaction_a_block_commits_or_rolls_back_with_it() {
 /// The bytes of WAL, and the versions of all rows.
 async fn written(server: &OwnServer) -> (i64, Vec<String>) {
     let wal = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
-    let versions =
-        "SELECT concat_ws(' ', name, key, shard, xmin, xmax, ctid) FROM rate_limits ORDER BY name, key, shard";
+    let versions = "SELECT concat_ws(' ', name, key, shard, xmin, xmax, ctid) FROM rate_limit.rate_limits ORDER BY name, key, shard";
     (server.count(wal).await, sqlx::query_scalar(versions).fetch_all(&server.pool).await.expect("the rows"))
 }
 
@@ -202,7 +201,7 @@ async fn a_call_that_takes_nothing_writes_nothing() {
             }
             for key in ["present", "absent"] {
                 let sql = format!(
-                    "SELECT ok FROM rate_limit('user', '{key}', 'token_bucket', 100, '36525 days', count => 0)"
+                    "SELECT ok FROM rate_limit.limit_with('user', '{key}', 'token_bucket', 100, '36525 days', count => 0)"
                 );
                 assert!(
                     sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql)).fetch_one(&mut *tx).await.expect("a decision")
@@ -270,23 +269,27 @@ async fn invalid_blocks_and_uses_of_a_gate_have_typed_errors() {
     assert_eq!(database.rows().await, 0);
 
     for (call, code, message) in [
-        ("rate_limit_block('a', 'k', NULL)", "22023", "invalid_block: the block NULL is not between"),
-        ("rate_limit_block('a', 'k', '0')", "22023", "invalid_block: the block 00:00:00 is not between"),
-        ("rate_limit_block('a', 'k', '-1 s')", "22023", "invalid_block: the block -00:00:01 is not between"),
-        ("rate_limit_block('a', 'k', '1 month')", "22023", "invalid_block: the block 1 mon is not between"),
-        ("rate_limit_block('a', NULL, '1 day')", "22023", "invalid_key: the key is NULL"),
-        ("rate_limit_block('', 'k', '1 day')", "22023", "invalid_name: the limit's name is empty"),
-        ("rate_limit_unblock('a', NULL)", "22023", "invalid_key: the key is NULL"),
-        ("rate_limit_blocked('a', NULL)", "22023", "invalid_key: the key is NULL"),
-        ("rate_limit_blocked(NULL, 'k')", "22023", "invalid_name: the limit's name is NULL"),
-        ("rate_limit('a', 'k', 'gate', 1, '1 day')", "22023", "invalid_limit: a gate has no tokens: name it in"),
+        ("rate_limit.block('a', 'k', NULL)", "22023", "invalid_block: the block NULL is not between"),
+        ("rate_limit.block('a', 'k', '0')", "22023", "invalid_block: the block 00:00:00 is not between"),
+        ("rate_limit.block('a', 'k', '-1 s')", "22023", "invalid_block: the block -00:00:01 is not between"),
+        ("rate_limit.block('a', 'k', '1 month')", "22023", "invalid_block: the block 1 mon is not between"),
+        ("rate_limit.block('a', NULL, '1 day')", "22023", "invalid_key: the key is NULL"),
+        ("rate_limit.block('', 'k', '1 day')", "22023", "invalid_name: the limit's name is empty"),
+        ("rate_limit.unblock('a', NULL)", "22023", "invalid_key: the key is NULL"),
+        ("rate_limit.is_blocked('a', NULL)", "22023", "invalid_key: the key is NULL"),
+        ("rate_limit.is_blocked(NULL, 'k')", "22023", "invalid_name: the limit's name is NULL"),
         (
-            r#"rate_limit_all('[{"name": "a", "key": "k", "kind": "gate", "rate": 1}]')"#,
+            "rate_limit.limit_with('a', 'k', 'gate', 1, '1 day')",
+            "22023",
+            "invalid_limit: a gate has no tokens: name it in",
+        ),
+        (
+            r#"rate_limit.limit_all_with('[{"name": "a", "key": "k", "kind": "gate", "rate": 1}]')"#,
             "22023",
             "invalid_limit: element 1: rate does not apply to a gate",
         ),
         (
-            r#"rate_limit_all('[{"name": "a", "kind": "gate"}]')"#,
+            r#"rate_limit.limit_all_with('[{"name": "a", "kind": "gate"}]')"#,
             "22023",
             "invalid_call: element 1: the field \"key\" is missing",
         ),
@@ -333,16 +336,18 @@ async fn sql_and_the_library_share_blocks() {
     let sql = async |sql: &'static str| -> Option<String> {
         sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("an answer")
     };
-    assert_eq!(sql("SELECT rate_limit_blocked('banned', 'k')::text").await, None);
-    assert_eq!(sql("SELECT rate_limit_block('banned', 'k', '1 hour')::text").await.as_deref(), Some("01:00:00"));
-    assert!(sql("SELECT rate_limit_blocked('banned', 'k')::text").await.is_some_and(|rest| rest.starts_with("00:59:")));
+    assert_eq!(sql("SELECT rate_limit.is_blocked('banned', 'k')::text").await, None);
+    assert_eq!(sql("SELECT rate_limit.block('banned', 'k', '1 hour')::text").await.as_deref(), Some("01:00:00"));
+    assert!(
+        sql("SELECT rate_limit.is_blocked('banned', 'k')::text").await.is_some_and(|rest| rest.starts_with("00:59:"))
+    );
     assert!(limiter.limit(group("k")).await.expect("a decision").is_denied());
-    let all = "SELECT concat_ws(' ', ok, denied_by, limits -> 1 ->> 'value', retry_after > '30 min') FROM rate_limit_all(
+    let all = "SELECT concat_ws(' ', ok, denied_by, limits -> 1 ->> 'value', retry_after > '30 min') FROM rate_limit.limit_all_with(
                  '[{\"name\": \"user\", \"key\": \"k\", \"kind\": \"token_bucket\", \"rate\": 100, \"period\": \"36525 days\"},
                    {\"name\": \"banned\", \"key\": \"k\", \"kind\": \"gate\"}]')";
     assert_eq!(sql(all).await.as_deref(), Some("f {banned} 0 t"));
-    assert_eq!(sql("SELECT rate_limit_unblock('banned', 'k')::text").await.as_deref(), Some("true"));
-    assert_eq!(sql("SELECT rate_limit_unblock('banned', 'k')::text").await.as_deref(), Some("false"));
+    assert_eq!(sql("SELECT rate_limit.unblock('banned', 'k')::text").await.as_deref(), Some("true"));
+    assert_eq!(sql("SELECT rate_limit.unblock('banned', 'k')::text").await.as_deref(), Some("false"));
     assert_eq!(sql(all).await.as_deref(), Some("t {} 0"));
     assert_eq!(database.rows().await, 1);
 }
@@ -388,4 +393,63 @@ async fn concurrent_blocks_end_with_the_longest() {
     }
     limiter.block(("banned", "k"), HOUR).await.expect("a block"); // The call in `tx` has locked no row of the gate.
     tx.commit().await.expect("commit");
+}
+
+/// A row shows that a limit is no gate. Without a row this is not known: then the key is denied until the block ends, and full after that.
+#[tokio::test]
+async fn a_block_of_a_limit_that_is_no_gate_is_refused_or_ends() {
+    let database = Database::migrated().await;
+    let defined = limiter(&database, |_| {});
+    // Its limits are not known to this one, as to the tool.
+    let limiter = gate::limiter(&database.app, Limits::new().define("banned", Limit::gate()).expect("a gate"), |_| {});
+    let for_a_second = |name| Item::new((name, Limit::gate()), "k");
+    let error = defined.block(for_a_second("user"), HOUR).await.expect_err("the limits are at hand");
+    assert!(matches!(error, Error::Invalid(InvalidCall::NotAGate { .. })), "{error}");
+    let inline = |name: &str, key: String| Item::new((name, limits().get(name).copied().expect("a limit")), key);
+    let names = ["user", "fixed", "sliding", "sharded"];
+    let slots = Limits::new().define("slots", Limit::concurrency(2)).expect("a limit");
+    for name in names {
+        limiter.limit(inline(name, "k".into())).await.expect("a decision").enforce().expect("a row");
+    }
+    let lease = database.limiter(slots).acquire(("slots", "k")).await.expect("an answer");
+    for name in names.into_iter().chain(["slots"]) {
+        let error = limiter.block(for_a_second(name), Duration::from_secs(1)).await.expect_err("it is no gate");
+        assert!(error.to_string().contains("not_a_gate") || error.to_string().contains("no gate"), "{name}: {error:?}");
+        let sql = format!("SELECT rate_limit.block('{name}', 'k', '1 s')");
+        let error = sqlx::query(AssertSqlSafe(sql)).execute(&database.pool).await.expect_err("it is no gate");
+        assert!(error.to_string().contains("not_a_gate"), "{name}: {error}");
+        assert_eq!(limiter.is_blocked(for_a_second(name)).await.expect("an answer"), None, "{name}");
+    }
+    drop(lease);
+    let rest = limiter.limit(inline("user", "k".into()).count(99)).await.expect("a decision");
+    assert!(rest.is_allowed(), "the tokens are untouched");
+
+    for name in names {
+        let key = |nth: usize| inline(name, format!("new {nth}"));
+        let gate = Item::new((name, Limit::gate()), "new 0");
+        limiter.block(gate.clone(), HOUR).await.expect("nobody can know");
+        for _ in 0..2 {
+            let alone = limiter.limit(key(0)).await.expect("a decision");
+            assert!(alone.retry_after().is_some_and(|wait| wait <= HOUR && wait > HOUR / 2), "{name}: {alone:?}");
+            let group = limiter.limit([key(0), Item::new("banned", "free")]).await.expect("a decision");
+            assert!(group.is_denied(), "{name}: {group:?}");
+            let all = join_all((0..9).map(|nth| limiter.limit(key(nth)))).await;
+            assert!(all[0].as_ref().is_ok_and(pg_limiter::Decision::is_denied), "{name}: {:?}", all[0]);
+        }
+        let mut tx = database.app.begin().await.expect("begin");
+        assert!(limiter.within(&mut tx).check(key(0)).await.expect("a decision").is_denied(), "{name}");
+        tx.commit().await.expect("commit");
+        // Its end.
+        sqlx::query(
+            "UPDATE rate_limit.rate_limits SET ts = ts - 3600000000, idle_at = idle_at - 3600000000 WHERE detail[1] = -2",
+        )
+        .execute(&database.pool)
+        .await
+        .expect("an hour later");
+        assert_eq!(limiter.is_blocked(gate).await.expect("an answer"), None, "{name}");
+        let limit = limits().get(name).copied().expect("a limit");
+        assert_eq!(limiter.peek(key(0)).await.expect("a balance").remaining().round(), limit.capacity(), "{name}");
+        assert!(limiter.limit(key(0).count(limit.capacity())).await.expect("a decision").is_allowed(), "{name}");
+        assert!(limiter.limit(key(0)).await.expect("a decision").is_denied(), "{name}");
+    }
 }

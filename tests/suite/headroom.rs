@@ -168,14 +168,14 @@ async fn the_deciding_functions_reject_an_invalid_headroom() {
     let mut conn = database.app.acquire().await.expect("a connection");
     let mut decide = async |most: &str, op: &str, reserves: &str, times: &str| -> Result<i32, String> {
         let sql = format!(
-            "SELECT coalesce(call_admitted[1], 1) FROM rate_limit_decide(ARRAY['token_bucket'], ARRAY[10::float8], \
+            "SELECT coalesce(call_admitted[1], 1) FROM rate_limit._decide(ARRAY['token_bucket'], ARRAY[10::float8], \
              ARRAY[3155760000000000], NULL, ARRAY[{most}]::float8[], NULL, NULL, NULL, ARRAY['d'], ARRAY['{times}'], NULL, \
              NULL, ARRAY[1::float8], {op}, {reserves}, NULL, {times}, NULL)"
         );
         let row = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut *conn).await;
         row.map_err(|error| error.as_database_error().expect("of the database").message().to_owned())
     };
-    for most in ["-10.5", "-1e100", "'-Infinity'", "'NaN'"] {
+    for most in ["-10.5", "-1e13", "'-Infinity'", "'NaN'"] {
         assert_eq!(decide(most, "NULL", "NULL", "NULL").await, Err("limit 1 is not valid".to_owned()), "{most}");
     }
     let unsupported =
@@ -194,12 +194,12 @@ async fn the_deciding_functions_reject_an_invalid_headroom() {
     assert_eq!(decide("-7", "NULL", "NULL", "ARRAY[20]").await, Ok(1));
     assert_eq!(decide("NULL", "NULL", "NULL", "ARRAY[7]").await, Ok(7));
     // The functions for one call, and for few buckets.
-    let sql = "SELECT rate_limit_decide_one('one', 'k', 'token_bucket', 10, 3155760000000000, 10, -6, NULL, 1, 1, 3, 1, false)";
+    let sql = "SELECT rate_limit._decide_one('one', 'k', 'token_bucket', 10, 3155760000000000, 10, -6, NULL, 1, 1, 3, 1, false)";
     for allowed in [1.0, 0.0] {
         let answer: Vec<Option<f64>> = sqlx::query_scalar(sql).fetch_one(&database.app).await.expect("an answer");
         assert_eq!(answer[0], Some(allowed));
     }
-    let sql = "SELECT call_admitted FROM rate_limit_decide(ARRAY['token_bucket', 'token_bucket'], ARRAY[10::float8, 10], \
+    let sql = "SELECT call_admitted FROM rate_limit._decide(ARRAY['token_bucket', 'token_bucket'], ARRAY[10::float8, 10], \
                ARRAY[3155760000000000, 3155760000000000], NULL, ARRAY[NULL, -6]::float8[], NULL, NULL, NULL, \
                ARRAY['few', 'few'], ARRAY['k', 'l'], NULL, ARRAY[1, 2], ARRAY[3::float8, 3], NULL, NULL, ARRAY[2], NULL, NULL)";
     // In one session, because the first decision of a session is slow and does not go the fast way.
@@ -316,7 +316,7 @@ async fn rate_limit_all_takes_a_headroom() {
         (json!([leaving(&a, 0.5, 5.0), with(a.clone(), "count", 0.5), leaving(&b, 0.0, 0.0)]), vec![]),
         (json!([with(a.clone(), "leave", Value::Null)]), vec![]),
     ] {
-        for function in ["rate_limit_check_all", "rate_limit_all"] {
+        for function in ["check_all_with", "limit_all_with"] {
             let decided = call(&mut conn, function, &calls, false).await.expect("a decision");
             assert_eq!(
                 (decided.ok, decided.denied_by),
@@ -342,11 +342,11 @@ async fn rate_limit_all_takes_a_headroom() {
             "count_exceeds_capacity: the count 1 can never be served by the limit \"a\", which grants at most 0.5 and leaves 9.5",
         ),
     ] {
-        let (code, message, hint) = refused(&mut conn, "rate_limit_all", &calls).await;
+        let (code, message, hint) = refused(&mut conn, "limit_all_with", &calls).await;
         assert!(code == "22023" && message.starts_with(expected) && !hint.is_empty(), "{code} {message} {hint}");
     }
     let error =
-        call(&mut conn, "rate_limit_all", &json!([leaving(&a, 1.0, 1.0)]), true).await.expect_err("a reservation");
+        call(&mut conn, "limit_all_with", &json!([leaving(&a, 1.0, 1.0)]), true).await.expect_err("a reservation");
     assert!(error.to_string().contains("leave_unsupported: a reservation of the limit \"a\""), "{error}");
 }
 
@@ -373,7 +373,7 @@ async fn calls_of_one_batch_are_decided_by_their_own_headrooms() {
             }
             let balance = limiter.peek((name, "k")).await.expect("a balance").remaining();
             assert!(near(balance, left), "{name}: {balance}, not {left}");
-            database.execute("DELETE FROM rate_limits WHERE name = 'gate'").await;
+            database.execute("DELETE FROM rate_limit.rate_limits WHERE name = 'gate'").await;
         }
     }
 }
@@ -438,6 +438,7 @@ async fn race(pool: &PgPool, shards: u32, name: &'static str, level: Option<&'st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn concurrent_callers_never_go_below_their_headroom() {
     for shards in [1, 4] {
         for name in KINDS {
@@ -449,7 +450,7 @@ async fn concurrent_callers_never_go_below_their_headroom() {
                 (Some(LEVELS[2]), Connections::Own),
             ] {
                 race(&database.pool, shards, name, level, connections).await;
-                database.execute("DELETE FROM rate_limits").await;
+                database.execute("DELETE FROM rate_limit.rate_limits").await;
             }
         }
     }

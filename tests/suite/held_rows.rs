@@ -68,6 +68,59 @@ async fn others_go_on(isolation: Isolation, connections: Connections) {
     limiter.close().await;
 }
 
+/// Credits on a sliding window and on a bucket in debt are decided row by row, after the rest of their batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_credit_on_a_locked_row_delays_no_other_call() {
+    for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
+        for connections in [Connections::Own, Connections::Pool] {
+            let database = Database::migrated().await;
+            let limiter = limiter(&database.pool, limits(), |config| {
+                (config.lanes, config.isolation, config.connections) = (1, isolation, connections);
+            });
+            limiter.charge(("a", "held", 2e6)).await.expect("a debt");
+            allowed(&limiter, [Item::new("s", "held").count(10)]).await;
+            let (debt, window) = (hold(&database, "a", &["held"]).await, hold(&database, "s", &["held"]).await);
+            let credits: Vec<_> = ["a", "s"]
+                .into_iter()
+                .cycle()
+                .take(6)
+                .map(|name| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move {
+                        match name {
+                            "a" => limiter.credit((name, "held")).await,
+                            _ => limiter.settle((name, "held", 2), 1).await,
+                        }
+                    })
+                })
+                .collect();
+            for round in 0..20 {
+                join_all(
+                    (0..40).map(|nth| allowed(&limiter, [Item::new(["a", "s"][nth % 2], format!("{round} {nth}"))])),
+                )
+                .await;
+            }
+            assert!(credits.iter().all(|task| !task.is_finished()), "the rows are locked");
+            debt.rollback().await.expect("rollback");
+            window.rollback().await.expect("rollback");
+            for credit in credits {
+                tokio::time::timeout(SOON, credit)
+                    .await
+                    .expect("the rows are free")
+                    .expect("a task")
+                    .expect("a credit");
+            }
+            assert_eq!(
+                taken(&limiter, Item::new("a", "held")).await.round(),
+                2e6 - 3.0,
+                "{isolation:?}, {connections:?}"
+            );
+            assert_eq!(taken(&limiter, Item::new("s", "held")).await.round(), 7.0, "{isolation:?}, {connections:?}");
+            limiter.close().await;
+        }
+    }
+}
+
 async fn ask(limiter: Limiter, items: Vec<Item>) -> Result<pg_limiter::Decision, Error> {
     limiter.limit(items).await
 }

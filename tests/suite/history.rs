@@ -346,6 +346,7 @@ async fn in_one_process_the_books_balance_whatever_goes_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn in_several_processes_the_books_balance_whatever_goes_wrong() {
     for (nth, (yugabyte, read_committed)) in [(false, false), (false, true), (true, false)].into_iter().enumerate() {
         let seed = seed() + nth as u64;

@@ -48,27 +48,27 @@ fn limits() -> Limits {
 
 /// 100,000 buckets, 40,000 jobs in 4,000 groups, 20,000 answers.
 const FILL: &str = "
-    INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts)
+    INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail)
     SELECT n, 'k' || g, 0, 1, 500, c, c + 3600000000,
            CASE WHEN n = 'sliding' THEN ARRAY[3600000000, 0, 1000, 0, 0, 0, 0, 0, 0] END
     FROM unnest(ARRAY['bucket', 'window', 'sliding']) AS n CROSS JOIN generate_series(1, 20000) AS g
-    CROSS JOIN rate_limit_clock() AS c;
-    INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
+    CROSS JOIN rate_limit._clock() AS c;
+    INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at)
     SELECT 'sharded', 'k' || g, s, 4, 125, c, c + 3600000000
-    FROM generate_series(1, 10000) AS g CROSS JOIN generate_series(0, 3) AS s CROSS JOIN rate_limit_clock() AS c;
-    INSERT INTO rate_limit_jobs (queue, key, state, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at,
+    FROM generate_series(1, 10000) AS g CROSS JOIN generate_series(0, 3) AS s CROSS JOIN rate_limit._clock() AS c;
+    INSERT INTO rate_limit.jobs (queue, key, state, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at,
                                  finished_at, unique_id)
     SELECT 'q', 'k' || g % 4000, CASE WHEN g % 4 = 0 THEN 'done' ELSE 'scheduled' END, c + 1000000 * (g - 100)::bigint, '1',
            ARRAY['bucket'], ARRAY['k' || g % 4000], ARRAY[1], 3, c, CASE WHEN g % 4 = 0 THEN c END, 'id' || g
-    FROM generate_series(1, 40000) AS g CROSS JOIN rate_limit_clock() AS c;
-    INSERT INTO rate_limit_groups (queue, key) SELECT 'q', 'k' || g FROM generate_series(1, 4000) AS g;
-    INSERT INTO rate_limit_answers (idempotency_key, asked, item_values, expires_at)
-    SELECT 'old' || g, 0, '{1}', c + 3600000000 FROM generate_series(1, 20000) AS g CROSS JOIN rate_limit_clock() AS c;
-    ANALYZE rate_limits, rate_limit_jobs, rate_limit_groups, rate_limit_answers";
+    FROM generate_series(1, 40000) AS g CROSS JOIN rate_limit._clock() AS c;
+    INSERT INTO rate_limit.groups (queue, key) SELECT 'q', 'k' || g FROM generate_series(1, 4000) AS g;
+    INSERT INTO rate_limit.answers (idempotency_key, asked, item_values, expires_at)
+    SELECT 'old' || g, 0, '{1}', c + 3600000000 FROM generate_series(1, 20000) AS g CROSS JOIN rate_limit._clock() AS c;
+    ANALYZE rate_limit.rate_limits, rate_limit.jobs, rate_limit.groups, rate_limit.answers";
 
 async fn rows_read(conn: &mut PgConnection) -> i64 {
     let sql = "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_xact_user_tables \
-               WHERE relname LIKE 'rate_limit%'";
+               WHERE schemaname = 'rate_limit'";
     sqlx::query_scalar(sql).fetch_one(conn).await.expect("the rows read")
 }
 
@@ -77,15 +77,15 @@ const TAKES_LIMITS: &str =
 
 fn queue_statements() -> [(i64, String); 9] {
     [
-        (600, format!("SELECT * FROM rate_limit_claim('q', 'w', 16, 0, 60000000, 60000000, {TAKES_LIMITS})")),
-        (400, "SELECT * FROM rate_limit_jobs_lapsed('q', 16)".into()),
-        (250, "SELECT rate_limit_jobs_prune('q', 0, 16)".into()),
-        (250, "SELECT rate_limit_jobs_prune('q', 3600000000, 16)".into()),
-        (100, "SELECT rate_limit_dead_jobs_prune('q', 0, 16)".into()),
-        (100, "SELECT * FROM rate_limit_jobs_discard('q', ARRAY[1, 2, 3])".into()),
-        (100, "SELECT rate_limit_prune_answers(16)".into()),
-        (100, "SELECT * FROM rate_limit_prune(16, 'bucket', 'k5', 0)".into()),
-        (100, "SELECT rate_limit_reset('bucket', 'k77')".into()),
+        (600, format!("SELECT * FROM rate_limit._claim('q', 'w', 16, 0, 60000000, 60000000, {TAKES_LIMITS})")),
+        (400, "SELECT * FROM rate_limit._jobs_lapsed('q', 16)".into()),
+        (250, "SELECT rate_limit._jobs_prune('q', 0, 16)".into()),
+        (250, "SELECT rate_limit._jobs_prune('q', 3600000000, 16)".into()),
+        (100, "SELECT rate_limit._dead_jobs_prune('q', 0, 16)".into()),
+        (100, "SELECT * FROM rate_limit._jobs_discard('q', ARRAY[1, 2, 3])".into()),
+        (100, "SELECT rate_limit._prune_answers(16)".into()),
+        (100, "SELECT * FROM rate_limit.prune(16, 'bucket', 'k5', 0)".into()),
+        (100, "SELECT rate_limit.reset('bucket', 'k77')".into()),
     ]
 }
 
@@ -189,6 +189,7 @@ async fn statements_reading_too_many_rows(conn: &mut PgConnection) -> Vec<String
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
     let database = Database::migrated().await;
     database.execute(FILL).await;
@@ -232,13 +233,14 @@ async fn no_planner_setting_of_the_database_makes_a_call_read_a_whole_table() {
 /// A session keeps its plans for as long as it lives, and the tables grow meanwhile. Without new statistics, nothing makes it
 /// plan again. (The statements that claim, cancel and prune jobs join tables, and rely on statistics.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn plans_made_on_empty_tables_read_no_more_of_a_million_rows() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
-    let no_statistics = "ALTER TABLE rate_limits SET (autovacuum_enabled = off);
-        ALTER TABLE rate_limit_jobs SET (autovacuum_enabled = off);
-        ALTER TABLE rate_limit_groups SET (autovacuum_enabled = off);
-        ALTER TABLE rate_limit_answers SET (autovacuum_enabled = off)";
+    let no_statistics = "ALTER TABLE rate_limit.rate_limits SET (autovacuum_enabled = off);
+        ALTER TABLE rate_limit.jobs SET (autovacuum_enabled = off);
+        ALTER TABLE rate_limit.groups SET (autovacuum_enabled = off);
+        ALTER TABLE rate_limit.answers SET (autovacuum_enabled = off)";
     database.execute(no_statistics).await;
     let profiles: [&[&str]; 4] = [
         &["plan_cache_mode = auto"],
@@ -262,9 +264,9 @@ async fn plans_made_on_empty_tables_read_no_more_of_a_million_rows() {
     }
     let (fill, _analyze) = FILL.rsplit_once(';').expect("it ends with ANALYZE");
     database.execute(fill).await;
-    let more = "INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
+    let more = "INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at)
         SELECT 'bucket', 'm' || g, 0, 1, 500, c, c + 3600000000
-        FROM generate_series(1, 900000) AS g CROSS JOIN rate_limit_clock() AS c";
+        FROM generate_series(1, 900000) AS g CROSS JOIN rate_limit._clock() AS c";
     database.execute(more).await;
     let mut found = Vec::new();
     for (conn, profile) in sessions.iter_mut().zip(profiles) {
@@ -282,8 +284,8 @@ async fn plans_made_on_empty_tables_read_no_more_of_a_million_rows() {
 async fn every_function_that_reads_tables_disables_jit() {
     let database = Database::migrated().await;
     // Functions without settings run within functions that have them.
-    let sql = "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.pronamespace = 'public'::regnamespace \
-               AND p.proname LIKE 'rate\\_limit%' AND p.prosecdef AND NOT coalesce('jit=off' = ANY (p.proconfig), false)";
+    let sql = "SELECT p.oid::regprocedure::text FROM pg_proc AS p WHERE p.pronamespace = 'rate_limit'::regnamespace \
+               AND p.prosecdef AND NOT coalesce('jit=off' = ANY (p.proconfig), false)";
     let without: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("functions");
     assert!(without.is_empty(), "{without:?}");
 }
@@ -291,11 +293,12 @@ async fn every_function_that_reads_tables_disables_jit() {
 /// A transaction that stays open elsewhere keeps all versions of a hot row.
 #[tokio::test]
 async fn combined_calls_do_not_read_every_row_version_an_old_snapshot_keeps() {
-    const CALL: &str = "SELECT public.rate_limit_take('hot', 'k', 1e9, 1000000, 1e9, 1, 2, 1)";
+    const CALL: &str =
+        "SELECT rate_limit._decide_one('hot', 'k', 'token_bucket', 1e9, 1000000, 1e9, NULL, NULL, 1, 1, 1, 2, false)";
     let database = Database::migrated().await;
     database.execute(CALL).await;
     let mut old = database.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.expect("begin");
-    sqlx::query("SELECT FROM rate_limits").execute(&mut *old).await.expect("a snapshot");
+    sqlx::query("SELECT FROM rate_limit.rate_limits").execute(&mut *old).await.expect("a snapshot");
     // Each in a transaction of its own.
     let calls = format!("DO $$ BEGIN FOR nth IN 1 .. 5000 LOOP PERFORM ({CALL}); COMMIT; END LOOP; END $$");
     database.execute(&calls).await;
@@ -304,7 +307,7 @@ async fn combined_calls_do_not_read_every_row_version_an_old_snapshot_keeps() {
         let mut least = i64::MAX;
         for _ in 0..5 {
             let mut tx = database.pool.begin_with(begin(level)).await.expect("begin");
-            let fetched = "SELECT pg_stat_get_xact_blocks_fetched('public.rate_limits'::regclass)";
+            let fetched = "SELECT pg_stat_get_xact_blocks_fetched('rate_limit.rate_limits'::regclass)";
             let before: i64 = sqlx::query_scalar(fetched).fetch_one(&mut *tx).await.expect("a count");
             sqlx::query(CALL).execute(&mut *tx).await.expect("a decision");
             let after: i64 = sqlx::query_scalar(fetched).fetch_one(&mut *tx).await.expect("a count");

@@ -38,7 +38,7 @@ async fn left(limiter: &Limiter, limit: &str) -> f64 {
 }
 
 async fn answers(database: &Database) -> i64 {
-    let sql = "SELECT count(*) FROM rate_limit_answers";
+    let sql = "SELECT count(*) FROM rate_limit.answers";
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a count")
 }
 
@@ -87,7 +87,7 @@ async fn a_repeated_reservation_keeps_its_ready_time() {
     assert!(second < first && first - second < Duration::from_secs(60), "{first:?}, then {second:?}");
     assert_eq!(left(&limiter, "paced").await, -1.0);
     // Once its ready time has passed, the repeated call is allowed at once.
-    database.execute("UPDATE rate_limit_answers SET ready_at = ready_at - 3700000000").await;
+    database.execute("UPDATE rate_limit.answers SET ready_at = ready_at - 3700000000").await;
     let said = limiter.limit(reserve()).await.expect("a decision");
     assert_eq!(said.outcome(), Outcome::Reserved { wait: Duration::ZERO });
 }
@@ -246,16 +246,16 @@ async fn answers_expire_and_are_pruned() {
     for key in ["1", "2", "3"] {
         assert!(limiter.limit(call(key)).await.expect("a decision").is_allowed());
     }
-    let kept: i64 = sqlx::query_scalar("SELECT min(expires_at) - rate_limit_clock() FROM rate_limit_answers")
+    let kept: i64 = sqlx::query_scalar("SELECT min(expires_at) - rate_limit._clock() FROM rate_limit.answers")
         .fetch_one(&database.pool)
         .await
         .expect("a time");
     assert!((86_000_000_000..=86_400_000_000).contains(&kept), "a day: {kept}");
-    database.execute("UPDATE rate_limit_answers SET expires_at = 1 WHERE idempotency_key <> '3'").await;
+    database.execute("UPDATE rate_limit.answers SET expires_at = 1 WHERE idempotency_key <> '3'").await;
     assert!(limiter.limit(call("1")).await.expect("a decision").is_allowed());
     assert_eq!(left(&limiter, "a").await, 6.0, "decided anew");
     limiter.prune().await.expect("pruned");
-    let mut keys: Vec<String> = sqlx::query_scalar("SELECT idempotency_key FROM rate_limit_answers")
+    let mut keys: Vec<String> = sqlx::query_scalar("SELECT idempotency_key FROM rate_limit.answers")
         .fetch_all(&database.pool)
         .await
         .expect("keys");
@@ -264,7 +264,7 @@ async fn answers_expire_and_are_pruned() {
     // More than one step.
     database
         .execute(
-            "INSERT INTO rate_limit_answers SELECT 'old ' || n, 0, NULL, '{1}', n FROM generate_series(1, 2500) AS n",
+            "INSERT INTO rate_limit.answers SELECT 'old ' || n, 0, NULL, '{1}', n FROM generate_series(1, 2500) AS n",
         )
         .await;
     limiter.prune().await.expect("pruned");
@@ -287,8 +287,8 @@ async fn invalid_idempotency_keys_are_rejected() {
         assert!(matches!(error, Error::Invalid(InvalidCall::IdempotencyKeyUnsupported)), "{error}");
     }
     for sql in [
-        "SELECT rate_limit_decide_once(NULL, 1, '{token_bucket}', '{1}', '{1000000}', NULL, NULL, NULL, NULL, NULL, '{a}', '{k}', NULL, NULL, NULL, NULL, 'limit', false)",
-        "SELECT rate_limit_decide_once('1', 0, '{token_bucket}', '{1}', '{1000000}', NULL, NULL, NULL, NULL, NULL, '{a}', '{k}', NULL, NULL, NULL, NULL, 'limit', false)",
+        "SELECT rate_limit._decide_once(NULL, 1, '{token_bucket}', '{1}', '{1000000}', NULL, NULL, NULL, NULL, NULL, '{a}', '{k}', NULL, NULL, NULL, NULL, 'limit', false)",
+        "SELECT rate_limit._decide_once('1', 0, '{token_bucket}', '{1}', '{1000000}', NULL, NULL, NULL, NULL, NULL, '{a}', '{k}', NULL, NULL, NULL, NULL, 'limit', false)",
     ] {
         let error = sqlx::query(sql).execute(&database.pool).await.expect_err("refused");
         assert!(error.to_string().contains("invalid_idempotency_key"), "{error}");
@@ -309,7 +309,7 @@ async fn a_call_whose_commit_is_lost_is_repeated() {
                IF NOT EXISTS (SELECT FROM public.released) THEN PERFORM pg_sleep(600); END IF;
                RETURN NULL;
              END $$;
-             CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limits
+             CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limit.rate_limits
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
         )
         .await;

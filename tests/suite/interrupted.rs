@@ -49,7 +49,8 @@ async fn a_passed_deadline_leaves_no_backend_waiting() {
         .collect();
     for task in tasks {
         let error = task.await.expect("a task").expect_err("the row is held");
-        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        // A busy machine may not confirm the cancellation in time: then the outcome is unknown, and nothing was taken all the same.
+        assert!(matches!(error, Error::Unavailable { .. } | Error::OutcomeUnknown { .. }), "{error}");
     }
     let mut waiters = i64::MAX;
     for _ in 0..40 {
@@ -114,6 +115,7 @@ async fn a_unit_of_work_may_drop_a_statement_of_its_own() {
 #[tokio::test]
 async fn a_unit_of_work_may_take_longer_than_the_deadline_of_its_retries() {
     let database = Database::migrated().await;
+    let patient = limiter(&database.pool, Duration::from_secs(20));
     let limiter = limiter(&database.pool, Duration::from_millis(300));
     limiter
         .transaction(async |tx| {
@@ -123,7 +125,7 @@ async fn a_unit_of_work_may_take_longer_than_the_deadline_of_its_retries() {
         })
         .await
         .expect("committed");
-    assert_eq!(left(&limiter).await, 99.0);
+    assert_eq!(left(&patient).await, 99.0);
 }
 
 /// A deferred trigger holds the commit until the backend is killed in the middle of it.
@@ -134,7 +136,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
     database
         .execute(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$;
-             CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limits
+             CREATE CONSTRAINT TRIGGER hold AFTER INSERT OR UPDATE ON rate_limit.rate_limits
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()",
         )
         .await;
@@ -144,7 +146,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
             // On the limiter's own connection, the statement is the whole transaction; it commits after it has answered.
             let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                        WHERE datname = current_database() AND wait_event = 'PgSleep' \
-                       AND (query = 'COMMIT' OR query LIKE '%rate_limit_%')";
+                       AND (query = 'COMMIT' OR query LIKE '%rate_limit%')";
             for _ in 0..200 {
                 if sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_some() {
                     return;
@@ -173,7 +175,7 @@ async fn a_connection_lost_while_committing_is_an_unknown_outcome() {
     };
     let (result, ()) = tokio::join!(work, kill);
     assert!(matches!(result, Err(AppError::Limiter(Error::OutcomeUnknown { .. }))), "{result:?}");
-    database.execute("DROP TRIGGER hold ON rate_limits").await;
+    database.execute("DROP TRIGGER hold ON rate_limit.rate_limits").await;
     assert_eq!(left(&limiter).await, 100.0, "both were rolled back");
 }
 
@@ -186,9 +188,14 @@ async fn a_connection_lost_before_committing_is_replaced() {
     let mut holder = database.pool.begin().await.expect("begin");
     let _ = limiter.within(&mut holder).limit(("a", "k")).await.expect("a decision");
     let kill = async {
+        // A signal takes effect later, and a wait ends after 50 ms, so one may end no statement.
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while sqlx::query(sql).fetch_optional(&database.pool).await.expect("kill").is_none() {
+        for _ in 0..600 {
+            if limiter.retries() > 0 {
+                break;
+            }
+            sqlx::query(sql).execute(&database.pool).await.expect("kill");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         holder.rollback().await.expect("rollback");

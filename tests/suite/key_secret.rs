@@ -34,7 +34,7 @@ fn limiter(database: &Database, secret: Option<&str>) -> Limiter {
 }
 
 async fn keys(database: &Database, name: &str) -> Vec<String> {
-    sqlx::query_scalar("SELECT key FROM rate_limits WHERE name = $1 ORDER BY key")
+    sqlx::query_scalar("SELECT key FROM rate_limit.rate_limits WHERE name = $1 ORDER BY key")
         .bind(name)
         .fetch_all(&database.pool)
         .await
@@ -65,7 +65,7 @@ async fn nothing_of_a_key_is_in_the_database() {
         assert_eq!(database.rows_with(text).await, 0, "{text}");
     }
     let groups: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM rate_limit_groups").fetch_one(&database.pool).await.expect("a count");
+        sqlx::query_scalar("SELECT count(*) FROM rate_limit.groups").fetch_one(&database.pool).await.expect("a count");
     assert!(database.rows().await >= 8 && groups >= 1);
     // The shared bucket stays shared, and the hashes of a key differ between limits.
     let [shared, mails @ ..] = &keys(&database, "mails").await[..] else { panic!("no rows") };

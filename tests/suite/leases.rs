@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::rate_limit_all::{Decided, bucket, call, refused, with};
 use crate::shards_contended::{LEVELS, session};
-use crate::support::gate::CENTURY;
+use crate::support::gate::{self, CENTURY};
 use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::{Database, limiter_at};
 
@@ -85,6 +85,44 @@ async fn a_lease_ends_unless_it_is_renewed() {
     limiter.reset(("short", "k")).await.expect("reset");
     tokio::time::timeout(Duration::from_secs(60), kept.lost()).await.expect("the reset ended it");
     assert!(!kept.release().await.expect("an answer"));
+}
+
+/// Decides calls of one item on one bucket in one batch: how often each was admitted, and the balance after it.
+async fn batch(database: &Database, kind: &str, ops: &str, counts: &str, leases: &str) -> (Vec<i32>, Vec<f64>) {
+    let sql = format!(
+        "SELECT coalesce(call_admitted, array_fill(1, ARRAY[cardinality(item_values)])), item_values FROM rate_limit._decide(
+           ARRAY['{kind}'], ARRAY[3], ARRAY[3155760000000000], NULL, NULL, ARRAY[0], NULL, NULL, ARRAY['reset'], ARRAY['{kind}'],
+           ARRAY[1, 1, 1], ARRAY[1, 1, 1], '{{{counts}}}', '{{{ops}}}', NULL, ARRAY[1, 1, 1], NULL, NULL, '{{{leases}}}')"
+    );
+    sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&database.pool).await.expect(kind)
+}
+
+/// Calls of one batch are decided in their order, so a call after a reset finds no slots, tokens or blocks of before it.
+#[tokio::test]
+async fn after_a_reset_the_later_calls_of_its_batch_find_a_full_bucket() {
+    let database = Database::migrated().await;
+    for _ in 0..2 {
+        let taken = batch(&database, "concurrency", "limit,reset,renew", "2,1,1", "7,NULL,7").await;
+        assert_eq!(taken, (vec![1, 1, 0], vec![1.0, 3.0, 3.0]));
+        let taken = batch(&database, "concurrency", "limit,reset,limit", "2,1,3", "7,NULL,8").await;
+        assert_eq!(taken, (vec![1, 1, 1], vec![1.0, 3.0, 0.0]));
+        let taken = batch(&database, "concurrency", "reset,renew,release", "1,1,1", "NULL,8,8").await;
+        assert_eq!(taken.1, [3.0, 3.0, 3.0]);
+        let none = "NULL,NULL,NULL";
+        for kind in ["token_bucket", "fixed_window", "sliding_window"] {
+            let taken = batch(&database, kind, "reset,limit,reset", "1,3,1", none).await;
+            assert_eq!(taken, (vec![1, 1, 1], vec![3.0, 0.0, 3.0]), "{kind}");
+        }
+        let sharded = "SELECT item_values FROM rate_limit._decide('{token_bucket}', '{12}', '{3155760000000000}', NULL, NULL, NULL, NULL,
+            '{4}', '{reset}', '{shards}', '{1,1,1}', '{1,1,1}', '{10,1,12}', '{limit,reset,limit}', NULL, '{1,1,1}', NULL, NULL)";
+        let balances: Vec<f64> = sqlx::query_scalar(sharded).fetch_one(&database.pool).await.expect("the balances");
+        assert_eq!(balances, [2.0, 12.0, 0.0], "shards");
+        database.execute("DELETE FROM rate_limit.rate_limits WHERE key = 'shards'").await;
+        database.execute("SELECT rate_limit.block('reset', 'gate', '1 hour')").await;
+        let gate = batch(&database, "gate", "check,reset,check", "0,0,0", none).await;
+        assert_eq!(gate.0, [0, 1, 1], "a gate");
+    }
+    assert_eq!(database.rows().await, 0);
 }
 
 #[tokio::test]
@@ -287,6 +325,38 @@ async fn a_dropped_call_leaves_no_slot_taken() {
     until_free(&limiter, "slots", 2.0).await;
 }
 
+/// The call waits beside its lane for the row of the tokens. The release of a dropped call must not overtake it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_dropped_while_it_waits_for_a_row_leaves_no_slot_taken() {
+    for isolation in [Isolation::Serializable, Isolation::ReadCommitted] {
+        for connections in [Connections::Own, Connections::Pool] {
+            let database = Database::migrated().await;
+            let limiter = gate::limiter(&database.app, limits(), |config| {
+                (config.isolation, config.connections, config.lanes) = (isolation, connections, 1);
+            });
+            limiter.limit(("tokens", "k")).await.expect("a decision").enforce().expect("a row");
+            let lease = limiter.acquire(("slots", "k")).await.expect("an answer").enforce().expect("a row");
+            let holder = gate::hold(&database, "tokens", &["k"]).await;
+            for pause in [0, 300, 1200] {
+                let calling = limiter.clone();
+                let call = [Item::new("slots", "k"), Item::new("tokens", "k")];
+                let call = tokio::spawn(async move { calling.acquire(call).await });
+                gate::until_waiting(&database, 1).await;
+                tokio::time::sleep(Duration::from_millis(pause)).await; // In the lane at first, and beside it later.
+                call.abort();
+                assert!(call.await.is_err(), "it waits");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            holder.rollback().await.expect("rollback");
+            // The calls may be decided now. Then their slots are released.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            until_free(&limiter, "slots", 2.0).await;
+            assert!(lease.release().await.expect("released"));
+            assert_eq!(free(&limiter, "slots").await, 3.0, "{isolation:?}, {connections:?}");
+        }
+    }
+}
+
 async fn one<T>(pool: &PgPool, sql: &str) -> T
 where
     T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
@@ -298,29 +368,33 @@ where
 async fn psql_acquires_releases_and_renews() {
     let database = Database::migrated().await;
     let pool = &database.pool;
-    let sql = "SELECT lease_id FROM rate_limit_acquire('slots', 'k', capacity => 3, lease => '1 hour', count => 2)";
+    let sql =
+        "SELECT lease_id FROM rate_limit.acquire_with('slots', 'k', capacity => 3, lease => '1 hour', count => 2)";
     let lease: i64 = one(pool, sql).await;
     let denied = "SELECT NOT ok AND lease_id IS NULL AND retry_after BETWEEN interval '59 minutes' AND interval '1 hour' AND value = 1
-                  FROM rate_limit_acquire('slots', 'k', 3, '1 hour', 2)";
+                  FROM rate_limit.acquire_with('slots', 'k', 3, '1 hour', 2)";
     assert!(one::<bool>(pool, denied).await);
-    assert!(one::<bool>(pool, &format!("SELECT rate_limit_renew('slots', 'k', {lease}, '2 hours')")).await);
-    assert!(one::<bool>(pool, &format!("SELECT rate_limit_release('slots', 'k', {lease})")).await);
-    assert!(!one::<bool>(pool, &format!("SELECT rate_limit_release('slots', 'k', {lease})")).await);
-    assert!(!one::<bool>(pool, &format!("SELECT rate_limit_renew('slots', 'k', {lease})")).await);
+    assert!(one::<bool>(pool, &format!("SELECT rate_limit.renew('slots', 'k', {lease}, '2 hours')")).await);
+    assert!(one::<bool>(pool, &format!("SELECT rate_limit.release('slots', 'k', {lease})")).await);
+    assert!(!one::<bool>(pool, &format!("SELECT rate_limit.release('slots', 'k', {lease})")).await);
+    assert!(!one::<bool>(pool, &format!("SELECT rate_limit.renew('slots', 'k', {lease})")).await);
     for (sql, message) in [
-        ("SELECT rate_limit_acquire('slots', 'k', 0)", "invalid_limit: the capacity 0 is not a whole number"),
-        ("SELECT rate_limit_acquire('slots', 'k', 1001)", "invalid_limit: the capacity 1001 is not a whole number"),
-        ("SELECT rate_limit_acquire('slots', 'k', 3, '0 s')", "invalid_limit: the lease 0"),
-        ("SELECT rate_limit_acquire('slots', 'k', 3, count => 4)", "count_exceeds_capacity: the count 4"),
-        ("SELECT rate_limit_acquire('slots', 'k', 3, count => 0)", "invalid_count: the count 0"),
-        ("SELECT rate_limit_acquire('slots', NULL, 3)", "invalid_key: the key is NULL"),
-        ("SELECT rate_limit_release('slots', 'k', 0)", "invalid_lease: the lease 0"),
-        ("SELECT rate_limit_release('slots', 'k', NULL)", "invalid_lease: the lease NULL"),
-        ("SELECT rate_limit_release(NULL, 'k', 4711)", "invalid_name: the limit's name is NULL"),
-        ("SELECT rate_limit_renew('slots', NULL, 4711)", "invalid_key: the key is NULL"),
-        ("SELECT rate_limit_renew('slots', 'k', 4711, NULL)", "invalid_limit: the lease NULL is not between"),
-        ("SELECT rate_limit_renew('slots', 'k', 4711, '1 month')", "invalid_limit: the lease 1 mon has months"),
-        ("SELECT rate_limit('slots', 'k', 'concurrency', 3, '1 hour')", "invalid_lease: the lease NULL"),
+        ("SELECT rate_limit.acquire_with('slots', 'k', 0)", "invalid_limit: the capacity 0 is not a whole number"),
+        (
+            "SELECT rate_limit.acquire_with('slots', 'k', 1001)",
+            "invalid_limit: the capacity 1001 is not a whole number",
+        ),
+        ("SELECT rate_limit.acquire_with('slots', 'k', 3, '0 s')", "invalid_limit: the lease 0"),
+        ("SELECT rate_limit.acquire_with('slots', 'k', 3, count => 4)", "count_exceeds_capacity: the count 4"),
+        ("SELECT rate_limit.acquire_with('slots', 'k', 3, count => 0)", "invalid_count: the count 0"),
+        ("SELECT rate_limit.acquire_with('slots', NULL, 3)", "invalid_key: the key is NULL"),
+        ("SELECT rate_limit.release('slots', 'k', 0)", "invalid_lease: the lease 0"),
+        ("SELECT rate_limit.release('slots', 'k', NULL)", "invalid_lease: the lease NULL"),
+        ("SELECT rate_limit.release(NULL, 'k', 4711)", "invalid_name: the limit's name is NULL"),
+        ("SELECT rate_limit.renew('slots', NULL, 4711)", "invalid_key: the key is NULL"),
+        ("SELECT rate_limit.renew('slots', 'k', 4711, NULL)", "invalid_limit: the lease NULL is not between"),
+        ("SELECT rate_limit.renew('slots', 'k', 4711, '1 month')", "invalid_limit: the lease 1 mon has months"),
+        ("SELECT rate_limit.limit_with('slots', 'k', 'concurrency', 3, '1 hour')", "invalid_lease: the lease NULL"),
     ] {
         let error = sqlx::query(sql).execute(pool).await.expect_err(sql).to_string();
         assert!(error.contains(message), "{error}");
@@ -347,43 +421,43 @@ async fn rate_limit_all_takes_slots_and_tokens_together() {
         let tokens = with(bucket("tokens", level, 10.0), "leave", 4);
         let group = json!([with(slots("slots"), "count", 2), gate, tokens, month, slots("others"), slots("others")]);
 
-        let checked = call(&mut conn, "rate_limit_check_all", &group, false).await.expect("a decision");
+        let checked = call(&mut conn, "check_all_with", &group, false).await.expect("a decision");
         assert!(checked.ok && leases(&checked) == [None; 3], "{checked:?}");
-        let taken = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        let taken = call(&mut conn, "limit_all_with", &group, false).await.expect("a decision");
         assert_eq!((taken.ok, taken.values()), (true, vec![1, 0, 9, 99, 1, 1]), "{taken:?}");
         let [Some(lease), Some(_), Some(_)] = leases(&taken)[..] else { panic!("{taken:?}") };
         assert_eq!(leases(&taken), [Some(lease); 3]);
 
         // Nothing is taken if a limit denies, slots or not. The slots are free after an hour at the latest.
-        let denied = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        let denied = call(&mut conn, "limit_all_with", &group, false).await.expect("a decision");
         assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "others slots".to_owned()));
         assert_eq!((denied.values(), leases(&denied)), (vec![1, 0, 9, 99, 1, 1], vec![None; 3]));
         let minute = 60_000_000;
         assert!(denied.wait.is_some_and(|wait| (59 * minute..=60 * minute).contains(&wait)), "{denied:?}");
         for other in [with(tokens.clone(), "count", 6), with(tokens.clone(), "leave_fraction", 0.85)] {
             let denied =
-                call(&mut conn, "rate_limit_all", &json!([slots("slots"), other]), false).await.expect("a decision");
+                call(&mut conn, "limit_all_with", &json!([slots("slots"), other]), false).await.expect("a decision");
             assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "tokens".to_owned()));
             assert_eq!((denied.values(), leases(&denied)), (vec![1, 9], vec![None]));
         }
 
         // The lease that the caller names, and the lease that was drawn, are renewed and released for each bucket.
         let named = with(slots("slots"), "lease_id", 4711);
-        let own = call(&mut conn, "rate_limit_all", &json!([named]), false).await.expect("a decision");
+        let own = call(&mut conn, "limit_all_with", &json!([named]), false).await.expect("a decision");
         assert_eq!((own.ok, own.values(), leases(&own)), (true, vec![0], vec![Some(4711)]));
         for (name, lease) in [("slots", lease), ("others", lease), ("slots", 4711)] {
-            let renew = format!("SELECT rate_limit_renew('{name}', '{level}', {lease}, '2 hours')");
-            let release = format!("SELECT rate_limit_release('{name}', '{level}', {lease})");
+            let renew = format!("SELECT rate_limit.renew('{name}', '{level}', {lease}, '2 hours')");
+            let release = format!("SELECT rate_limit.release('{name}', '{level}', {lease})");
             assert!(one::<bool>(pool, &renew).await && one::<bool>(pool, &release).await);
             assert!(!one::<bool>(pool, &renew).await && !one::<bool>(pool, &release).await);
         }
         // The tokens stay taken.
-        let checked = call(&mut conn, "rate_limit_check_all", &group, false).await.expect("a decision");
+        let checked = call(&mut conn, "check_all_with", &group, false).await.expect("a decision");
         assert_eq!((checked.ok, checked.values()), (true, vec![1, 0, 8, 98, 1, 1]), "{checked:?}");
 
         // A blocked gate keeps the slots free.
-        one::<String>(pool, &format!("SELECT rate_limit_block('gate', '{level}', '1 hour')::text")).await;
-        let denied = call(&mut conn, "rate_limit_all", &group, false).await.expect("a decision");
+        one::<String>(pool, &format!("SELECT rate_limit.block('gate', '{level}', '1 hour')::text")).await;
+        let denied = call(&mut conn, "limit_all_with", &group, false).await.expect("a decision");
         assert_eq!((denied.ok, denied.denied_by.join(" ")), (false, "gate".to_owned()));
         assert_eq!(denied.values(), [3, 0, 9, 99, 3, 3]);
     }
@@ -446,9 +520,9 @@ async fn malformed_slots_in_rate_limit_all_have_named_errors() {
             "invalid_call: the call names two leases, 7 and 8",
         ),
     ];
-    for function in ["rate_limit_all", "rate_limit_check_all"] {
+    for function in ["limit_all_with", "check_all_with"] {
         for (calls, expected) in &cases {
-            if function == "rate_limit_check_all" && expected.starts_with("invalid_count: the count 0") {
+            if function == "check_all_with" && expected.starts_with("invalid_count: the count 0") {
                 continue; // It returns the free slots.
             }
             let (code, message, hint) = refused(&mut conn, function, calls).await;
@@ -462,8 +536,8 @@ async fn malformed_slots_in_rate_limit_all_have_named_errors() {
         );
     }
     let named = json!([with(slots, "lease_id", 7)]);
-    assert!(call(&mut conn, "rate_limit_all", &named, false).await.expect("a decision").ok);
-    let (_, message, _) = refused(&mut conn, "rate_limit_all", &named).await;
+    assert!(call(&mut conn, "limit_all_with", &named, false).await.expect("a decision").ok);
+    let (_, message, _) = refused(&mut conn, "limit_all_with", &named).await;
     assert_eq!(message, "invalid_lease: the lease 7 of the concurrency limit \"a\" is already held");
 }
 

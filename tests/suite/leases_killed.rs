@@ -64,10 +64,10 @@ async fn killed_holders_free_their_slots_and_no_others() {
             "CREATE TABLE intended (lease bigint PRIMARY KEY);
              CREATE TABLE writes (nth bigserial PRIMARY KEY, at bigint, leases double precision[]);
              CREATE FUNCTION record() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-               INSERT INTO public.writes (at, leases) VALUES (NEW.ts, NEW.earlier_counts);
+               INSERT INTO public.writes (at, leases) VALUES (NEW.ts, NEW.detail);
                RETURN NULL;
              END $$;
-             CREATE TRIGGER record AFTER INSERT OR UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION record();
+             CREATE TRIGGER record AFTER INSERT OR UPDATE ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION record();
              GRANT ALL ON intended, writes, writes_nth_seq TO PUBLIC",
         )
         .await;

@@ -51,14 +51,14 @@ fn a_limit_is_read_back_as_it_was_written() {
 async fn months_and_years_are_rejected_in_sql() {
     let database = Database::migrated().await;
     let mut conn = database.pool.acquire().await.expect("a connection");
-    for function in ["rate_limit", "rate_limit_check", "rate_limit_enforce"] {
+    for function in ["limit_with", "check_with", "enforce_with"] {
         for (option, text) in
             [("period", "1 mon"), ("period", "1 year"), ("period", "1 mon -1 days"), ("start", "1 mon")]
         {
             let length = if text == "1 year" { "12 months" } else { text };
             let (period, start) = if option == "period" { (length, "1 h") } else { ("1 h", length) };
             let sql = format!(
-                "SELECT {function}('a', 'k', kind => 'fixed_window', rate => 1, period => '{period}', start => '{start}')"
+                "SELECT rate_limit.{function}('a', 'k', kind => 'fixed_window', rate => 1, period => '{period}', start => '{start}')"
             );
             let error = sqlx::query(AssertSqlSafe(sql)).execute(&mut *conn).await.expect_err(length);
             let error = error.as_database_error().expect("of the database");
@@ -71,8 +71,9 @@ async fn months_and_years_are_rejected_in_sql() {
             assert!(hint.contains("30 days"), "{hint}");
         }
         for period in ["30 days", "720 h", "4 weeks", "1 mon 3 days - 1 mon"] {
-            let sql =
-                format!("SELECT {function}('a', $1, kind => 'fixed_window', rate => 1, period => interval '{period}')");
+            let sql = format!(
+                "SELECT rate_limit.{function}('a', $1, kind => 'fixed_window', rate => 1, period => interval '{period}')"
+            );
             let period = period
                 .strip_suffix(" - 1 mon")
                 .map_or(sql.clone(), |sum| sql.replace(&format!("'{period}'"), &format!("'{sum}' - interval '1 mon'")));

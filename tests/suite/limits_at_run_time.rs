@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pg_limiter::{Error, InvalidCall, Limit, Limits, LimitsFile, LimitsWatch};
 
-use crate::support::{Database, Events, watch};
+use crate::support::{Database, Events, signal, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -224,8 +224,7 @@ async fn a_signal_reads_the_file() {
     let watch = limiter.watch_limits_file(file).expect("watched");
     watch.reload().await.expect("read");
     folder.put(&path, &toml("a", "fixed_window", 2));
-    let sent = std::process::Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status();
-    assert!(sent.expect("kill").success());
+    signal(std::process::id(), "HUP");
     until("the limit", || watch.changes() == 1).await;
     assert_eq!(limiter.limits().get("a").map(Limit::rate), Some(2.0));
 }

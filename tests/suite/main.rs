@@ -3,6 +3,7 @@
 
 mod allowance;
 mod answered_late;
+mod application_name;
 mod bad_input;
 mod calendar;
 mod charge_all;
@@ -13,20 +14,26 @@ mod combining_exact;
 mod combining_faults;
 mod combining_order;
 mod concurrency;
+mod conversions;
 mod crash;
 mod decide_sums;
+mod doors;
+mod dump_restore;
 mod extremes;
 mod failures;
 mod fault_cases;
 mod faults;
 mod forget;
+mod fresh_reads;
 mod gates;
 mod headroom;
 mod held_rows;
 mod history;
 mod hostile_plans;
 mod idempotency;
+mod ignored;
 mod interrupted;
+mod interval_style;
 mod key_secret;
 mod kinds;
 mod leases;
@@ -45,6 +52,9 @@ mod outages;
 mod outgoing;
 #[cfg(all(feature = "reqwest", feature = "testing"))]
 mod outgoing_pauses;
+#[cfg(feature = "reqwest")]
+mod outgoing_refusals;
+mod owners;
 mod peek;
 mod pgbouncer;
 mod privacy;
@@ -55,6 +65,7 @@ mod queue;
 mod queue_contended;
 mod queue_fronts;
 mod queue_killed;
+mod queue_log;
 mod queue_pace;
 mod queue_slots;
 mod queue_slots_killed;
@@ -63,7 +74,9 @@ mod queue_tokens;
 mod queue_waits;
 mod rate_limit_all;
 mod rate_limit_all_input;
+mod reads_repeated;
 mod remembered;
+mod replication;
 mod reservations;
 mod retry_promise;
 mod scenarios;
@@ -79,14 +92,18 @@ mod soak;
 mod sql_sources;
 mod sqlx_test;
 mod statistics;
+mod stored_limits;
 mod support;
 mod surface;
 
 mod take_slots;
 #[cfg(feature = "testing")]
 mod test_clock;
+#[cfg(feature = "testing")]
+mod test_clock_to;
 mod thresholds;
 mod transactions;
+mod trigger_replication;
 mod trust;
 mod until_ready;
 mod upgrades;
@@ -98,6 +115,10 @@ mod web_addresses;
 #[cfg(feature = "axum")]
 mod web_chosen;
 #[cfg(feature = "axum")]
+mod web_cors;
+#[cfg(feature = "axum")]
+mod web_denials;
+#[cfg(feature = "axum")]
 mod web_failures;
 #[cfg(all(feature = "axum", feature = "tonic"))]
 mod web_grpc;
@@ -105,12 +126,25 @@ mod web_grpc;
 mod web_grpc_handlers;
 #[cfg(feature = "axum")]
 mod web_in_handler;
+#[cfg(feature = "axum")]
+mod web_in_handler_slots;
 #[cfg(feature = "tower")]
 mod web_keys;
 #[cfg(feature = "axum")]
+mod web_long_keys;
+#[cfg(feature = "axum")]
+mod web_reset;
+#[cfg(feature = "axum")]
 mod web_settle;
+#[cfg(feature = "axum")]
+mod web_settle_cut;
 #[cfg(feature = "axum")]
 mod web_slots;
 #[cfg(feature = "axum")]
 mod web_tower;
+#[cfg(feature = "axum")]
+mod web_unreadable;
+#[cfg(feature = "axum")]
+mod web_upgrades;
 mod yugabyte_costs;
+mod zones;

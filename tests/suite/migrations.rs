@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pg_limiter::migrate::{MigrateError, Migrator, Part, migrate, migrate_on, script, uninstall};
+use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, migrate, migrate_on, script, uninstall};
+use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Engine, Limit, Limiter, LimiterConfig, Limits, Schema};
 
@@ -18,14 +19,18 @@ where
         .unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
+/// The migrations of this release.
+const ALL: [&str; 2] = ["rate_limits", "queue"];
+
 const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = \
                      (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-async fn twelve_at_once(database: &Database) -> Vec<i32> {
+async fn twelve_at_once(database: &Database) -> Vec<&'static str> {
     twelve_with(database, Migrator::default()).await
 }
 
-async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<i32> {
+/// The migrations that were applied, newest first.
+async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<&'static str> {
     let barrier = Arc::new(tokio::sync::Barrier::new(12));
     let tasks: Vec<_> = (0..12)
         .map(|_| {
@@ -41,7 +46,7 @@ async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<i32> {
     for task in tasks {
         applied.extend(task.await.expect("a task").expect("migrated").applied);
     }
-    applied.sort_unstable();
+    applied.sort_unstable_by(|a, b| b.cmp(a));
     applied
 }
 
@@ -49,9 +54,9 @@ async fn twelve_with(database: &Database, migrator: Migrator) -> Vec<i32> {
 async fn twelve_concurrent_migrations_apply_each_version_once() {
     for _ in 0..5 {
         let database = Database::empty().await;
-        assert_eq!(twelve_at_once(&database).await, [1, 2, 3, 4, 5, 6], "each version is applied once");
+        assert_eq!(twelve_at_once(&database).await, ALL, "each migration is applied once");
         assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
-        assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
+        assert_eq!(migrate(&database.pool).await.expect("again").applied, [""; 0]);
     }
 }
 
@@ -72,7 +77,7 @@ async fn concurrent_migrations_succeed_without_advisory_locks() {
             database.execute(engine).await;
             let error = sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&database.pool).await;
             assert!(error.is_err(), "the engine still has advisory locks");
-            assert_eq!(twelve_at_once(&database).await, [1, 2, 3, 4, 5, 6]);
+            assert_eq!(twelve_at_once(&database).await, ALL);
         }
     }
 }
@@ -82,7 +87,7 @@ async fn concurrent_migrations_succeed_without_advisory_locks() {
 async fn concurrent_migrations_succeed_statement_by_statement() {
     let clashes = "CREATE SEQUENCE changes;
          CREATE FUNCTION clash() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
-           IF nextval('public.changes') % 23 = 0 THEN -- A block has up to 13 changes.
+           IF nextval('public.changes') % 23 = 0 THEN -- A block has up to 17 changes.
              RAISE 'schema version mismatch' USING ERRCODE = 'serialization_failure';
            END IF;
          END $$;
@@ -93,7 +98,7 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
         if clash {
             database.execute(clashes).await;
         }
-        assert_eq!(twelve_with(&database, stepwise.clone()).await, [1, 2, 3, 4, 5, 6], "each version is applied once");
+        assert_eq!(twelve_with(&database, stepwise.clone()).await, ALL, "each migration is applied once");
         assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0, "advisory locks were taken");
         if clash {
             assert!(one::<i64>(&database.pool, "SELECT last_value FROM changes").await > 70, "there were conflicts");
@@ -101,15 +106,15 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
         // The result is the same as that of a migration in one transaction.
         let described = "SELECT string_agg(d, ' ' ORDER BY d) FROM (
              SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') AS d FROM pg_proc
-             WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' UNION ALL
-             SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename LIKE 'rate\\_limit%' UNION ALL
+             WHERE pronamespace = 'rate_limit'::regnamespace UNION ALL
+             SELECT indexdef FROM pg_indexes WHERE schemaname = 'rate_limit' UNION ALL
              SELECT attrelid::regclass || attname || attnum || format_type(atttypid, NULL) FROM pg_attribute
-             WHERE attrelid IN (SELECT oid FROM pg_class WHERE relname LIKE 'rate\\_limit%' AND relkind IN ('r', 'v'))) AS x";
+             WHERE attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'rate_limit'::regnamespace AND relkind IN ('r', 'v'))) AS x";
         let usual = Database::migrated().await;
         let (stepped, usual): (String, String) =
             (one(&database.pool, described).await, one(&usual.pool, described).await);
         assert!(stepped == usual, "the result differs from that of a migration in one transaction");
-        assert_eq!(migrate(&database.pool).await.expect("again").applied, [0_i32; 0]);
+        assert_eq!(migrate(&database.pool).await.expect("again").applied, [""; 0]);
     }
 }
 
@@ -117,16 +122,16 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
 #[tokio::test]
 async fn an_interrupted_migration_is_finished_by_the_next_run() {
     let database = Database::empty().await;
-    database.execute("CREATE VIEW rate_limit_groups AS SELECT 1 AS one").await;
+    database.execute("CREATE SCHEMA rate_limit; CREATE VIEW rate_limit.groups AS SELECT 1 AS one").await;
     let stepwise = Migrator::default().engine(Engine::Yugabyte);
     let error = stepwise.run(&database.pool).await.expect_err("something is in the way");
-    assert!(matches!(&error, MigrateError::Occupied { table, .. } if table == "rate_limit_groups"), "{error}");
-    database.execute("DROP VIEW rate_limit_groups; CREATE TYPE rate_limit_groups AS (one int)").await;
+    assert!(matches!(&error, MigrateError::Occupied { table, .. } if table == "groups"), "{error}");
+    database.execute("DROP VIEW rate_limit.groups; CREATE TYPE rate_limit.groups AS (one int)").await;
     let error = stepwise.run(&database.pool).await.expect_err("something else is in the way");
     assert!(matches!(error, MigrateError::Busy { .. } | MigrateError::Database { .. }), "{error}");
-    assert_eq!(one::<i32>(&database.pool, "SELECT max(version) FROM rate_limits_migrations").await, 1);
-    database.execute("DROP TYPE rate_limit_groups").await;
-    assert_eq!(stepwise.run(&database.pool).await.expect("the rest").applied, [2, 3, 4, 5, 6]);
+    assert_eq!(one::<i32>(&database.pool, "SELECT max(version) FROM rate_limit.migrations").await, 1);
+    database.execute("DROP TYPE rate_limit.groups").await;
+    assert_eq!(stepwise.run(&database.pool).await.expect("the rest").applied, ["queue"]);
 }
 
 #[tokio::test]
@@ -141,7 +146,7 @@ async fn the_applications_own_migrations_and_settings_are_left_alone() {
         .await
         .expect("settings");
     let report = migrate_on(&mut conn).await.expect("migrated");
-    assert_eq!((report.version, report.applied), (6, vec![1, 2, 3, 4, 5, 6]));
+    assert_eq!((report.version, &*report.applied), (1, &ALL[..]));
     for (setting, value) in [("search_path", "app, pg_catalog"), ("lock_timeout", "7s")] {
         let now: String = sqlx::query_scalar("SELECT current_setting($1)")
             .bind(setting)
@@ -163,7 +168,7 @@ async fn a_migration_commits_or_rolls_back_with_the_callers_transaction() {
     let mut tx = database.pool.begin().await.expect("begin");
     migrate_on(&mut tx).await.expect("migrated");
     tx.rollback().await.expect("rollback");
-    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits') IS NULL").await);
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limit.rate_limits') IS NULL").await);
     let mut tx = database.pool.begin().await.expect("begin");
     migrate_on(&mut tx).await.expect("migrated");
     tx.commit().await.expect("commit");
@@ -180,7 +185,7 @@ async fn a_migration_joins_a_transaction_begun_by_a_statement() {
         sqlx::raw_sql("BEGIN; CREATE TABLE mine (id int)").execute(&mut conn).await.expect("begin");
         migrate_on(&mut conn).await.expect("migrated");
         sqlx::raw_sql(end).execute(&mut conn).await.expect("the end");
-        for table in ["mine", "rate_limits"] {
+        for table in ["mine", "rate_limit.rate_limits"] {
             let there = format!("SELECT to_regclass('{table}') IS NOT NULL");
             assert_eq!(one::<bool>(&database.pool, &there).await, end == "COMMIT", "{table} after {end}");
         }
@@ -193,22 +198,32 @@ async fn migrations_work_at_any_default_isolation_and_for_read_only_roles() {
     let database = Database::empty().await;
     let name: String = one(&database.pool, "SELECT current_database()::text").await;
     database.execute(&format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")).await;
-    assert_eq!(twelve_at_once(&database).await, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(twelve_at_once(&database).await, ALL);
     let role = format!("looker_{}", std::process::id());
-    database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
+    database
+        .execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; GRANT USAGE ON SCHEMA rate_limit TO {role}"))
+        .await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     sqlx::query(AssertSqlSafe(format!("SET ROLE {role}"))).execute(&mut conn).await.expect("set role");
-    assert_eq!(migrate_on(&mut conn).await.expect("nothing to do").applied, [0_i32; 0]);
+    assert_eq!(migrate_on(&mut conn).await.expect("nothing to do").applied, [""; 0]);
     conn.close().await.expect("close");
-    database.execute(&format!("DROP ROLE {role}")).await;
+    database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
 #[tokio::test]
 async fn a_migration_into_a_chosen_schema_works() {
+    for name in ["Rate \"limits\"; --", "public"] {
+        works_in(Schema::new(name).expect("a schema")).await;
+    }
+}
+
+async fn works_in(schema: Schema) {
     let database = Database::empty().await;
-    let schema = Schema::new("Rate \"limits\"; --").expect("a schema");
+    database
+        .execute("CREATE TABLE groups_of_mine (id int); CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        .await;
     Migrator::new(schema.clone()).run(&database.pool).await.expect("migrated");
-    assert!(one::<bool>(&database.pool, "SELECT to_regclass('public.rate_limits') IS NULL").await);
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limit.rate_limits') IS NULL").await);
     let mut config = LimiterConfig::default();
     config.schema = schema.clone();
     let limits =
@@ -217,10 +232,18 @@ async fn a_migration_into_a_chosen_schema_works() {
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied());
     assert_eq!(limiter.reset_all_keys("a").await.expect("reset"), 1);
-    // It exists beside the one in `public`, and is dropped separately.
+    assert_eq!(Migrator::new(schema.clone()).check(&database.pool).await.expect("checked"), []);
+    // It exists beside the one in `rate_limit`, and is dropped separately.
     migrate(&database.pool).await.expect("migrated");
     database.execute(&uninstall(&schema)).await;
-    database.execute(&format!("DROP SCHEMA \"{}\"", schema.name().replace('"', "\"\""))).await;
+    if schema.name() == "public" {
+        // The application's objects stay.
+        let left = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) + \
+                    (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)";
+        assert_eq!(one::<i64>(&database.pool, left).await, 2);
+    } else {
+        database.execute(&format!("DROP SCHEMA \"{}\"", schema.name().replace('"', "\"\""))).await;
+    }
     assert_eq!(database.rows().await, 0);
 }
 
@@ -228,7 +251,7 @@ async fn a_migration_into_a_chosen_schema_works() {
 #[tokio::test]
 async fn a_newer_schema_is_rejected_only_if_it_is_breaking() {
     let database = Database::migrated().await;
-    database.execute("INSERT INTO rate_limits_migrations (version, name) VALUES (98, 'from the future')").await;
+    database.execute("INSERT INTO rate_limit.migrations VALUES (98, 'from the future', '', '99.0.0')").await;
     let report = migrate(&database.pool).await.expect("it works with that");
     assert_eq!((report.version, report.applied.len(), report.functions.len()), (98, 0, 0));
     assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
@@ -236,9 +259,9 @@ async fn a_newer_schema_is_rejected_only_if_it_is_breaking() {
         || Limits::new().define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60))).expect("a limit");
     assert!(database.limiter(limits()).limit(("a", "k")).await.expect("a decision").is_allowed());
 
-    database.execute("INSERT INTO rate_limits_migrations (version, name, breaking) VALUES (99, 'another', true)").await;
+    database.execute("INSERT INTO rate_limit.migrations VALUES (99, 'another', '', '99.0.0', true)").await;
     let error = migrate(&database.pool).await.expect_err("too new");
-    assert!(matches!(error, MigrateError::SchemaTooNew { found: 99, known: 6, .. }), "{error}");
+    assert!(matches!(error, MigrateError::SchemaTooNew { found: 99, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("update pg-limiter"), "{error}");
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
 }
@@ -247,7 +270,7 @@ async fn a_newer_schema_is_rejected_only_if_it_is_breaking() {
 #[tokio::test]
 async fn a_failed_migration_leaves_no_lock_and_no_partial_changes() {
     let database = Database::empty().await;
-    database.execute("CREATE VIEW rate_limits AS SELECT 1 AS one").await;
+    database.execute("CREATE SCHEMA rate_limit; CREATE VIEW rate_limit.rate_limits AS SELECT 1 AS one").await;
     let pool = Database::pool(&database.url, 1).await;
     for _ in 0..2 {
         let error = migrate(&pool).await.expect_err("a view is in the way");
@@ -257,37 +280,76 @@ async fn a_failed_migration_leaves_no_lock_and_no_partial_changes() {
         );
         assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
     }
-    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits_migrations') IS NULL").await);
-    assert_eq!(one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'rate_limit%'").await, 0);
-    database.execute("DROP VIEW rate_limits; CREATE TABLE rate_limits (id int)").await;
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limit.migrations') IS NULL").await);
+    assert_eq!(
+        one::<i64>(&database.pool, "SELECT count(*) FROM pg_proc WHERE pronamespace = 'rate_limit'::regnamespace")
+            .await,
+        0
+    );
+    database.execute("DROP VIEW rate_limit.rate_limits; CREATE TABLE rate_limit.rate_limits (id int)").await;
     assert!(matches!(migrate(&pool).await, Err(MigrateError::Occupied { .. })));
     // A failure in the middle of the run: the run is rolled back.
     database
         .execute(
-            "DROP TABLE rate_limits; CREATE FUNCTION rate_limit_clock() RETURNS text LANGUAGE sql AS 'SELECT 1::text'",
+            "DROP TABLE rate_limit.rate_limits; CREATE FUNCTION rate_limit._clock() RETURNS text LANGUAGE sql AS 'SELECT 1::text'",
         )
         .await;
     let error = migrate(&pool).await;
-    database.execute("DROP FUNCTION rate_limit_clock()").await;
+    database.execute("DROP FUNCTION rate_limit._clock()").await;
     assert!(matches!(error, Err(MigrateError::Database { .. })), "{error:?}");
     assert_eq!(one::<i64>(&database.pool, LOCKS).await, 0);
-    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limits') IS NULL").await);
+    assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limit.rate_limits') IS NULL").await);
     migrate(&pool).await.expect("nothing is in the way");
+}
+
+/// In a schema with other objects, functions of the application keep their bodies, and its tables their privileges.
+#[tokio::test]
+async fn objects_of_the_application_are_left_alone() {
+    let database = Database::empty().await;
+    let public = Schema::new("public").expect("a schema");
+    let reset = "CREATE FUNCTION public.reset(name text) RETURNS bigint LANGUAGE sql AS 'SELECT 42::bigint'";
+    database.execute(reset).await;
+    let error = Migrator::new(public.clone()).run(&database.pool).await.expect_err("a function is in the way");
+    assert!(matches!(&error, MigrateError::Occupied { table, .. } if table == "reset(text)"), "{error}");
+    assert_eq!(one::<i64>(&database.pool, "SELECT public.reset('a')").await, 42);
+    database.execute("DROP FUNCTION public.reset(text)").await;
+
+    // Without the queue, its names are the application's.
+    let lean = Migrator::new(public).without_queue(true);
+    let jobs = "CREATE TABLE public.jobs (id int); GRANT INSERT ON public.jobs TO PUBLIC;
+        CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+        CREATE TRIGGER mine BEFORE INSERT ON public.jobs FOR EACH ROW EXECUTE FUNCTION mine()";
+    database.execute(jobs).await;
+    lean.run(&database.pool).await.expect("migrated");
+    assert_eq!(lean.check(&database.pool).await.expect("checked"), []);
+    database.execute("ALTER FUNCTION public._held STABLE").await;
+    lean.run(&database.pool).await.expect("migrated");
+    let granted = "SELECT relacl::text LIKE '%=a/%' FROM pg_class WHERE oid = 'public.jobs'::regclass";
+    assert!(one::<bool>(&database.pool, granted).await);
 }
 
 #[tokio::test]
 async fn a_role_without_create_gets_an_error_that_names_the_grants() {
+    for (schema, grant) in [("public", "CREATE ON SCHEMA public"), ("rate_limit", "CREATE ON DATABASE")] {
+        needs(&Schema::new(schema).expect("a schema"), grant).await;
+    }
+}
+
+/// The schema `public` exists, and `rate_limit` does not.
+async fn needs(schema: &Schema, grant: &str) {
     let database = Database::empty().await;
+    let migrator = Migrator::new(schema.clone());
+    let grant = if grant.ends_with("DATABASE") { format!("{grant} {}", database.name) } else { grant.to_owned() };
     let role = format!("poor_{}", std::process::id());
     database
         .execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; REVOKE CREATE ON SCHEMA public FROM PUBLIC"))
         .await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     sqlx::query(AssertSqlSafe(format!("SET ROLE {role}"))).execute(&mut conn).await.expect("set role");
-    let error = migrate_on(&mut conn).await.expect_err("no privilege");
+    let error = migrator.run_on(&mut conn).await.expect_err("no privilege");
     assert!(error.to_string().contains("needs CREATE"), "{error}");
-    database.execute(&format!("GRANT CREATE ON SCHEMA public TO {role}")).await;
-    migrate_on(&mut conn).await.expect("the grants of the message are sufficient");
+    database.execute(&format!("GRANT {grant} TO {role}")).await;
+    migrator.run_on(&mut conn).await.expect("the grants of the message are sufficient");
     conn.close().await.expect("close");
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
@@ -295,22 +357,89 @@ async fn a_role_without_create_gets_an_error_that_names_the_grants() {
 /// The files are run as they are, as any tool can, and twice; then the schema is uninstalled.
 #[tokio::test]
 async fn the_printed_sql_is_the_whole_schema() {
+    for schema in [Schema::default(), Schema::new("public").expect("a schema")] {
+        is_whole(&schema).await;
+    }
+}
+
+async fn is_whole(schema: &Schema) {
     let database = Database::empty().await;
     for _ in 0..2 {
-        database.execute(&script(&Schema::default(), Part::All)).await;
+        database.execute(&script(schema, Contents::All, Part::ALL)).await;
     }
     let limits =
         Limits::new().define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60))).expect("a limit");
-    let limiter = Limiter::new(database.pool.clone(), limits);
+    let mut config = LimiterConfig::default();
+    config.schema = schema.clone();
+    let limiter = Limiter::with_config(database.pool.clone(), limits, config);
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
     // `migrate` adopts this schema: there is nothing to do, for any role.
-    let nothing = migrate(&database.pool).await.expect("migrated");
+    let nothing = Migrator::new(schema.clone()).run(&database.pool).await.expect("migrated");
     assert_eq!((nothing.applied, nothing.functions), (vec![], vec![]));
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied(), "the balances were kept");
-    database.execute(&uninstall(&Schema::default())).await;
-    let left = "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace) + \
-                (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)";
-    assert_eq!(one::<i64>(&database.pool, left).await, 0);
+    database.execute(&uninstall(schema)).await;
+    let left = format!(
+        "SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = '{schema}'::regnamespace) + \
+         (SELECT count(*) FROM pg_proc WHERE pronamespace = '{schema}'::regnamespace)"
+    );
+    assert_eq!(one::<i64>(&database.pool, &left).await, 0);
+}
+
+/// Without the queue, every function of the core works.
+#[tokio::test]
+async fn the_queue_can_be_left_out_and_added_later() {
+    let lean = Migrator::default().without_queue(true);
+    let queues = "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+                  WHERE n.nspname = 'rate_limit' AND c.relname ~ '^(jobs|groups|workers|queue)'";
+    for printed in [false, true] {
+        let database = Database::empty().await;
+        if printed {
+            database.execute(&script(&Schema::default(), Contents::All, &[Part::Core])).await;
+        } else {
+            assert_eq!(lean.run(&database.pool).await.expect("migrated").applied, ["rate_limits"]);
+        }
+        assert_eq!(one::<i64>(&database.pool, queues).await, 0);
+        assert_eq!(lean.check(&database.pool).await.expect("checked"), []);
+        let missing = [Drift::MigrationMissing { version: 1, name: "queue" }];
+        assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), missing);
+        let nothing = lean.run(&database.pool).await.expect("again");
+        assert_eq!((nothing.applied.len(), nothing.functions.len()), (0, 0));
+
+        let limits = Limits::new()
+            .define("a", Limit::token_bucket(1, std::time::Duration::from_secs(60)))
+            .and_then(|limits| limits.define("slots", Limit::concurrency(1)))
+            .expect("limits");
+        let limiter = database.limiter(limits);
+        assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
+        assert!(limiter.limit(("a", "k")).await.expect("a decision").is_denied());
+        for _ in 0..2 {
+            let lease = limiter.acquire(("slots", "k")).await.expect("an answer").enforce().expect("a lease");
+            lease.release().await.expect("released");
+        }
+        let lease = limiter.acquire(("slots", "k")).await.expect("an answer").enforce().expect("a lease");
+        let reset = "SELECT rate_limit.reset('slots', 'k')";
+        assert_eq!(one::<i64>(&database.pool, reset).await, 1);
+        drop(lease);
+        let forgotten = limiter.forget("k").await.expect("forgotten");
+        assert_eq!((forgotten.jobs, forgotten.running), (0, 0));
+        let queue = Queue::new(&limiter, "mails").expect("a queue");
+        let job = || Job::new(("a", "k"), &1).expect("a job");
+        let error = queue.enqueue(job()).await.expect_err("no queue");
+        assert!(matches!(error, pg_limiter::Error::SchemaMissing { .. }), "{error}");
+
+        // A plain run adds it. Then it stays.
+        let added = migrate(&database.pool).await.expect("migrated");
+        assert_eq!((&*added.applied, &*added.changed_by_hand), (&["queue"][..], &[""; 0][..]));
+        database.execute(&script(&Schema::default(), Contents::All, &[Part::Core])).await;
+        assert_eq!(lean.run(&database.pool).await.expect("again").functions, [""; 0]);
+        for migrator in [&lean, &Migrator::default()] {
+            assert_eq!(migrator.check(&database.pool).await.expect("checked"), []);
+        }
+        queue.enqueue(job()).await.expect("an answer").enforce().expect("a ticket");
+        assert_eq!(limiter.forget("k").await.expect("forgotten").jobs, 1);
+        database.execute(&uninstall(&Schema::default())).await;
+        assert!(one::<bool>(&database.pool, "SELECT to_regclass('rate_limit.rate_limits') IS NULL").await);
+    }
 }
 
 /// Updates are HOT: no index has a column that changes, and the page has room.

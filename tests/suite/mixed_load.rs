@@ -465,6 +465,7 @@ async fn server_of_its_own() -> (Result<Server, Database>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn every_operation_at_mixed_isolation_levels_keeps_the_books_and_makes_progress() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seconds = number("PG_LIMITER_TEST_LOAD_SECONDS").unwrap_or(10);

@@ -178,7 +178,7 @@ async fn everything(database: &Database) {
     let report = report.expect("a report");
     assert!(report.waited == 1 && report.failed == 1 && report.dead == 1 && report.done == 4, "{report:?}");
 
-    database.execute("UPDATE rate_limits SET idle_at = 0").await;
+    database.execute("UPDATE rate_limit.rate_limits SET idle_at = 0").await;
     assert!(limiter.prune().await.expect("pruned") > 0);
     database.rivals_always_win().await;
     let hurried = gate::limiter(&database.app, limits(), |config| {
@@ -492,7 +492,7 @@ mod metrics {
             let group = if nth < 2 { "late" } else { "held" };
             let _ = queue.enqueue(Job::new(("jobs", group), &1).expect("a job")).await.expect("an answer");
             let sql = format!(
-                "UPDATE rate_limit_jobs SET state = '{state}', run_at = run_at - 90000000 * {}, finished_at = enqueued_at, \
+                "UPDATE rate_limit.jobs SET state = '{state}', run_at = run_at - 90000000 * {}, finished_at = enqueued_at, \
                    lease_until = enqueued_at + 3600000000 WHERE id = {}",
                 if group == "late" { 1 } else { 10 },
                 nth + 1
@@ -501,7 +501,7 @@ mod metrics {
         }
         // A job is not late while it waits because its handler returned `Wait`.
         database
-            .execute("INSERT INTO rate_limit_groups (queue, key, held_until) SELECT 'gauged', 'held', rate_limit_clock() + 3600000000")
+            .execute("INSERT INTO rate_limit.groups (queue, key, held_until) SELECT 'gauged', 'held', rate_limit._clock() + 3600000000")
             .await;
         // Workers that know none of the limits do not start the jobs.
         let unknown = Limits::new().define("unknown", Limit::token_bucket(1, CENTURY)).expect("limits");

@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::Response;
+use http::StatusCode;
 use http::header::HeaderValue;
 use pg_limiter::outgoing::{OnFailure, OutgoingLimits};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
@@ -21,7 +22,7 @@ use crate::support::{Database, Events, Node, watch};
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits::new()
         .define("calls", Limit::token_bucket(10, CENTURY))
         .and_then(|limits| limits.define("bytes", Limit::token_bucket(100, CENTURY)))
@@ -32,7 +33,7 @@ fn limits() -> Limits {
 
 /// A response of the third party.
 type Scripted = (u16, Vec<(&'static str, &'static [u8])>);
-type Fields = &'static [(&'static str, &'static [u8])];
+pub(crate) type Fields = &'static [(&'static str, &'static [u8])];
 
 /// The next responses of the third party (then 200), and the bodies that it has received.
 #[derive(Default)]
@@ -79,7 +80,7 @@ impl ThirdParty {
 }
 
 /// A middleware with one limit and a gate, which does not wait.
-fn outgoing(limiter: &Limiter) -> OutgoingLimits {
+pub(crate) fn outgoing(limiter: &Limiter) -> OutgoingLimits {
     let outgoing = OutgoingLimits::new(limiter.clone()).limit(("calls", "k")).expect("a limit");
     outgoing.gate(("pause", "k")).expect("a gate").max_wait(Duration::ZERO)
 }
@@ -103,12 +104,12 @@ async fn left(limiter: &Limiter) -> f64 {
     limiter.peek(("calls", "k")).await.expect("balances").remaining().round()
 }
 
-async fn is_blocked(limiter: &Limiter, key: &str) -> Option<Duration> {
+pub(crate) async fn is_blocked(limiter: &Limiter, key: &str) -> Option<Duration> {
     limiter.is_blocked(("pause", key)).await.expect("an answer")
 }
 
 /// Asserts that the key is blocked for this time, counted from some moments ago.
-async fn assert_blocked(limiter: &Limiter, key: &str, pause: Duration) {
+pub(crate) async fn assert_blocked(limiter: &Limiter, key: &str, pause: Duration) {
     let rest = is_blocked(limiter, key).await.unwrap_or_else(|| panic!("{key} is not blocked"));
     assert!(rest <= pause && pause - rest < 20 * MINUTE, "{key}: {rest:?}");
 }
@@ -157,7 +158,7 @@ async fn a_retry_is_another_request_with_the_same_body() {
 }
 
 /// The same middleware with a gate of its own.
-fn with_gate(limiter: &Limiter, key: &'static str) -> OutgoingLimits {
+pub(crate) fn with_gate(limiter: &Limiter, key: &'static str) -> OutgoingLimits {
     outgoing(limiter).gate(("pause", key)).expect("a gate")
 }
 
@@ -203,15 +204,25 @@ async fn the_fields_of_a_response_determine_the_pause() {
         ("retry-after", b"Sun, 06 Nov 1994 09:19:37 GMT"),
         ("ratelimit", b"\"default\";r=0;t=7200"),
     ];
-    let cases: [(&'static str, u16, Fields, Duration); 14] = [
+    let cases: [(&'static str, u16, Fields, Duration); 19] = [
         ("seconds", 429, &[("retry-after", b"1800")], 30 * MINUTE),
+        ("a fraction", 429, &[("retry-after", b"1799.997")], 30 * MINUTE),
+        ("a fraction of a 503", 503, &[("retry-after", b"1800.0")], 30 * MINUTE),
+        (
+            "the longest line",
+            429,
+            &[("retry-after", b"9"), ("retry-after", b"1800"), ("retry-after", b"1e9")],
+            30 * MINUTE,
+        ),
+        ("the longest value", 429, &[("retry-after", b"9, 1800, Sun, 06 Nov 1994 08:49:37 GMT")], 30 * MINUTE),
+        ("a fraction of RateLimit", 200, &[("ratelimit", b"\"default\";r=0;t=1799.5")], 30 * MINUTE),
         ("seconds of a 503", 503, &[("retry-after", b"1800")], 30 * MINUTE),
         ("a date wins over RateLimit", 429, date, 30 * MINUTE),
         ("RateLimit of a 200", 200, &[("ratelimit", b"\"default\";r=0;t=1800")], 30 * MINUTE),
         (
             "the longest of the empty members",
             200,
-            &[("ratelimit", b"\"a\";r=0;t=60, \"b\";r=9;t=7200"), ("ratelimit", b"\"c\";t=1800;r=0;pk=:AA==:")],
+            &[("ratelimit", b"\"a\";r=0;t=60, \"b\";r=9;t=7200"), ("ratelimit", b"\"c\";t=1800;r=0")],
             30 * MINUTE,
         ),
         ("version 7", 200, &[("ratelimit", b"limit=5, remaining=0, reset=1800")], 30 * MINUTE),
@@ -245,29 +256,15 @@ async fn fields_that_are_not_valid_are_ignored_and_logged() {
     let _watched = watch(events.clone());
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
     let limiter = database.limiter(limits());
-    let values: [&'static [u8]; 12] = [
-        b"-1",
-        b"NaN",
-        b"1.5",
-        b"1e3",
-        b"0x10",
-        b"+5",
-        b"",
-        b"\xff\xfe",
-        b"10, 20",
-        b"soon",
-        b"Sun, 06 Nov 1994",
-        b"inf",
-    ];
+    let values: [&'static [u8]; 11] =
+        [b"-1", b"NaN", b"1.5s", b"1e3", b"0x10", b"+5", b"", b"\xff\xfe", b"soon", b"Sun, 06 Nov 1994", b"inf"];
     let one = |name, value| (429, vec![(name, value)]);
-    let two: (u16, Vec<(&'static str, &'static [u8])>) =
-        (429, vec![("retry-after", b"1800"), ("retry-after", b"1800")]);
-    let refused = values.into_iter().map(|value| one("retry-after", value)).chain([two]);
+    let refused = values.into_iter().map(|value| one("retry-after", value));
     let fine = [
         ("ratelimit", &b"\"default\";r=0"[..]),
         ("ratelimit", b"\"default\";r=-1;t=1800"),
         ("ratelimit", b"\"default\";r=0;t=-1800"),
-        ("ratelimit", b"\"default\";r=0;t=18.5"),
+        ("ratelimit", b"\"default\";r=0;t=?1"),
         ("ratelimit", b"\"default\";r=0;t=\"1800\""),
         ("ratelimit", b"\"default\";r=0;t=9999999999999999"),
         ("ratelimit", b"(\"default\");r=0;t=1800"),
@@ -287,7 +284,6 @@ async fn fields_that_are_not_valid_are_ignored_and_logged() {
     }
     let told = events.told();
     assert_eq!(told.matches("not valid: ignored").count(), values.len() + 6, "{told}");
-    assert_eq!(told.matches("more than once: ignored").count(), 1, "{told}");
     assert!(!told.contains("\u{fffd}") && told.contains(r"\xff"), "{told}");
 }
 
@@ -306,16 +302,21 @@ async fn a_closure_reads_fields_of_its_own() {
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
     let limiter = database.limiter(limits());
     let of = |key| {
-        client(with_gate(&limiter, key).max_wait(MINUTE).pause_for(|response| {
-            let millis = response.headers().get("x-pause")?.to_str().ok()?.parse().ok()?;
-            Some(Duration::from_millis(millis))
-        }))
+        client(
+            with_gate(&limiter, key)
+                .max_wait(MINUTE)
+                .pause_for(|response| {
+                    let millis = response.headers().get("x-pause")?.to_str().ok()?.parse().ok()?;
+                    Some(Duration::from_millis(millis))
+                })
+                .refuses_with(StatusCode::FORBIDDEN),
+        )
     };
     let url = &third_party.served.url;
     third_party.next(200, &[("x-pause", b"1800000"), ("retry-after", b"60")]);
     assert_eq!(of("200").get(url).send().await.expect("sent").status(), 200);
     assert_blocked(&limiter, "200", 30 * MINUTE).await;
-    // Any refusal for which it returns a time is retried.
+    // A 403 is a refusal if it is configured as one and the closure returns a time.
     third_party.next(403, &[("x-pause", b"0")]);
     assert_eq!(of("403").post(url).send().await.expect("sent").status(), 200);
     // Without its field, the standard fields are read.

@@ -53,7 +53,9 @@ async fn the_database_tells(database: &Database, sql: &'static str) {
 
 /// A constraint rejects rows of the key; its DETAIL contains the row.
 async fn refuse_rows(database: &Database) {
-    database.execute("ALTER TABLE rate_limits ADD CONSTRAINT nobody CHECK (key NOT LIKE '%anna%') NOT VALID").await;
+    database
+        .execute("ALTER TABLE rate_limit.rate_limits ADD CONSTRAINT nobody CHECK (key NOT LIKE '%anna%') NOT VALID")
+        .await;
 }
 
 /// A trigger rejects rows with this SQLSTATE and the key in DETAIL, at once or when the transaction commits.
@@ -68,7 +70,7 @@ async fn refuse_with(database: &Database, table: &str, code: &str, at_commit: bo
             "CREATE FUNCTION refuse_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}', DETAIL = 'Key (key)=(' || NEW.key || ')', HINT = NEW.key; END $$;
              CREATE {kind} refuse {} FOR EACH ROW EXECUTE FUNCTION refuse_{table}()",
-            when.replace("{}", table)
+            when.replace("{}", &format!("rate_limit.{table}"))
         ))
         .await;
 }
@@ -130,7 +132,7 @@ async fn denials_and_database_errors_show_no_key() {
     refuse_rows(&database).await;
     the_database_tells(
         &database,
-        "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', $1 || '2', 1, 0, 0)",
+        "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', $1 || '2', 1, 0, 0)",
     )
     .await;
     let fresh = || ("a", format!("{KEY} 2"));
@@ -290,7 +292,7 @@ async fn a_queue_and_its_worker_show_no_key() {
         }),
     );
     database.execute("CREATE TABLE refused (who text CHECK (who NOT LIKE '%anna%'))").await;
-    refuse_with(&database, "rate_limit_jobs", "57014", false).await;
+    refuse_with(&database, "jobs", "57014", false).await;
     let enqueued = queue.enqueue(job()).await.expect_err("refused");
     assert!(matches!(enqueued, Error::Unavailable { .. }), "{enqueued}");
     tells_no_key(&enqueued);
@@ -298,7 +300,7 @@ async fn a_queue_and_its_worker_show_no_key() {
         while !events.told().contains("cannot look for jobs") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        database.execute("DROP TRIGGER refuse ON rate_limit_jobs").await;
+        database.execute("DROP TRIGGER refuse ON rate_limit.jobs").await;
         until_in_state(&queue, JobState::Dead, 1).await;
     };
     tokio::time::timeout(Duration::from_secs(120), worker.expect("a worker").run(stop))

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use crate::model::{Calendar, Item, Kind, Model, Rule, Verdict};
 use crate::support::function::decide_in_memory;
 use crate::support::proxy::xorshift;
-use crate::support::{Answer, Database, Step, decide};
+use crate::support::{self, Answer, Database, Step, decide};
 
 pub const NOW: i64 = 1_767_225_600_000_000;
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -22,16 +22,14 @@ pub fn check<S: Strategy>(cases: u32, strategy: &S, property: impl AsyncFn(&mut 
     let mut conn = runtime.block_on(PgConnection::connect(&database.url)).expect("a connection");
     let _within = runtime.enter();
     let persistence = FileFailurePersistence::Direct("tests/suite/properties.regressions.txt");
-    // On several nodes, each step takes long, so tests/citus runs fewer cases.
-    let percent = std::env::var("PG_LIMITER_TEST_CASES").map_or(100, |percent| percent.parse().expect("a percentage"));
-    let cases = (cases * percent / 100).max(1);
-    let config = Config { cases, failure_persistence: Some(Box::new(persistence)), ..Config::default() };
+    let config =
+        Config { cases: support::cases(cases), failure_persistence: Some(Box::new(persistence)), ..Config::default() };
     let conn = std::cell::RefCell::new(&mut conn);
     TestRunner::new(config)
         .run(strategy, |value| {
             let mut conn = conn.borrow_mut();
             runtime.block_on(async {
-                sqlx::query("TRUNCATE rate_limits").execute(&mut **conn).await.expect("truncate");
+                sqlx::query("TRUNCATE rate_limit.rate_limits").execute(&mut **conn).await.expect("truncate");
                 property(&mut conn, value).await;
             });
             Ok(())
@@ -307,7 +305,8 @@ fn random_event(random: &mut u64) -> Event {
 #[tokio::test]
 async fn decisions_in_memory_match_the_model() {
     const STEPS: usize = 1_000;
-    let steps = std::env::var("PG_LIMITER_TEST_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    let steps = std::env::var("PG_LIMITER_TEST_STEPS").ok().and_then(|text| text.parse().ok());
+    let steps = steps.unwrap_or_else(|| support::cases(200_000) as usize);
     let seed = std::env::var("PG_LIMITER_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_260_101);
     let mut random: u64 = seed;
     let database = Database::migrated().await;
@@ -332,8 +331,9 @@ async fn decisions_in_memory_match_the_model() {
 }
 
 async fn table(conn: &mut PgConnection) -> Vec<String> {
-    let rows =
-        sqlx::query("SELECT r::text AS line FROM rate_limits AS r ORDER BY name, key, shard").fetch_all(conn).await;
+    let rows = sqlx::query("SELECT r::text AS line FROM rate_limit.rate_limits AS r ORDER BY name, key, shard")
+        .fetch_all(conn)
+        .await;
     rows.expect("rows").iter().map(|row| row.get("line")).collect()
 }
 
@@ -526,6 +526,7 @@ fn a_changed_grid_or_kind_never_grants_more_at_once() {
 
 /// A million steps against exact integers, in units of a token divided by the period, so that nothing is rounded.
 #[test]
+#[ignore = "takes long: run tests/long"]
 fn balances_do_not_drift_over_a_million_steps() {
     const STEPS: usize = 1_000_000;
     const BATCH: usize = 5_000;

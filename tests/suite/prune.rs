@@ -13,16 +13,16 @@ use crate::support::{Answer, Database, Step, decide};
 
 /// Stops the limiter's clock, so that the test chooses which rows are idle.
 async fn stop_the_clock(conn: &mut PgConnection) {
-    let clock = "CREATE OR REPLACE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql AS";
+    let clock = "CREATE OR REPLACE FUNCTION rate_limit._clock() RETURNS bigint LANGUAGE sql AS";
     sqlx::query(AssertSqlSafe(format!("{clock} 'SELECT {NOW}::bigint'"))).execute(conn).await.expect("a clock");
 }
 
 async fn prune(conn: &mut PgConnection) -> i64 {
-    sqlx::query_scalar("SELECT pruned FROM rate_limit_prune(100000)").fetch_one(conn).await.expect("pruned")
+    sqlx::query_scalar("SELECT pruned FROM rate_limit.prune(100000)").fetch_one(conn).await.expect("pruned")
 }
 
 async fn names(conn: &mut PgConnection) -> Vec<String> {
-    sqlx::query_scalar("SELECT name FROM rate_limits ORDER BY name").fetch_all(conn).await.expect("names")
+    sqlx::query_scalar("SELECT name FROM rate_limit.rate_limits ORDER BY name").fetch_all(conn).await.expect("names")
 }
 
 /// A sample of decisions from now on: the balance, the whole capacity at once and reserved, later calls, and one long after.
@@ -134,7 +134,7 @@ async fn a_row_is_pruned_from_the_moment_it_means_the_same_as_no_row() {
             assert!(decide(&mut conn, &[used]).await.expect("a decision")[0].ok);
             assert_eq!((prune(&mut conn).await, database.rows().await), (1 - late, late), "{kind:?}");
         }
-        sqlx::query("TRUNCATE rate_limits").execute(&mut conn).await.expect("truncate");
+        sqlx::query("TRUNCATE rate_limit.rate_limits").execute(&mut conn).await.expect("truncate");
     }
 }
 
@@ -144,7 +144,9 @@ pub async fn fill(database: &Database, keys: u32, idle_unless: &str) {
     let keys = format!("generate_series(1, {keys}) AS i");
     let columns = "(name, key, value, ts, idle_at)";
     database
-        .execute(&format!("INSERT INTO rate_limits {columns} SELECT 'a', 'k' || i, 0, 0, {idle_at} FROM {keys}"))
+        .execute(&format!(
+            "INSERT INTO rate_limit.rate_limits {columns} SELECT 'a', 'k' || i, 0, 0, {idle_at} FROM {keys}"
+        ))
         .await;
 }
 
@@ -153,7 +155,7 @@ async fn pruning_step_by_step_visits_every_row() {
     let database = Database::migrated().await;
     fill(&database, 3_500, "i % 7 = 0").await;
     // Names and keys that differ little, and shards.
-    let others = "INSERT INTO rate_limits (name, key, shard, value, ts, idle_at) SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
+    let others = "INSERT INTO rate_limit.rate_limits (name, key, shard, value, ts, idle_at) SELECT n, k, s, 0, 0, 0 FROM unnest(ARRAY['a', 'a ', 'b', 'k1']) AS n, \
                   unnest(ARRAY['', ' ', 'Z', 'ä']) AS k, generate_series(0, 2) AS s";
     database.execute(others).await;
     let limiter = database.limiter(Limits::new());
@@ -162,7 +164,7 @@ async fn pruning_step_by_step_visits_every_row() {
     let mut after: (Option<String>, Option<String>, Option<i32>) = (None, None, None);
     loop {
         let (rows, name, key, shard): (i64, Option<String>, Option<String>, Option<i32>) =
-            sqlx::query_as("SELECT * FROM rate_limit_prune(10, $1, $2, $3)")
+            sqlx::query_as("SELECT * FROM rate_limit.prune(10, $1, $2, $3)")
                 .bind(&after.0)
                 .bind(&after.1)
                 .bind(after.2)
@@ -183,7 +185,7 @@ async fn pruning_step_by_step_visits_every_row() {
     assert_eq!(database.rows().await, 500);
     assert_eq!(limiter.prune().await.expect("pruned"), 0);
     for step in ["0", "-1", "NULL"] {
-        let sql = AssertSqlSafe(format!("SELECT rate_limit_prune({step})"));
+        let sql = AssertSqlSafe(format!("SELECT rate_limit.prune({step})"));
         let error = sqlx::query(sql).execute(&database.pool).await.expect_err("no step");
         assert!(error.to_string().contains("invalid_step"), "{error}");
     }
@@ -206,11 +208,11 @@ async fn a_role_needs_only_execute_to_prune() {
     assert!(matches!(error, Error::Database { .. }) && error.to_string().contains("permission denied"), "{error}");
     database
         .execute(&format!(
-            "GRANT USAGE ON SCHEMA public TO {role}; GRANT EXECUTE ON FUNCTION rate_limit_prune, rate_limit_prune_answers TO {role}"
+            "GRANT USAGE ON SCHEMA rate_limit TO {role}; GRANT EXECUTE ON FUNCTION rate_limit.prune, rate_limit._prune_answers TO {role}"
         ))
         .await;
     assert_eq!(limiter.prune().await.expect("pruned"), 2);
-    let refused = sqlx::query("DELETE FROM rate_limits").execute(&pool).await.expect_err("out of reach");
+    let refused = sqlx::query("DELETE FROM rate_limit.rate_limits").execute(&pool).await.expect_err("out of reach");
     assert!(refused.to_string().contains("permission denied"), "{refused}");
     pool.close().await;
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
@@ -221,8 +223,10 @@ async fn a_role_needs_only_execute_to_prune() {
 async fn no_step_reads_more_than_its_rows() {
     let database = Database::migrated().await;
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
-    database.execute("ALTER TABLE rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limits").await;
-    let step = "SELECT pruned FROM rate_limit_prune(100, 'a', 'k5', 0)";
+    database
+        .execute("ALTER TABLE rate_limit.rate_limits SET (autovacuum_enabled = off); ANALYZE rate_limit.rate_limits")
+        .await;
+    let step = "SELECT pruned FROM rate_limit.prune(100, 'a', 'k5', 0)";
     for _ in 0..12 {
         sqlx::query(step).execute(&mut conn).await.expect("a step");
     }

@@ -27,7 +27,7 @@ async fn prune_skips_locked_rows_without_waiting() {
     let mut user = database.pool.begin().await.expect("begin");
     assert!(limiter.within(&mut user).limit(Item::new(("a", ten()), "k7")).await.expect("a decision").is_allowed());
     let mut reader = database.pool.begin().await.expect("begin");
-    let lock = "SELECT FROM rate_limits WHERE key = 'k9' FOR KEY SHARE";
+    let lock = "SELECT FROM rate_limit.rate_limits WHERE key = 'k9' FOR KEY SHARE";
     sqlx::query(lock).execute(&mut *reader).await.expect("a lock");
     assert_eq!(limiter.prune().await.expect("it does not wait"), 18);
     assert_eq!(database.rows().await, 2);
@@ -42,6 +42,7 @@ async fn prune_skips_locked_rows_without_waiting() {
 
 /// Calls on idle keys beside several pruners: each key admits what its limit grants, and no more.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn nothing_is_granted_twice_while_rows_are_pruned() {
     const KEYS: u32 = 150;
     const ROUNDS: u32 = 3;
@@ -57,9 +58,9 @@ async fn nothing_is_granted_twice_while_rows_are_pruned() {
         let (mut pruned, mut admitted) = (0, 0);
         for _ in 0..ROUNDS {
             // The rows have long been full: with a row or without, the key has its whole capacity.
-            database.execute("TRUNCATE rate_limits").await;
+            database.execute("TRUNCATE rate_limit.rate_limits").await;
             fill(&database, KEYS, "false").await;
-            database.execute(&format!("UPDATE rate_limits SET value = {CAPACITY}")).await;
+            database.execute(&format!("UPDATE rate_limit.rate_limits SET value = {CAPACITY}")).await;
             let done = Arc::new(AtomicBool::new(false));
             let pruners: Vec<_> = (0..2)
                 .map(|_| {
@@ -154,7 +155,7 @@ async fn a_row_in_place_of_a_deleted_one_stays() {
             tokio::spawn(async move {
                 let mut pruned = 0;
                 while !done.load(Ordering::Relaxed) {
-                    let step = sqlx::query_scalar::<_, i64>("SELECT pruned FROM rate_limit_prune(1000)");
+                    let step = sqlx::query_scalar::<_, i64>("SELECT pruned FROM rate_limit.prune(1000)");
                     pruned += step.fetch_one(&pool).await.expect("pruned");
                 }
                 pruned
@@ -168,12 +169,12 @@ async fn a_row_in_place_of_a_deleted_one_stays() {
              DECLARE lost integer := 0;
              BEGIN
                FOR round IN 1 .. {ROUNDS} LOOP
-                 DELETE FROM rate_limits;
-                 INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'a', 'k' || n, 1, 0, 0 FROM generate_series(1, 20) n;
+                 DELETE FROM rate_limit.rate_limits;
+                 INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT 'a', 'k' || n, 1, 0, 0 FROM generate_series(1, 20) n;
                  COMMIT;
                  FOR n IN 1 .. 20 LOOP
                    LOOP
-                     INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k' || n, 0, 0, 9e15)
+                     INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k' || n, 0, 0, 9e15)
                      ON CONFLICT DO NOTHING;
                      EXIT WHEN FOUND;
                      COMMIT;
@@ -181,7 +182,7 @@ async fn a_row_in_place_of_a_deleted_one_stays() {
                    COMMIT;
                  END LOOP;
                  PERFORM pg_sleep(0.001);
-                 lost := lost + 20 - (SELECT count(*) FROM rate_limits WHERE idle_at > 0);
+                 lost := lost + 20 - (SELECT count(*) FROM rate_limit.rate_limits WHERE idle_at > 0);
                  COMMIT;
                END LOOP;
                PERFORM set_config('test.lost', lost::text, false);

@@ -52,7 +52,7 @@ pub async fn work_until_done<H: Handler>(queue: &Queue, config: WorkerConfig, ha
 
 pub async fn in_state(queue: &Queue, state: JobState) -> i64 {
     let mut tx = queue.limiter().pool().begin().await.expect("begin");
-    sqlx::query_scalar("SELECT count(*) FROM rate_limit_jobs WHERE queue = $1 AND state = $2")
+    sqlx::query_scalar("SELECT count(*) FROM rate_limit.jobs WHERE queue = $1 AND state = $2")
         .bind(queue.name())
         .bind(state.as_str())
         .fetch_one(&mut *tx)

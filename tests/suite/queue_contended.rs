@@ -14,7 +14,7 @@ use crate::support::gate::{CENTURY, until_waiting};
 use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::scheduled;
 use crate::support::starts::{assert_times, record, recorded};
-use crate::support::{Database, sqlx};
+use crate::support::{Database, is_conflict, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -26,18 +26,21 @@ fn idle() -> impl pg_limiter::queue::Handler {
 /// Claims as a worker that knows this limit: returns the ids, and in how many microseconds the jobs start.
 pub async fn claim(pool: &PgPool, most: i32, ahead: i64, limit: (&str, f64, Duration, f64)) -> Vec<(i64, i64)> {
     let (name, rate, period, capacity) = limit;
-    let sql = "SELECT job_id, job_start_in FROM rate_limit_claim('q', 'w', $1, $2, 30000000, 1000000, $3, \
+    let sql = "SELECT job_id, job_start_in FROM rate_limit._claim('q', 'w', $1, $2, 30000000, 1000000, $3, \
                ARRAY['token_bucket'], $4, $5, $6, NULL)";
-    let rows = sqlx::query(sql)
-        .bind(most)
-        .bind(ahead)
-        .bind(vec![name])
-        .bind(vec![rate])
-        .bind(vec![i64::try_from(period.as_micros()).expect("a period")])
-        .bind(vec![capacity])
-        .fetch_all(pool)
-        .await
-        .expect("a claim");
+    let rows = loop {
+        let claim = sqlx::query(sql)
+            .bind(most)
+            .bind(ahead)
+            .bind(vec![name])
+            .bind(vec![rate])
+            .bind(vec![i64::try_from(period.as_micros()).expect("a period")])
+            .bind(vec![capacity]);
+        match claim.fetch_all(pool).await {
+            Ok(rows) => break rows,
+            Err(error) => assert!(is_conflict(&error), "{error}"),
+        }
+    };
     rows.iter().filter_map(|row| Some((row.get::<Option<i64>, _>(0)?, row.get(1)))).collect()
 }
 
@@ -50,7 +53,7 @@ fn job(limit: &str, key: &str) -> Job {
 }
 
 pub async fn make_due(database: &Database) {
-    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id WHERE state = 'scheduled'").await;
+    database.execute("UPDATE rate_limit.jobs SET run_at = 1000000 + id WHERE state = 'scheduled'").await;
 }
 
 /// A worker does all jobs, although another transaction is open.
@@ -94,7 +97,7 @@ async fn an_uncommitted_cancellation_hides_no_due_job_from_small_claims() {
         }
         make_due(&database).await;
         let group =
-            format!("INSERT INTO rate_limit_groups (queue, key, not_before) VALUES ('q', 'held', {not_before})");
+            format!("INSERT INTO rate_limit.groups (queue, key, not_before) VALUES ('q', 'held', {not_before})");
         database.execute(&group).await;
         let mut tx = database.app.begin().await.expect("begin");
         assert_eq!(queue.within(&mut tx).cancel(held[0]).await.expect("an answer"), JobState::Scheduled);
@@ -108,7 +111,7 @@ async fn an_uncommitted_cancellation_hides_no_due_job_from_small_claims() {
         assert_eq!(started, free, "{not_before}, {priority}");
         assert_eq!(claim(&database.pool, 3, 0, limit).await, []);
         tx.rollback().await.expect("rollback");
-        database.execute("UPDATE rate_limit_groups SET not_before = 0").await;
+        database.execute("UPDATE rate_limit.groups SET not_before = 0").await;
         let mut started = Vec::new();
         for most in [1, 3, 100] {
             started.extend(claim(&database.pool, most, 0, limit).await.into_iter().map(|(id, _)| id));
@@ -127,8 +130,8 @@ async fn an_uncommitted_settlement_delays_no_worker() {
     assert!(queue.within(&mut tx).settle(first, ("fast", "g", 5)).await.expect("an answer"));
     // The transaction has locked the row of the bucket of `g`, so the next job of that group is inserted directly.
     enqueue(&queue, job("fast", "h")).await;
-    let sql = "INSERT INTO rate_limit_jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
-               SELECT queue, key, run_at, payload, limit_names, limit_keys, counts, 1, 1 FROM rate_limit_jobs WHERE id = $1";
+    let sql = "INSERT INTO rate_limit.jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
+               SELECT queue, key, run_at, payload, limit_names, limit_keys, counts, 1, 1 FROM rate_limit.jobs WHERE id = $1";
     sqlx::query(sql).bind(first).execute(&database.pool).await.expect("another job of the group");
     works_off(&queue, 3).await;
     tx.rollback().await.expect("rollback");
@@ -156,7 +159,7 @@ async fn a_job_that_locks_its_row_past_its_lease_is_not_lost() {
     config.lease = 2 * SECOND;
     let report = work_until_done(&queue, config, handler, 3).await;
     assert_eq!((report.done, report.lost, report.failed), (3, 0, 0));
-    let starts: i64 = sqlx::query_scalar("SELECT sum(starts)::bigint FROM rate_limit_jobs")
+    let starts: i64 = sqlx::query_scalar("SELECT sum(starts)::bigint FROM rate_limit.jobs")
         .fetch_one(&database.pool)
         .await
         .expect("a sum");
@@ -171,7 +174,7 @@ async fn a_worker_that_slept_past_its_leases_keeps_no_job_that_it_does_not_start
     database
         .execute(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.1); RETURN NEW; END $$;
-             CREATE TRIGGER slow BEFORE UPDATE ON rate_limit_jobs FOR EACH ROW
+             CREATE TRIGGER slow BEFORE UPDATE ON rate_limit.jobs FOR EACH ROW
                WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION slow()",
         )
         .await;
@@ -228,7 +231,7 @@ async fn tokens_of_an_unstarted_claim_are_not_given_back() {
     let claimed = claim(pool, 2, 0, limit).await;
     assert_eq!(claimed.len(), 2);
     for (id, _) in claimed {
-        let sql = "SELECT rate_limit_job_again(ARRAY[$1], ARRAY[1], 'unstarted', 0, '', ARRAY['slow'], ARRAY['token_bucket'], \
+        let sql = "SELECT rate_limit._job_again(ARRAY[$1], ARRAY[1], 'unstarted', 0, '', ARRAY['slow'], ARRAY['token_bucket'], \
                    ARRAY[1::float8], ARRAY[1000000::bigint], ARRAY[2::float8], NULL, NULL)";
         let states: Vec<String> = sqlx::query_scalar(sql).bind(id).fetch_one(pool).await.expect("states");
         assert_eq!(states, ["available"]);
@@ -244,7 +247,7 @@ async fn jobs_claimed_ahead_start_before_later_claims_of_other_workers() {
     let limit = ("l", 100.0, SECOND, 5.0);
     let of_all = |group: &str| Job::new(Item::global("l"), &1).expect("a job").group(group);
     let ahead = enqueue(&queue, of_all("a")).await;
-    let soon = "UPDATE rate_limit_jobs SET run_at = rate_limit_clock() + 800000";
+    let soon = "UPDATE rate_limit.jobs SET run_at = rate_limit._clock() + 800000";
     database.execute(soon).await;
     let claimed = claim(&database.pool, 1, 900_000, limit).await;
     assert_eq!(claimed[0].0, ahead);
@@ -254,7 +257,7 @@ async fn jobs_claimed_ahead_start_before_later_claims_of_other_workers() {
     make_due(&database).await;
     let others = claim(&database.pool, 4, 0, limit).await;
     assert_eq!(others.len(), 4);
-    let sql = "SELECT min(started_at) FILTER (WHERE key = 'b') >= max(started_at) FILTER (WHERE key = 'a') FROM rate_limit_jobs";
+    let sql = "SELECT min(started_at) FILTER (WHERE key = 'b') >= max(started_at) FILTER (WHERE key = 'a') FROM rate_limit.jobs";
     assert!(sqlx::query_scalar::<bool>(sql).fetch_one(&database.pool).await.expect("times"), "{claimed:?}, {others:?}");
 }
 
@@ -267,8 +270,8 @@ async fn groups_of_unknown_limits_delay_no_other_group() {
     }
     database
         .execute(
-            "UPDATE rate_limit_jobs SET state = 'available';
-             INSERT INTO rate_limit_groups (queue, key, has_line) VALUES ('q', 'a', true), ('q', 'b', true), ('q', 'c', true)",
+            "UPDATE rate_limit.jobs SET state = 'available';
+             INSERT INTO rate_limit.groups (queue, key, has_line) VALUES ('q', 'a', true), ('q', 'b', true), ('q', 'c', true)",
         )
         .await;
     assert_eq!(claim(&database.pool, 1, 0, ("fast", 1e6, SECOND, 1e6)).await.len(), 1);
@@ -283,8 +286,8 @@ async fn lower_priorities_do_not_pass_while_the_window_is_full() {
     enqueue(&queue, job("fast", "held").priority(10)).await;
     database
         .execute(&format!(
-            "UPDATE rate_limit_jobs SET state = 'available' WHERE id = {low};
-             INSERT INTO rate_limit_groups (queue, key, has_line, not_before)
+            "UPDATE rate_limit.jobs SET state = 'available' WHERE id = {low};
+             INSERT INTO rate_limit.groups (queue, key, has_line, not_before)
              VALUES ('q', 'g', true, 0), ('q', 'held', false, 4000000000000000)"
         ))
         .await;
@@ -303,7 +306,7 @@ async fn a_cancellation_does_not_move_up_failed_jobs() {
     let first = enqueue(&queue, job("slow", "g")).await;
     let failed = enqueue(&queue, job("slow", "g")).await;
     database
-        .execute(&format!("UPDATE rate_limit_jobs SET failures = 1, run_at = run_at + 3600000000 WHERE id = {failed}"))
+        .execute(&format!("UPDATE rate_limit.jobs SET failures = 1, run_at = run_at + 3600000000 WHERE id = {failed}"))
         .await;
     let run_at = queue.job(failed).await.expect("an answer").expect("a job").run_at;
     assert_eq!(queue.cancel(first).await.expect("an answer"), JobState::Scheduled);
@@ -372,8 +375,8 @@ async fn a_worker_cut_off_in_its_claim_delays_no_other() {
     let worker = behind.worker(config, idle()).expect("a worker");
     let cut_off = tokio::spawn(worker.run(std::future::pending()));
     // Wait until it has claimed the job, committed or not. (The first COMMIT may be another one.)
-    let claimed = "SELECT (SELECT count(*) FROM rate_limit_jobs WHERE state = 'running') + (SELECT count(*) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%rate_limit_claim(%')";
+    let claimed = "SELECT (SELECT count(*) FROM rate_limit.jobs WHERE state = 'running') + (SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%_claim(%')";
     while sqlx::query_scalar::<i64>(claimed).fetch_one(&database.pool).await.expect("a count") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -395,13 +398,13 @@ async fn a_cancellation_moves_no_job_past_one_locked_by_a_claim() {
         ids.push(enqueue(&queue, job("slow", "g")).await);
     }
     let times = || async {
-        let sql = "SELECT run_at FROM rate_limit_jobs ORDER BY id";
+        let sql = "SELECT run_at FROM rate_limit.jobs ORDER BY id";
         let times: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("times");
         times
     };
     let before = times().await;
     let mut claim = database.pool.begin().await.expect("begin");
-    let sql = "SELECT FROM rate_limit_jobs WHERE id = $1 FOR NO KEY UPDATE";
+    let sql = "SELECT FROM rate_limit.jobs WHERE id = $1 FOR NO KEY UPDATE";
     sqlx::query(sql).bind(ids[2]).execute(&mut *claim).await.expect("a lock");
     let cancelling = tokio::spawn({
         let (queue, id) = (queue.clone(), ids[1]);
@@ -427,12 +430,12 @@ async fn a_cancellation_moves_up_a_bounded_number_of_jobs() {
         ids.push(scheduled(&enqueued).id);
     }
     let times = || async {
-        let sql = "SELECT run_at FROM rate_limit_jobs ORDER BY id";
+        let sql = "SELECT run_at FROM rate_limit.jobs ORDER BY id";
         let times: Vec<i64> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("times");
         times
     };
     let owed = || async {
-        let sql = "SELECT value - ts / 1e6 FROM rate_limits WHERE name = 'l'";
+        let sql = "SELECT value - ts / 1e6 FROM rate_limit.rate_limits WHERE name = 'l'";
         let owed: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
         owed
     };

@@ -37,7 +37,7 @@ async fn claimed(database: &Database, jobs: usize, limit: (&str, f64, Duration, 
 }
 
 async fn looks_again(database: &Database) {
-    let sql = "UPDATE rate_limit_groups SET not_before = 0 WHERE key NOT IN (SELECT key FROM rate_limit_jobs WHERE paid_until > 0)";
+    let sql = "UPDATE rate_limit.groups SET not_before = 0 WHERE key NOT IN (SELECT key FROM rate_limit.jobs WHERE paid_until > 0)";
     database.execute(sql).await;
 }
 
@@ -79,7 +79,7 @@ async fn a_cancelled_and_requeued_job_starts_on_no_earlier_payment() {
     assert!(queue.requeue(large).await.expect("an answer").is_some());
     let small = enqueue(&queue, of("b", 1)).await;
     make_due(&database).await;
-    database.execute(&format!("UPDATE rate_limit_jobs SET run_at = 5000000 WHERE id = {large}")).await;
+    database.execute(&format!("UPDATE rate_limit.jobs SET run_at = 5000000 WHERE id = {large}")).await;
     looks_again(&database).await;
     let started: Vec<i64> = claim(&database.pool, 9, 0, limit).await.into_iter().map(|(id, _)| id).collect();
     assert_eq!(started, [small], "the small job took the available tokens");

@@ -62,6 +62,7 @@ async fn one(pool: &PgPool, sql: &'static str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes long: run tests/long"]
 async fn killed_workers_lose_no_job_and_complete_none_twice() {
     let database = Database::migrated().await;
     record(&database.pool).await;
@@ -98,8 +99,8 @@ async fn killed_workers_lose_no_job_and_complete_none_twice() {
     }
     assert!(killed >= 5, "{killed} workers were killed");
     let pool = &database.pool;
-    assert_eq!(one(pool, "SELECT count(*) FROM rate_limit_jobs WHERE state = 'done'").await, i64::from(JOBS));
-    assert_eq!(one(pool, "SELECT count(*) FROM rate_limit_jobs").await, i64::from(JOBS));
+    assert_eq!(one(pool, "SELECT count(*) FROM rate_limit.jobs WHERE state = 'done'").await, i64::from(JOBS));
+    assert_eq!(one(pool, "SELECT count(*) FROM rate_limit.jobs").await, i64::from(JOBS));
     assert_eq!(one(pool, "SELECT count(*) FROM effects").await, i64::from(JOBS));
     assert_eq!(one(pool, "SELECT count(DISTINCT job) FROM effects").await, i64::from(JOBS));
     let starts = recorded(pool).await;

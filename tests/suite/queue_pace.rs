@@ -21,7 +21,7 @@ fn idle() -> impl pg_limiter::queue::Handler {
 
 /// Makes all waiting jobs due, as if no worker had run for a while.
 async fn let_pass(database: &Database, length: Duration) {
-    sqlx::query("UPDATE rate_limit_jobs SET run_at = run_at - $1")
+    sqlx::query("UPDATE rate_limit.jobs SET run_at = run_at - $1")
         .bind(i64::try_from(length.as_micros()).expect("short"))
         .execute(&database.pool)
         .await
@@ -134,7 +134,7 @@ async fn a_job_that_returns_wait_delays_its_group() {
     // The other group did not wait.
     assert_eq!(free.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     assert!(free[5].1 < held[3].1, "{seen:?}");
-    let failures: i64 = sqlx::query_scalar("SELECT sum(failures)::bigint FROM rate_limit_jobs")
+    let failures: i64 = sqlx::query_scalar("SELECT sum(failures)::bigint FROM rate_limit.jobs")
         .fetch_one(&database.pool)
         .await
         .expect("a sum");
@@ -180,7 +180,7 @@ async fn higher_priorities_start_first_among_due_jobs() {
     let_pass(&database, Duration::from_secs(60)).await;
     work_until_done(&queue, quick(), idle(), 6).await;
     let mut ids: Vec<i64> =
-        sqlx::query_scalar("SELECT id FROM rate_limit_jobs ORDER BY id").fetch_all(&database.pool).await.expect("ids");
+        sqlx::query_scalar("SELECT id FROM rate_limit.jobs ORDER BY id").fetch_all(&database.pool).await.expect("ids");
     ids = [3, 5, 0, 1, 2, 4].map(|nth| ids[nth]).into();
     let started: Vec<i64> = recorded(&database.pool).await.iter().map(|start| start.job).collect();
     assert_eq!(started, ids);
@@ -216,7 +216,7 @@ async fn a_sleeping_worker_is_woken_for_an_earlier_job() {
     let worker = queue.worker(config, idle()).expect("a worker");
     let watched = queue.clone();
     let running = tokio::spawn(worker.run(async move { until_in_state(&watched, JobState::Done, 3).await }));
-    let asleep = "SELECT count(*) FROM rate_limit_workers WHERE asleep_until > 0";
+    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > 0";
     let listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()";
     for sql in [asleep, listening] {
         while sqlx::query_scalar::<i64>(sql).fetch_one(&database.pool).await.expect("a count") == 0 {
@@ -275,7 +275,7 @@ async fn an_idle_worker_polls_rarely() {
     };
     worker.run(stop).await.expect("a report");
     pool.close().await; // The statistics are reported at the end of a session at the latest.
-    let sql = "SELECT calls FROM pg_stat_user_functions WHERE funcname = 'rate_limit_claim'";
+    let sql = "SELECT calls FROM pg_stat_user_functions WHERE funcname = '_claim'";
     let mut calls: Option<i64> = None;
     while calls.is_none() {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -67,20 +67,20 @@ async fn record(database: &Database) {
              CREATE FUNCTION note_slot_start() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
              BEGIN
                INSERT INTO slot_starts (job, key, running)
-               SELECT NEW.id, NEW.key, count(*) FROM rate_limit_jobs AS j
+               SELECT NEW.id, NEW.key, count(*) FROM rate_limit.jobs AS j
                WHERE j.state = 'running' AND j.slot_names = NEW.slot_names AND j.slot_keys = NEW.slot_keys;
                RETURN NULL;
              END $$;
-             CREATE TRIGGER note_slot_start AFTER UPDATE ON rate_limit_jobs FOR EACH ROW
+             CREATE TRIGGER note_slot_start AFTER UPDATE ON rate_limit.jobs FOR EACH ROW
                WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION note_slot_start();
              CREATE TABLE slot_writes (n bigserial, at bigint, leases double precision[]);
              CREATE FUNCTION note_slots() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
              BEGIN
-               INSERT INTO slot_writes (at, leases) VALUES (NEW.ts, NEW.earlier_counts);
+               INSERT INTO slot_writes (at, leases) VALUES (NEW.ts, NEW.detail);
                RETURN NULL;
              END $$;
-             CREATE TRIGGER note_slots AFTER INSERT OR UPDATE ON rate_limits FOR EACH ROW
-               WHEN (NEW.earlier_counts[1] = -1) EXECUTE FUNCTION note_slots();",
+             CREATE TRIGGER note_slots AFTER INSERT OR UPDATE ON rate_limit.rate_limits FOR EACH ROW
+               WHEN (NEW.detail[1] = -1) EXECUTE FUNCTION note_slots();",
         )
         .await;
 }
@@ -177,8 +177,8 @@ async fn several_workers_run_no_more_jobs_than_slots_and_in_order() {
         assert!(before.is_none_or(|before| before < *job), "{job} started after {before:?}");
     }
     assert_eq!(rows.len(), 80);
-    assert_eq!(number(pool, "SELECT max(failures)::bigint FROM rate_limit_jobs").await, 0);
-    assert_eq!(number(pool, "SELECT max(starts)::bigint FROM rate_limit_jobs").await, 1);
+    assert_eq!(number(pool, "SELECT max(failures)::bigint FROM rate_limit.jobs").await, 0);
+    assert_eq!(number(pool, "SELECT max(starts)::bigint FROM rate_limit.jobs").await, 1);
     assert_eq!((free(&queue, "two", "k").await, free(&queue, "one", "k").await), (2.0, 1.0));
 }
 
@@ -221,13 +221,13 @@ async fn a_job_waits_for_an_outside_holder_and_starts_after_its_release() {
     until_in_state(&queue, JobState::Done, 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((state(&queue, first).await, state(&queue, second).await), (JobState::Available, JobState::Available));
-    assert_eq!(number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit_jobs WHERE key = 'k'").await, 0);
+    assert_eq!(number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit.jobs WHERE key = 'k'").await, 0);
 
     // The lease ends in an hour: only the release wakes the worker.
     assert!(lease.release().await.expect("an answer"));
     until_in_state(&queue, JobState::Done, 3).await;
     worker.stop().await;
-    assert_eq!(number(&database.pool, "SELECT count(*) FROM rate_limit_groups WHERE slot_name IS NOT NULL").await, 0);
+    assert_eq!(number(&database.pool, "SELECT count(*) FROM rate_limit.groups WHERE slot_name IS NOT NULL").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,13 +236,13 @@ async fn a_release_or_reset_in_sql_wakes_a_worker() {
     let queue = queue_with(&database, limits()).await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
     for (nth, sql) in (1..).zip([
-        "SELECT rate_limit_release('one', 'k', (SELECT lease FROM held))::text",
-        "SELECT rate_limit_reset('one', 'k')::text",
+        "SELECT rate_limit.release('one', 'k', (SELECT lease FROM held))::text",
+        "SELECT rate_limit.reset('one', 'k')::text",
     ]) {
         database
             .execute(
                 "DROP TABLE IF EXISTS held; CREATE TABLE held AS
-                 SELECT lease_id AS lease FROM rate_limit_acquire('one', 'k', capacity => 1, lease => '1 hour')",
+                 SELECT lease_id AS lease FROM rate_limit.acquire_with('one', 'k', capacity => 1, lease => '1 hour')",
             )
             .await;
         slots(&queue, "k", "one", "k").await;
@@ -304,7 +304,7 @@ async fn a_job_needs_its_tokens_and_its_slots() {
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
     until_in_state(&queue, JobState::Available, 1).await;
     // While the slot is taken, no token is.
-    let taken = "SELECT count(*) FROM rate_limits WHERE name = 'slow/started'";
+    let taken = "SELECT count(*) FROM rate_limit.rate_limits WHERE name = 'slow/started'";
     assert_eq!(number(&database.pool, taken).await, 0);
     lease.release().await.expect("an answer");
     until_in_state(&queue, JobState::Running, 1).await;
@@ -318,7 +318,7 @@ async fn a_job_needs_its_tokens_and_its_slots() {
     until_in_state(&queue, JobState::Done, 2).await;
     let ticket = scheduled(&queue.enqueue(both()).await.expect("an answer"));
     assert!(ticket.wait > HOUR, "{:?}", ticket.wait);
-    database.execute("UPDATE rate_limit_jobs SET run_at = 0 WHERE state = 'scheduled'").await;
+    database.execute("UPDATE rate_limit.jobs SET run_at = 0 WHERE state = 'scheduled'").await;
     slots(&queue, "other", "one", "other").await; // It wakes the worker.
     until_in_state(&queue, JobState::Available, 1).await;
     until_in_state(&queue, JobState::Done, 3).await;
@@ -416,7 +416,7 @@ async fn a_job_whose_slot_is_lost_is_stopped_and_runs_again() {
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
     until_in_state(&queue, JobState::Running, 1).await;
     queue.limiter().reset(("lost", "k")).await.expect("a reset");
-    while number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit_jobs").await < 2 {
+    while number(&database.pool, "SELECT max(starts)::bigint FROM rate_limit.jobs").await < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     gate.add_permits(1);
@@ -431,7 +431,8 @@ async fn a_locked_bucket_of_slots_delays_only_its_own_jobs() {
     let queue = queue_with(&database, limits()).await;
     let lease = queue.limiter().acquire(("two", "k")).await.expect("an answer").enforce().expect("a slot");
     let mut tx = database.pool.begin().await.expect("begin");
-    let locked = sqlx::query("SELECT FROM rate_limits WHERE name = 'two' FOR UPDATE").execute(&mut *tx).await;
+    let locked =
+        sqlx::query("SELECT FROM rate_limit.rate_limits WHERE name = 'two' FOR UPDATE").execute(&mut *tx).await;
     assert_eq!(locked.expect("a lock").rows_affected(), 1);
     let held = slots(&queue, "k", "two", "k").await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
@@ -465,8 +466,7 @@ async fn workers_that_wait_for_slots_do_not_poll() {
     }
     until_in_state(&queue, JobState::Available, 40).await;
     // Until the statistics are written, and after that.
-    let claims =
-        "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = 'rate_limit_claim'";
+    let claims = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_user_functions WHERE funcname = '_claim'";
     let mut before = -1;
     for _ in 0..60 {
         let now = number(&database.pool, claims).await;

@@ -151,7 +151,7 @@ async fn settling_in_a_handler_leaves_the_rest_of_the_window() {
     for _ in 0..5 {
         enqueue(&queue, Job::new(("w", "g"), &1).expect("a job")).await;
     }
-    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000 + id").await;
+    database.execute("UPDATE rate_limit.jobs SET run_at = 1000000 + id").await;
     let settling = queue.clone();
     let handler = handler_fn(move |job, tx| {
         let settling = settling.clone();
@@ -161,7 +161,7 @@ async fn settling_in_a_handler_leaves_the_rest_of_the_window() {
         })
     });
     work_until_done(&queue, quick(), handler, 5).await;
-    let sql = "SELECT value FROM rate_limits WHERE name = 'w/started'";
+    let sql = "SELECT value FROM rate_limit.rate_limits WHERE name = 'w/started'";
     let left: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
     assert!((left - 17.5).abs() < 1e-6, "{left}");
 }
@@ -173,7 +173,7 @@ async fn settling_an_oversized_job_gives_back_all_unused_tokens() {
     let limits = Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(1)).expect("limits");
     let queue = queue_with(&database, limits).await;
     enqueue(&queue, Job::new(("l", "g", 1), &1).expect("a job")).await;
-    database.execute("UPDATE rate_limit_jobs SET run_at = 1000000, counts = '{10}'").await;
+    database.execute("UPDATE rate_limit.jobs SET run_at = 1000000, counts = '{10}'").await;
     let settling = queue.clone();
     let handler = handler_fn(move |job, tx| {
         let settling = settling.clone();
@@ -183,7 +183,7 @@ async fn settling_an_oversized_job_gives_back_all_unused_tokens() {
         })
     });
     work_until_done(&queue, quick(), handler, 1).await;
-    let sql = "SELECT value FROM rate_limits WHERE name = 'l/started'";
+    let sql = "SELECT value FROM rate_limit.rate_limits WHERE name = 'l/started'";
     let left: f64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("a balance");
     assert!((left - 6.0).abs() < 1e-6, "{left}");
 }
@@ -332,7 +332,7 @@ async fn a_role_needs_only_execute_for_the_queue() {
     let database = Database::migrated().await;
     let role = format!("worker_{}", database.name);
     let grants = guide::grants()[2].replace("app_role", &role);
-    let schema = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA public TO {role}; {grants}");
+    let schema = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA rate_limit TO {role}; {grants}");
     sqlx::raw_sql(AssertSqlSafe(schema)).execute(&database.pool).await.expect("a role");
     let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);
     let pool = PgPoolOptions::new().max_connections(10).connect_with(options).await.expect("connect");
@@ -357,9 +357,9 @@ async fn a_role_needs_only_execute_for_the_queue() {
     assert_eq!(queue.prune(Duration::ZERO).await.expect("an answer"), 2);
     assert!(queue.estimate(job("a")).await.is_ok());
     for sql in [
-        "UPDATE rate_limit_jobs SET state = 'done'",
-        "DELETE FROM rate_limit_groups",
-        "INSERT INTO rate_limit_workers VALUES ('q', 'w')",
+        "UPDATE rate_limit.jobs SET state = 'done'",
+        "DELETE FROM rate_limit.groups",
+        "INSERT INTO rate_limit.workers VALUES ('q', 'w')",
     ] {
         let error = sqlx::raw_sql(sql).execute(&pool).await.expect_err("no privilege");
         assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("42501"), "{sql}");

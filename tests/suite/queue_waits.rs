@@ -8,7 +8,6 @@ use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue, queue_with, quick, until_in_state, work_until_done};
-use crate::queue_contended::claim;
 use crate::support::starts::{record, recorded};
 use crate::support::{Database, estimated, scheduled, sqlx};
 
@@ -59,9 +58,10 @@ async fn estimates_count_from_the_end_of_a_wait() {
     let queue = tenths(&database).await;
     held_for_an_hour(&queue).await;
     // 28 s later, the reservations have been refilled.
-    let passed = "UPDATE rate_limit_jobs SET run_at = run_at - 28000000; UPDATE rate_limits SET ts = ts - 28000000";
+    let passed =
+        "UPDATE rate_limit.jobs SET run_at = run_at - 28000000; UPDATE rate_limit.rate_limits SET ts = ts - 28000000";
     database.execute(passed).await;
-    let held_until = number(&database, "SELECT held_until FROM rate_limit_groups WHERE key = 'held'").await;
+    let held_until = number(&database, "SELECT held_until FROM rate_limit.groups WHERE key = 'held'").await;
     let job = || Job::new(("tenth", "held"), &1).expect("a job");
 
     // The two jobs before it take the tokens of 10 s each, so 20 s in all.
@@ -96,7 +96,7 @@ async fn promised_times_hold_after_repeated_waits() {
     enqueue(&queue, job("waits", "held")).await;
     let (asking, pool) = (queue.clone(), database.pool.clone());
     let promised = tokio::spawn(async move {
-        let waited = "SELECT EXISTS (SELECT FROM rate_limit_jobs WHERE waits = 4 AND state = 'available')";
+        let waited = "SELECT EXISTS (SELECT FROM rate_limit.jobs WHERE waits = 4 AND state = 'available')";
         while !sqlx::query_scalar::<bool>(waited).fetch_one(&pool).await.expect("whether it waits") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -139,7 +139,7 @@ async fn waits_are_counted_and_shown_but_are_not_failures() {
     enqueue(&queue, Job::new(("tenth", "other"), &1).expect("a job")).await;
     let later = Job::new(("tenth", "held"), &1).expect("a job").run_at(SystemTime::now() + HOUR * 2);
     enqueue(&queue, later).await;
-    let held_until = number(&database, "SELECT held_until FROM rate_limit_groups WHERE key = 'held'").await;
+    let held_until = number(&database, "SELECT held_until FROM rate_limit.groups WHERE key = 'held'").await;
     let shown = async || {
         let jobs = queue.jobs(None, 10).await.expect("jobs");
         let mut shown: Vec<_> = jobs.iter().map(|job| (job.id, job.waits, job.waiting_until.map(micros))).collect();
@@ -151,10 +151,10 @@ async fn waits_are_counted_and_shown_but_are_not_failures() {
     let groups = queue.group_counts().await.expect("counts");
     let groups: Vec<_> = groups.iter().map(|one| (&*one.group, one.waiting_until.map(micros))).collect();
     assert_eq!(groups, [("g", None), ("held", until), ("other", None)]);
-    database.execute("UPDATE rate_limit_jobs SET waits_until = waits_until - 3601000000").await;
+    database.execute("UPDATE rate_limit.jobs SET waits_until = waits_until - 3601000000").await;
     assert!(shown().await.iter().all(|(.., until)| until.is_none()));
     // A requeued job has all its attempts and waits again.
-    database.execute("UPDATE rate_limit_jobs SET state = 'dead' WHERE id = 2").await;
+    database.execute("UPDATE rate_limit.jobs SET state = 'dead' WHERE id = 2").await;
     queue.requeue(2).await.expect("an answer").expect("a time");
     assert_eq!(shown().await[1], (2, 0, None));
 }
@@ -175,7 +175,7 @@ async fn a_wait_beyond_the_maximum_is_a_failure_and_still_delays_the_group() {
     assert_eq!((job.state, job.waits, job.failures), (JobState::Dead, 4, 2));
     let error = job.last_error.expect("an error");
     assert!(error.contains("waited 3 times") && error.contains("max_waits"), "{error}");
-    let held = "SELECT count(*) FROM rate_limit_groups AS g JOIN rate_limit_jobs AS j USING (queue, key) \
+    let held = "SELECT count(*) FROM rate_limit.groups AS g JOIN rate_limit.jobs AS j USING (queue, key) \
                 WHERE g.held_until = j.waits_until AND j.finished_at <= g.held_until";
     assert_eq!(number(&database, held).await, 1);
     // A claim removes the group's entry, which has no job, and new jobs of the group start again.
@@ -191,7 +191,7 @@ async fn only_dead_jobs_are_discarded() {
     for (nth, state) in JobState::ALL.iter().chain([&JobState::Dead; 3]).enumerate() {
         let id = enqueue(&queue, Job::new(("fast", "g"), &1).expect("a job")).await;
         let sql = format!(
-            "UPDATE rate_limit_jobs SET state = '{state}', finished_at = rate_limit_clock() - {nth} * 3600000000 WHERE id = {id}"
+            "UPDATE rate_limit.jobs SET state = '{state}', finished_at = rate_limit._clock() - {nth} * 3600000000 WHERE id = {id}"
         );
         database.execute(&sql).await;
         ids.push(id);
@@ -213,16 +213,4 @@ async fn only_dead_jobs_are_discarded() {
     assert_eq!(left().await, [1, 2, 3, 4, 6, 7]);
     assert_eq!(queue.prune_dead(Duration::ZERO).await.expect("an answer"), 1);
     assert_eq!(left().await, [1, 2, 3, 4, 6]);
-}
-
-#[tokio::test]
-async fn workers_of_earlier_releases_read_their_jobs_as_before() {
-    let database = Database::migrated().await;
-    let queue = queue(&database).await;
-    let id = enqueue(&queue, Job::new(("fast", "g"), &"payload").expect("a job")).await;
-    assert_eq!(claim(&database.pool, 10, 0, ("fast", 1e6, SECOND, 1e6)).await.len(), 1);
-    let sql = "SELECT count(*) FROM rate_limit_claimed(ARRAY[1], ARRAY[1]) AS c JOIN rate_limit_claimed_jobs(ARRAY[1], ARRAY[1]) \
-               AS j ON c.job_id = j.id AND c.job_payload = j.payload::text AND c.job_counts = j.counts";
-    assert_eq!((id, number(&database, sql).await), (1, 1));
-    assert_eq!(number(&database, "SELECT count(*) FROM rate_limit_claimed(ARRAY[1], ARRAY[2])").await, 0);
 }

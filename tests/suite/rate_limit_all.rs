@@ -1,4 +1,4 @@
-//! `rate_limit_all` and `rate_limit_check_all`: several limits in one decision, for callers from SQL.
+//! `limit_all_with` and `check_all_with`: several limits in one decision, for callers from SQL.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub fn with(mut limit: Value, field: &str, value: impl Into<Value>) -> Value {
     limit
 }
 
-/// A row of `rate_limit_all`, with `retry_after` in microseconds.
+/// A row of `limit_all_with`, with `retry_after` in microseconds.
 #[derive(Debug)]
 pub struct Decided {
     pub ok: bool,
@@ -51,7 +51,7 @@ pub async fn call(
 ) -> Result<Decided, sqlx::Error> {
     let sql = format!(
         "SELECT ok, (extract(epoch FROM retry_after) * 1000000)::bigint, denied_by, limits::text
-         FROM public.{function}($1::jsonb, $2)"
+         FROM rate_limit.{function}($1::jsonb, $2)"
     );
     let row = sqlx::query(AssertSqlSafe(sql)).bind(calls.to_string()).bind(reserve).fetch_one(conn).await?;
     let limits = serde_json::from_str(row.get(3)).expect("JSON");
@@ -59,15 +59,15 @@ pub async fn call(
 }
 
 async fn all(conn: &mut PgConnection, limits: &[Value]) -> Decided {
-    call(conn, "rate_limit_all", &limits.into(), false).await.expect("a decision")
+    call(conn, "limit_all_with", &limits.into(), false).await.expect("a decision")
 }
 
 async fn check(conn: &mut PgConnection, limits: &[Value]) -> Decided {
-    call(conn, "rate_limit_check_all", &limits.into(), false).await.expect("a decision")
+    call(conn, "check_all_with", &limits.into(), false).await.expect("a decision")
 }
 
 async fn reserve(conn: &mut PgConnection, limits: &[Value]) -> Decided {
-    call(conn, "rate_limit_all", &limits.into(), true).await.expect("a decision")
+    call(conn, "limit_all_with", &limits.into(), true).await.expect("a decision")
 }
 
 /// SQLSTATE, message and hint.
@@ -125,7 +125,7 @@ async fn a_denial_names_each_denying_limit_once_and_sorted() {
     fields.sort_unstable();
     assert_eq!(fields, ["denied", "key", "name", "value"]);
     // Without a denial, `denied_by` is an empty array in SQL.
-    let free = "SELECT denied_by = '{}' AND 'a' <> ALL (denied_by) FROM rate_limit_all($1::jsonb)";
+    let free = "SELECT denied_by = '{}' AND 'a' <> ALL (denied_by) FROM rate_limit.limit_all_with($1::jsonb)";
     let empty: bool =
         sqlx::query_scalar(free).bind(json!(&group[2..3]).to_string()).fetch_one(&mut conn).await.expect("a decision");
     assert!(empty);
@@ -143,10 +143,10 @@ async fn the_largest_retry_after_is_promised_and_kept() {
         json!({"name": "shards", "key": "k", "kind": "token_bucket", "rate": 4, "period": "20 hours", "shards": 4}),
     ];
     for group in [&kinds[..], &kinds[..1], &kinds[2..], &[kinds[3].clone(), kinds[0].clone()]] {
-        database.execute("DELETE FROM rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
         let three: Vec<Value> = group.iter().map(|limit| with(limit.clone(), "count", 3)).collect();
         assert!(all(&mut conn, &three).await.ok);
-        let clock = "SELECT rate_limit_clock()";
+        let clock = "SELECT rate_limit._clock()";
         let before: i64 = sqlx::query_scalar(clock).fetch_one(&mut conn).await.expect("the clock");
         let denied = all(&mut conn, &three).await;
         let after: i64 = sqlx::query_scalar(clock).fetch_one(&mut conn).await.expect("the clock");
@@ -157,7 +157,7 @@ async fn the_largest_retry_after_is_promised_and_kept() {
             let mut allowed = true;
             for limit in group {
                 let sql =
-                    "SELECT d.ok FROM CAST($1 AS jsonb) AS l, rate_limit_check(l ->> 'name', l ->> 'key', l ->> 'kind',
+                    "SELECT d.ok FROM CAST($1 AS jsonb) AS l, rate_limit.check_with(l ->> 'name', l ->> 'key', l ->> 'kind',
                     (l ->> 'rate')::float8, (l ->> 'period')::interval, (l ->> 'capacity')::float8, 3,
                     start => (l ->> 'start')::interval, resolution => (l ->> 'resolution')::integer,
                     shards => coalesce((l ->> 'shards')::integer, 1), at => to_timestamp($2::numeric / 1000000)) AS d";
@@ -180,9 +180,9 @@ async fn the_largest_retry_after_is_promised_and_kept() {
         assert!(largest[0] <= largest[1] && of_each <= largest[0], "{largest:?} {of_each}");
         // Once the time has passed, the call itself is allowed. The test moves the rows back by this time.
         if group.iter().all(|limit| limit["kind"] == "token_bucket") {
-            database.execute(&format!("UPDATE rate_limits SET ts = ts - {wait} + 3600000000")).await;
+            database.execute(&format!("UPDATE rate_limit.rate_limits SET ts = ts - {wait} + 3600000000")).await;
             assert!(!all(&mut conn, &three).await.ok);
-            database.execute("UPDATE rate_limits SET ts = ts - 3600000000").await;
+            database.execute("UPDATE rate_limit.rate_limits SET ts = ts - 3600000000").await;
             assert!(all(&mut conn, &three).await.ok);
         }
     }
@@ -214,17 +214,17 @@ async fn a_reservation_is_for_all_limits_and_its_wait_is_the_longest() {
     assert!(third.wait.is_some_and(|wait| wait <= day), "only of the limit that denied: {third:?}");
     assert_eq!(third.values(), [-2, -1]);
     // Without `reserve`, a bucket in debt denies, and a count beyond the capacity is an error.
-    let plain = call(&mut conn, "rate_limit_all", &json!([bounded]), false).await.expect("a decision");
+    let plain = call(&mut conn, "limit_all_with", &json!([bounded]), false).await.expect("a decision");
     assert!(!plain.ok, "{plain:?}");
-    let (code, message, _) = refused(&mut conn, "rate_limit_all", &json!([slow])).await;
+    let (code, message, _) = refused(&mut conn, "limit_all_with", &json!([slow])).await;
     assert!(code == "22023" && message.starts_with("count_exceeds_capacity: "), "{code} {message}");
-    // NULL for `reserve` means false, as in rate_limit.
-    let null = "SELECT ok FROM rate_limit_all($1::jsonb, NULL)";
+    // NULL for `reserve` means false, as in limit_with.
+    let null = "SELECT ok FROM rate_limit.limit_all_with($1::jsonb, NULL)";
     let ok: bool =
         sqlx::query_scalar(null).bind(json!([bounded]).to_string()).fetch_one(&mut conn).await.expect("decided");
     assert!(!ok);
     let sliding = json!([{"name": "s", "key": "k", "kind": "sliding_window", "rate": 1, "period": "1 day"}]);
-    let error = call(&mut conn, "rate_limit_all", &sliding, true).await.expect_err("a sliding window");
+    let error = call(&mut conn, "limit_all_with", &sliding, true).await.expect_err("a sliding window");
     assert!(error.to_string().contains("reserve_unsupported: "), "{error}");
 }
 
@@ -246,11 +246,11 @@ async fn the_same_bucket_twice_counts_twice() {
     assert_eq!(database.rows().await, 2);
     // In total, more than the bucket can ever hold.
     let (code, message, _) =
-        refused(&mut conn, "rate_limit_all", &json!([with(a.clone(), "count", 6), with(a.clone(), "count", 5)])).await;
+        refused(&mut conn, "limit_all_with", &json!([with(a.clone(), "count", 6), with(a.clone(), "count", 5)])).await;
     assert!(code == "22023" && message.starts_with("count_exceeds_capacity: the count 11 "), "{code} {message}");
-    let most = with(bucket("m", "k", 1e100), "count", 1e100);
-    let (code, message, _) = refused(&mut conn, "rate_limit_all", &json!([most, most])).await;
-    assert!(code == "22023" && message.starts_with("invalid_count: the count 2e+100 "), "{code} {message}");
+    let most = with(bucket("m", "k", 1e13), "count", 1e13);
+    let (code, message, _) = refused(&mut conn, "limit_all_with", &json!([most, most])).await;
+    assert!(code == "22023" && message.starts_with("invalid_count: the count 20000000000000 "), "{code} {message}");
 
     // The same limit, written differently.
     let same = [
@@ -272,7 +272,7 @@ async fn the_same_bucket_twice_counts_twice() {
         ("kind", json!("sliding_window")),
     ] {
         let calls = json!([b, a, with(b.clone(), "key", "other"), with(a.clone(), field, value)]);
-        for function in ["rate_limit_all", "rate_limit_check_all"] {
+        for function in ["limit_all_with", "check_all_with"] {
             let (code, message, hint) = refused(&mut conn, function, &calls).await;
             let expected = "invalid_call: the call gives the limit \"a\" in two different forms for one key";
             assert_eq!((code.as_str(), message.as_str()), ("22023", expected), "{field}");
@@ -355,17 +355,17 @@ async fn a_check_decides_the_same_and_writes_nothing() {
     }
     assert_eq!(database.rows().await, 0);
     assert!(all(&mut conn, &group).await.ok);
-    let rows = "SELECT string_agg(r::text, ' ' ORDER BY name) FROM rate_limits AS r";
+    let rows = "SELECT string_agg(r::text, ' ' ORDER BY name) FROM rate_limit.rate_limits AS r";
     let before: String = sqlx::query_scalar(rows).fetch_one(&mut conn).await.expect("rows");
     let checked = check(&mut conn, &group).await;
     assert!(!checked.ok && checked.denied_by == ["a"] && checked.wait.is_some(), "{checked:?}");
-    let reserved = call(&mut conn, "rate_limit_check_all", &json!(group), true).await.expect("a decision");
+    let reserved = call(&mut conn, "check_all_with", &json!(group), true).await.expect("a decision");
     assert!(reserved.ok && reserved.wait.is_some() && reserved.values() == [-2, 3, -2], "{reserved:?}");
     let after: String = sqlx::query_scalar(rows).fetch_one(&mut conn).await.expect("rows");
     assert_eq!(before, after);
     // Tokens cannot be taken in a read-only transaction: it is an error, not a permit.
     sqlx::raw_sql("BEGIN READ ONLY").execute(&mut conn).await.expect("begin");
-    let error = call(&mut conn, "rate_limit_all", &json!([bucket("c", "k", 2.0)]), false).await.expect_err("read only");
+    let error = call(&mut conn, "limit_all_with", &json!([bucket("c", "k", 2.0)]), false).await.expect_err("read only");
     assert_eq!(code(&error), "25006");
 }
 
@@ -373,7 +373,7 @@ async fn a_check_decides_the_same_and_writes_nothing() {
 async fn a_rolled_back_call_is_not_charged() {
     let database = Database::migrated().await;
     for level in LEVELS {
-        database.execute("DELETE FROM rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
         let mut conn = session(&database, level).await;
         let group = [bucket("a", "k", 2.0), bucket("b", "k", 2.0)];
         let mut tx = conn.begin().await.expect("begin");
@@ -413,7 +413,7 @@ async fn concurrent_sessions_never_take_more_than_the_capacity() {
             let mut conn = session(database, LEVELS[nth % 3]).await;
             let mut taken = [0_u32; 4];
             loop {
-                match call(&mut conn, "rate_limit_all", &calls, false).await {
+                match call(&mut conn, "limit_all_with", &calls, false).await {
                     Ok(decided) if decided.ok => places.iter().for_each(|place| taken[*place] += 1),
                     Ok(_) => return taken,
                     Err(error) => assert_eq!(code(&error), "40001", "{error}"),
@@ -478,21 +478,21 @@ async fn the_guides_grant_is_necessary_and_gives_nothing_else() {
     let mut conn = session(&database, "READ COMMITTED").await;
     sqlx::raw_sql(AssertSqlSafe(format!("SET ROLE {role}"))).execute(&mut conn).await.expect("set role");
     let group = json!([bucket("a", "k", 2.0)]);
-    for function in ["rate_limit_all", "rate_limit_check_all"] {
+    for function in ["limit_all_with", "check_all_with"] {
         assert_eq!(code(&call(&mut conn, function, &group, false).await.expect_err("no grant")), "42501");
     }
     // The guide's block for callers from SQL.
     database.execute(&guide::grants()[1].replace("app_role", &role)).await;
-    for function in ["rate_limit_check_all", "rate_limit_all"] {
+    for function in ["check_all_with", "limit_all_with"] {
         assert!(call(&mut conn, function, &group, false).await.expect("granted").ok);
     }
     for inside in [
-        "SELECT * FROM rate_limit_several('reset', '[]', false)",
-        "SELECT rate_limit_validate_element('{}', 1)",
-        "SELECT rate_limit_validate_item(1, 'a', 'k', 'token_bucket', 1, '1 day', NULL, NULL, NULL, NULL, 1)",
-        "SELECT rate_limit_invalid('token_bucket', 1, 1, NULL, NULL, NULL, NULL, 1)",
-        "SELECT rate_limit_length('1 day')",
-        "SELECT FROM rate_limits",
+        "SELECT * FROM rate_limit._several('reset', '[]', false)",
+        "SELECT rate_limit._validate_element('{}', 1)",
+        "SELECT rate_limit._validate_item(1, 'a', 'k', 'token_bucket', 1, '1 day', NULL, NULL, NULL, NULL, 1)",
+        "SELECT rate_limit._validate('token_bucket', 1, 1, NULL, NULL, NULL, NULL, 1)",
+        "SELECT rate_limit._length('1 day')",
+        "SELECT FROM rate_limit.rate_limits",
     ] {
         let error = sqlx::query(inside).execute(&mut conn).await.expect_err(inside);
         assert_eq!(code(&error), "42501", "{inside}");
@@ -517,8 +517,8 @@ async fn a_hostile_search_path_changes_nothing() {
              CREATE FUNCTION evil.jsonb_object_keys(jsonb) RETURNS SETOF text LANGUAGE sql AS $$ SELECT evil.trap()::text $$;
              CREATE FUNCTION evil.regexp_replace(text, text, text) RETURNS text LANGUAGE sql AS $$ SELECT evil.trap()::text $$;
              CREATE FUNCTION evil.octet_length(text) RETURNS integer LANGUAGE sql AS $$ SELECT evil.trap()::integer $$;
-             CREATE FUNCTION evil.rate_limit_length(text) RETURNS interval LANGUAGE sql AS $$ SELECT evil.trap()::text::interval $$;
-             CREATE FUNCTION evil.rate_limit_several(text, jsonb, boolean) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() $$;
+             CREATE FUNCTION evil._length(text) RETURNS interval LANGUAGE sql AS $$ SELECT evil.trap()::text::interval $$;
+             CREATE FUNCTION evil._several(text, jsonb, boolean) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() $$;
              CREATE FUNCTION evil.of_texts(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() $$;
              CREATE OPERATOR evil.~ (FUNCTION = evil.of_texts, LEFTARG = text, RIGHTARG = text);
              CREATE OPERATOR evil.!~ (FUNCTION = evil.of_texts, LEFTARG = text, RIGHTARG = text);
@@ -536,7 +536,7 @@ async fn a_hostile_search_path_changes_nothing() {
     let mut conn = session(&database, "READ COMMITTED").await;
     // As the owner of the functions, and as the other role.
     for set_role in ["", &format!("SET ROLE {role}")] {
-        database.execute("DELETE FROM public.rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
         let path = format!("{set_role}; SET search_path = evil, pg_temp, pg_catalog, public");
         sqlx::raw_sql(AssertSqlSafe(path)).execute(&mut conn).await.expect("a path");
         sqlx::raw_sql("CREATE TEMP TABLE rate_limits (name text, key text, shard integer)")
@@ -545,11 +545,11 @@ async fn a_hostile_search_path_changes_nothing() {
             .expect("a table");
         let mut ok = Vec::new();
         for _ in 0..2 {
-            let sql = format!("SELECT ok FROM public.rate_limit_all({calls})");
+            let sql = format!("SELECT ok FROM rate_limit.limit_all_with({calls})");
             ok.push(sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql)).fetch_one(&mut conn).await.expect("decided"));
         }
         assert_eq!(ok, [true, false], "{set_role}");
-        let sql = format!("SELECT ok FROM public.rate_limit_check_all({calls})");
+        let sql = format!("SELECT ok FROM rate_limit.check_all_with({calls})");
         assert!(!sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql)).fetch_one(&mut conn).await.expect("decided"));
         sqlx::raw_sql("DROP TABLE pg_temp.rate_limits").execute(&mut conn).await.expect("dropped");
     }

@@ -64,12 +64,30 @@ async fn giving_tokens_back_ends_a_remembered_denial() {
     assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
 }
 
+/// Any process can release a slot at any time, so no denial of slots is remembered.
+#[tokio::test]
+async fn a_denial_of_slots_is_not_remembered() {
+    let (database, _) = limiter(HOUR).await;
+    let limits = || Limits::new().define("slots", Limit::concurrency(1).lease(HOUR)).expect("limits");
+    let mut config = Database::config();
+    config.remember_denials = Some(DenialMemory::default());
+    let here = Limiter::with_config(database.app.clone(), limits(), config);
+    let elsewhere = database.limiter(limits());
+    for limiter in [&here, &elsewhere] {
+        let lease = limiter.acquire(("slots", "k")).await.expect("an answer").enforce().expect("a lease");
+        assert!(!here.acquire(("slots", "k")).await.expect("an answer").is_allowed());
+        assert!(lease.release().await.expect("released"));
+        let lease = here.acquire(("slots", "k")).await.expect("an answer").enforce().expect("the slot is free");
+        assert!(lease.release().await.expect("released"));
+    }
+}
+
 /// Another process gives the tokens back: the denial is remembered until it reaches its maximum age.
 #[tokio::test]
 async fn a_denial_is_not_remembered_beyond_its_maximum_age() {
     let (database, limiter) = limiter(Duration::from_millis(300)).await;
     exhaust(&limiter).await;
-    database.execute("SELECT rate_limit_reset('a', 'k')").await;
+    database.execute("SELECT rate_limit.reset('a', 'k')").await;
     let mut conn = database.pool.acquire().await.expect("a connection");
     let within = limiter.within(&mut conn).check(("a", "k")).await.expect("a decision");
     assert!(within.is_allowed(), "never from memory in the caller's transaction");

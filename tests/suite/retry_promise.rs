@@ -5,7 +5,7 @@ use pg_limiter::sqlx::{Connection, PgConnection};
 
 use crate::model::{Kind, Rule};
 use crate::support::proxy::xorshift;
-use crate::support::{Database, Step, decide};
+use crate::support::{Database, Step, cases, decide};
 
 const START: i64 = 1_767_225_600_000_000;
 const DENIALS: u32 = 10_000;
@@ -46,7 +46,7 @@ async fn a_group_of_mixed_kinds_is_allowed_exactly_when_its_denial_promised() {
 
 /// Denials of 40 groups in one statement, then the same calls as checks, which take nothing.
 async fn keeps_its_promises(url: &str, seed: u64, lane: u64) {
-    let most = DENIALS / LANES as u32;
+    let most = cases(DENIALS) / LANES as u32;
     let mut conn = PgConnection::connect(url).await.expect("connect");
     let mut random = seed;
     let (mut denials, mut early, mut round) = (0, 0, 0);

@@ -204,15 +204,15 @@ async fn the_public_functions_give_the_worked_answers() {
         let Some(config) = &case.scenario.config else { continue };
         for (nth, step) in case.scenario.steps.iter().enumerate() {
             if step.op == "reset" {
-                let gone = sqlx::query("SELECT rate_limit_reset($1, '')").bind(&case.scenario.name);
+                let gone = sqlx::query("SELECT rate_limit.reset($1, '')").bind(&case.scenario.name);
                 let mut tx = conn.begin().await.expect("begin");
                 gone.execute(&mut *tx).await.expect("reset");
                 tx.commit().await.expect("commit");
                 continue;
             }
-            let function = if step.op == "check" { "rate_limit_check" } else { "rate_limit" };
+            let function = if step.op == "check" { "check_with" } else { "limit_with" };
             let sql = format!(
-                "SELECT ok, extract(epoch FROM retry_after)::double precision * 1000 AS retry_after FROM {function}(\
+                "SELECT ok, extract(epoch FROM retry_after)::double precision * 1000 AS retry_after FROM rate_limit.{function}(\
                  $1, '', kind => $2, rate => $3, period => $4 * interval '1 millisecond', capacity => $5, count => $6, \
                  reserve => $7, max_reserved => $8, start => $9 * interval '1 millisecond', resolution => $10, \
                  at => timestamptz 'epoch' + $11 * interval '1 millisecond')"

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pg_limiter::migrate::{MigrateError, Migrator};
-use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
+use pg_limiter::queue::{Finish, Handler, Job, JobState, Queue, RunningJob, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::{self, PgConnection, PgPool};
 use pg_limiter::{Call, Connections, Error, Item, Limit, Limiter, Limits, Schema};
 
@@ -52,6 +52,20 @@ async fn unit_of_work(limiter: &Limiter, runs: &AtomicU32) -> Result<bool, WorkE
             Ok::<_, WorkError>(limits.within(tx).limit(group()).await?.is_allowed())
         })
         .await
+}
+
+/// Looks at the jobs through the limiter, which sets its own time limits.
+async fn work_until_done<H: Handler>(queue: &Queue, config: WorkerConfig, handler: H, jobs: usize, name: &str) {
+    let worker = queue.worker(config, handler).expect("a worker");
+    let until_done = async {
+        while queue.jobs(Some(JobState::Done), 10).await.expect("the jobs").len() < jobs {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let Ok(report) = tokio::time::timeout(Duration::from_secs(120), worker.run(until_done)).await else {
+        panic!("worker, {name}: not done in time: {:?}", queue.jobs(None, 10).await.expect("the jobs"));
+    };
+    let _ = report.unwrap_or_else(|error| panic!("worker, {name}: {error}"));
 }
 
 /// Every way in which a call can run, the queue and its worker, pruning and migrating.
@@ -108,7 +122,11 @@ async fn everything_works(settings: &[&str]) {
 
     let limiter = limiter(&pool, Connections::Own);
     let queue = Queue::new(&limiter, "q").expect("a queue");
-    let job = || Job::new([Item::new("bucket", "q"), Item::new("window", "q")].to_vec(), &1).expect("a job");
+    // The database's time limits apply to a job's transaction: on a busy machine they end it often.
+    let job = || {
+        let job = Job::new([Item::new("bucket", "q"), Item::new("window", "q")].to_vec(), &1).expect("a job");
+        job.max_attempts(100_000)
+    };
     for _ in 0..3 {
         let _ = queue.enqueue(job()).await.unwrap_or_else(|error| panic!("enqueue, {name}: {error}"));
     }
@@ -124,14 +142,9 @@ async fn everything_works(settings: &[&str]) {
     };
     assert_eq!(queue.cancel(last).await.unwrap_or_else(|error| panic!("cancel, {name}: {error}")), JobState::Scheduled);
     let done = handler_fn(|_: &RunningJob, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }));
-    let worker = queue.worker(quick(), done).expect("a worker");
-    let until_done = async {
-        while queue.jobs(Some(JobState::Done), 10).await.expect("the jobs").len() < 3 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let report = tokio::time::timeout(Duration::from_secs(120), worker.run(until_done)).await;
-    let _ = report.expect("in time").unwrap_or_else(|error| panic!("worker, {name}: {error}"));
+    let mut config = quick();
+    config.max_backoff = Duration::from_millis(50);
+    work_until_done(&queue, config, done, 3, &name).await;
     queue.prune(Duration::ZERO).await.unwrap_or_else(|error| panic!("prune, {name}: {error}"));
 
     let other = Migrator::new(Schema::new("other").expect("a schema"));
@@ -143,6 +156,38 @@ async fn time_limits_of_the_database_do_not_stop_the_limiter() {
     for setting in TIME_LIMITS {
         everything_works(&[setting]).await;
     }
+}
+
+/// A claim, and the reading of the claimed jobs, take longer than the database allows, however often they begin anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_the_database_gives_too_little_time_ends_nevertheless() {
+    let (database, pool) = database_with(&["statement_timeout = '100ms'"]).await;
+    let limiter = limiter(&pool, Connections::Own);
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    for _ in 0..3 {
+        let job = Job::new(("bucket", "q"), &1).expect("a job").max_attempts(1000);
+        let _ = queue.enqueue(job).await.expect("enqueue");
+    }
+    database
+        .execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+             CREATE TRIGGER slow AFTER UPDATE ON rate_limit.jobs EXECUTE PROCEDURE slow();
+             ALTER FUNCTION rate_limit._claimed_jobs(bigint[], integer[]) RENAME TO _read;
+             CREATE FUNCTION rate_limit._claimed_jobs(job_ids bigint[], job_starts integer[])
+             RETURNS SETOF rate_limit.jobs LANGUAGE plpgsql AS $$ BEGIN
+               PERFORM pg_sleep(0.3);
+               RETURN QUERY SELECT * FROM rate_limit._read(job_ids, job_starts);
+             END $$",
+        )
+        .await;
+    let done = handler_fn(|_: &RunningJob, tx: &mut PgConnection| {
+        Box::pin(async move {
+            // A job's transaction has the database's time limits; this one asks for more.
+            sqlx::query("SET LOCAL statement_timeout = 0").execute(tx).await?;
+            Ok(Finish::Done)
+        })
+    });
+    work_until_done(&queue, quick(), done, 3, "statement_timeout").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

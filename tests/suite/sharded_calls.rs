@@ -25,7 +25,7 @@ fn limits(tokens: u32, shards: u32) -> Limits {
 const KINDS: [&str; 3] = ["bucket", "fixed", "sliding"];
 
 async fn rows(database: &Database, name: &str) -> Vec<(i32, i32, f64)> {
-    let sql = "SELECT shard, shards, value FROM rate_limits WHERE name = $1 ORDER BY shard";
+    let sql = "SELECT shard, shards, value FROM rate_limit.rate_limits WHERE name = $1 ORDER BY shard";
     sqlx::query_as(sql).bind(name).fetch_all(&database.pool).await.expect("rows")
 }
 
@@ -141,7 +141,8 @@ async fn a_decision_far_from_exhaustion_reads_two_rows_and_writes_one() {
             let [fetched, inserted, _, deleted] = since(before, touched(&mut tx).await);
             // The two drawn rows, the same in a second pass, the locked row, and the written row, perhaps twice.
             assert!(fetched <= 7 * buckets, "{level}: {items:?}: {fetched} rows");
-            let written = "SELECT count(*) FROM rate_limits WHERE xmin::text = (txid_current() % 4294967296)::text";
+            let written =
+                "SELECT count(*) FROM rate_limit.rate_limits WHERE xmin::text = (txid_current() % 4294967296)::text";
             let written: i64 = sqlx::query_scalar(written).fetch_one(&mut *tx).await.expect("a count");
             assert_eq!([inserted, written, deleted], [0, buckets, 0], "{level}: {items:?}");
             tx.rollback().await.expect("rollback");
@@ -158,7 +159,7 @@ async fn a_batch_uses_few_shards() {
         for name in KINDS {
             let _ = limiter.limit((name, "k")).await.expect("rows");
             let versions = async || -> Vec<(i32, String)> {
-                let sql = "SELECT shard, xmin::text FROM rate_limits WHERE name = $1 ORDER BY shard";
+                let sql = "SELECT shard, xmin::text FROM rate_limit.rate_limits WHERE name = $1 ORDER BY shard";
                 sqlx::query_as(sql).bind(name).fetch_all(&database.pool).await.expect("rows")
             };
             let before = versions().await;
@@ -204,12 +205,12 @@ async fn a_bucket_is_pruned_as_a_whole() {
     let database = Database::migrated().await;
     let limiter = Limiter::new(database.pool.clone(), limits(80, SHARDS));
     let _ = limiter.limit(("bucket", "k")).await.expect("rows");
-    let one_is_busy = "UPDATE rate_limits SET idle_at = CASE WHEN shard = 5 THEN 9e15 ELSE 0 END";
+    let one_is_busy = "UPDATE rate_limit.rate_limits SET idle_at = CASE WHEN shard = 5 THEN 9e15 ELSE 0 END";
     database.execute(one_is_busy).await;
     for step in [1, 3, 1000] {
         let mut after = (None::<String>, None::<String>, None::<i32>);
         loop {
-            let sql = "SELECT pruned, last_name, last_key, last_shard FROM rate_limit_prune($1, $2, $3, $4)";
+            let sql = "SELECT pruned, last_name, last_key, last_shard FROM rate_limit.prune($1, $2, $3, $4)";
             let (pruned, name, key, shard): (i64, Option<String>, Option<String>, Option<i32>) = sqlx::query_as(sql)
                 .bind(step)
                 .bind(after.0)
@@ -226,7 +227,7 @@ async fn a_bucket_is_pruned_as_a_whole() {
         }
         assert_eq!(database.rows().await, i64::from(SHARDS));
     }
-    database.execute("UPDATE rate_limits SET idle_at = 0").await;
+    database.execute("UPDATE rate_limit.rate_limits SET idle_at = 0").await;
     assert_eq!(limiter.prune().await.expect("pruned"), u64::from(SHARDS));
     assert_eq!(database.rows().await, 0);
 }
@@ -269,10 +270,10 @@ async fn a_limiter_traces_its_warnings() {
 async fn sql_supports_shards() {
     let database = Database::migrated().await;
     let sql = "SELECT count(*) FILTER (WHERE ok) FROM generate_series(1, 12) AS nth, LATERAL (
-        SELECT ok FROM rate_limit('b', 'k', kind => 'sliding_window', rate => 10, period => '365 days', shards => 3, count => 1 + 0 * nth)) AS r";
+        SELECT ok FROM rate_limit.limit_with('b', 'k', kind => 'sliding_window', rate => 10, period => '365 days', shards => 3, count => 1 + 0 * nth)) AS r";
     let admitted: i64 = sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("decisions");
     assert_eq!(admitted, 10);
     let reset: i64 =
-        sqlx::query_scalar("SELECT rate_limit_reset('b', 'k')").fetch_one(&database.pool).await.expect("reset");
+        sqlx::query_scalar("SELECT rate_limit.reset('b', 'k')").fetch_one(&database.pool).await.expect("reset");
     assert_eq!(reset, 3);
 }

@@ -56,7 +56,7 @@ async fn follow(conn: &mut PgConnection, rules: &[Rule; 3], events: &[Event], sh
 /// Each bucket has as many rows as each of its rows states.
 async fn all_rows_or_none(conn: &mut PgConnection) {
     let sql = "SELECT name, key, count(*) = max(shards) AND min(shards) = max(shards) AND max(shard) = max(shards) - 1
-        FROM rate_limits GROUP BY name, key";
+        FROM rate_limit.rate_limits GROUP BY name, key";
     for row in sqlx::query(sql).fetch_all(conn).await.expect("rows") {
         let (name, key): (&str, &str) = (row.get(0), row.get(1));
         assert!(row.get::<bool, _>(2), "{name} {key} has not all of its rows");
@@ -104,7 +104,7 @@ fn shards_decide_like_one_row_while_nothing_flows_in() {
 
 /// The balance of all rows together. Asserts that either no row owes tokens, or all rows are equal.
 async fn held(conn: &mut PgConnection, rule: &Rule, now: i64) -> f64 {
-    let rows = sqlx::query("SELECT value, ts, shards FROM rate_limits").fetch_all(conn).await.expect("rows");
+    let rows = sqlx::query("SELECT value, ts, shards FROM rate_limit.rate_limits").fetch_all(conn).await.expect("rows");
     let balance = rows.iter().map(|row| {
         let (value, ts, shards): (f64, i64, i32) = (row.get(0), row.get(1), row.get(2));
         let part = |tokens: f64| tokens / f64::from(shards);

@@ -40,7 +40,7 @@ impl<'a> Ask<'a> {
         let items = if plain { "NULL".to_owned() } else { format!("ARRAY[{}]", items.join(",")) };
         format!(
             "SELECT coalesce(call_admitted[1], 1) = 1 AS ok, call_waits[1] AS wait, item_values[1] AS value
-             FROM rate_limit_decide(ARRAY['{kind}'], ARRAY[{capacity}::float8], ARRAY[3155760000000000], NULL, {bound},
+             FROM rate_limit._decide(ARRAY['{kind}'], ARRAY[{capacity}::float8], ARRAY[3155760000000000], NULL, {bound},
                {start}, NULL, ARRAY[{shards}], array_fill('n'::text, ARRAY[{n}]), ARRAY['{}'], {items}, NULL,
                array_fill({count}::float8, ARRAY[{n}]), ARRAY['{op}'], {reserve}, ARRAY[{n}], NULL, NULL)",
             keys.join("','")
@@ -84,8 +84,8 @@ async fn bucket(database: &Database, key: &str, balances: &[f64]) {
     let values: Vec<String> =
         balances.iter().enumerate().map(|(shard, value)| format!("({shard},{value}::float8)")).collect();
     let sql = format!(
-        "INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at)
-         SELECT 'n', '{key}', shard, {}, value, rate_limit_clock(), 9e17 FROM (VALUES {}) AS v (shard, value)",
+        "INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at)
+         SELECT 'n', '{key}', shard, {}, value, rate_limit._clock(), 9e17 FROM (VALUES {}) AS v (shard, value)",
         balances.len(),
         values.join(",")
     );
@@ -93,20 +93,20 @@ async fn bucket(database: &Database, key: &str, balances: &[f64]) {
 }
 
 async fn balances(database: &Database, key: &str) -> Vec<f64> {
-    let sql = "SELECT value FROM rate_limits WHERE name = 'n' AND key = $1 ORDER BY shard";
+    let sql = "SELECT value FROM rate_limit.rate_limits WHERE name = 'n' AND key = $1 ORDER BY shard";
     sqlx::query_scalar(sql).bind(key).fetch_all(&database.pool).await.expect("balances")
 }
 
 async fn hold(database: &Database, key: &str, shard: i32) -> sqlx::Transaction<'static, sqlx::Postgres> {
     let mut holder = database.pool.begin().await.expect("begin");
-    let sql = "SELECT FROM rate_limits WHERE key = $1 AND shard = $2 FOR UPDATE";
+    let sql = "SELECT FROM rate_limit.rate_limits WHERE key = $1 AND shard = $2 FOR UPDATE";
     sqlx::query(sql).bind(key).bind(shard).execute(&mut *holder).await.expect("a lock");
     holder
 }
 
 /// Each bucket has as many rows as each of its rows states, and no others.
 pub async fn all_rows_or_none(database: &Database) {
-    let sql = "SELECT key FROM rate_limits GROUP BY name, key
+    let sql = "SELECT key FROM rate_limit.rate_limits GROUP BY name, key
         HAVING count(*) <> max(shards) OR min(shards) <> max(shards) OR max(shard) <> max(shards) - 1";
     let broken: Vec<String> = sqlx::query_scalar(sql).fetch_all(&database.pool).await.expect("rows");
     assert_eq!(broken, [""; 0], "these buckets lack rows or have extra ones");
@@ -131,7 +131,7 @@ async fn a_batch_that_gathers_a_bucket_locks_rows_in_the_common_order() {
             let n = keys.split(',').count();
             let limits = if n == 3 { "ARRAY[1,2,2]" } else { "ARRAY[1,2]" };
             format!(
-                "SELECT true AS ok, NULL::bigint AS wait, 0::float8 AS value FROM rate_limit_decide(
+                "SELECT true AS ok, NULL::bigint AS wait, 0::float8 AS value FROM rate_limit._decide(
                    '{{token_bucket,token_bucket}}', '{{10,10}}', '{{3155760000000000,3155760000000000}}', NULL, NULL, NULL,
                    NULL, '{{4,1}}', array_fill('n'::text, ARRAY[{n}]), '{{{keys}}}', NULL, {limits}, NULL, NULL, NULL,
                    {sizes}, NULL, NULL)"
@@ -183,7 +183,7 @@ async fn a_decision_repeated_after_a_wait_locks_no_rows_out_of_order() {
 /// The reset's snapshot has four rows of the bucket, and eight exist when the reset goes on.
 #[tokio::test]
 async fn a_reset_that_waits_for_a_growing_bucket_deletes_all_of_it() {
-    for reset in ["rate_limit_reset('n', 'a')", "rate_limit_reset('n')"] {
+    for reset in ["rate_limit.reset('n', 'a')", "rate_limit.reset('n')"] {
         let database = Database::migrated().await;
         bucket(&database, "a", &[25.0; 4]).await;
         let mut grows = database.pool.begin().await.expect("begin");
@@ -209,7 +209,7 @@ async fn a_reset_that_waits_for_a_growing_bucket_deletes_all_of_it() {
 /// The other way round: the surplus rows are deleted, and none stays.
 #[tokio::test]
 async fn a_reset_that_waits_for_a_shrinking_bucket_deletes_all_of_it() {
-    for (to, reset) in [(2, "rate_limit_reset('n', 'a')"), (1, "rate_limit_reset('n')"), (2, "rate_limit_reset('n')")] {
+    for (to, reset) in [(2, "rate_limit.reset('n', 'a')"), (1, "rate_limit.reset('n')"), (2, "rate_limit.reset('n')")] {
         let database = Database::migrated().await;
         bucket(&database, "a", &[12.5; 8]).await;
         let mut shrinks = database.pool.begin().await.expect("begin");
@@ -246,14 +246,13 @@ async fn under_read_committed_a_small_call_behind_a_large_one_is_decided() {
 async fn under_read_committed_a_new_bucket_is_full_however_often_rows_are_read() {
     let database = Database::migrated().await;
     for _ in 0..4 {
-        database.execute("DELETE FROM rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
         bucket(&database, "b", &[50.0; 2]).await;
         let mut other = database.pool.begin().await.expect("begin");
-        let taken =
-            "UPDATE rate_limits SET value = 0 WHERE shard = 0; SELECT FROM rate_limits WHERE shard = 1 FOR UPDATE";
+        let taken = "UPDATE rate_limit.rate_limits SET value = 0 WHERE shard = 0; SELECT FROM rate_limit.rate_limits WHERE shard = 1 FOR UPDATE";
         sqlx::raw_sql(taken).execute(&mut *other).await.expect("both rows");
         let group = "SELECT coalesce(call_admitted[1], 1) = 1 AS ok, call_waits[1] AS wait, item_values[1] AS value
-            FROM rate_limit_decide('{token_bucket,token_bucket}', '{1,100}', '{3153600000000000,3153600000000000}',
+            FROM rate_limit._decide('{token_bucket,token_bucket}', '{1,100}', '{3153600000000000,3153600000000000}',
               '{100,100}', NULL, NULL, NULL, '{NULL,2}', '{n,n}', '{a,b}', NULL, '{1,2}', '{1,1}', NULL, NULL, '{2}', NULL,
               NULL)";
         let group = spawn(session(&database, "READ COMMITTED").await, group.to_owned());
@@ -273,7 +272,7 @@ async fn under_read_committed_a_window_that_was_reset_meanwhile_is_full() {
     let ask = |count| Ask { kind: "fixed_window", ..Ask::limit(&["a"], count, 4, 12.0) }.group();
     assert!(run(&mut conn, &ask(1.0)).await.expect("a decision").ok);
     let mut resets = database.pool.begin().await.expect("begin");
-    sqlx::query("SELECT rate_limit_reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
+    sqlx::query("SELECT rate_limit.reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
     let waits = spawn(session(&database, "READ COMMITTED").await, ask(5.0));
     until_waiting(&database, 1).await;
     resets.commit().await.expect("commit");
@@ -290,9 +289,9 @@ async fn under_read_committed_a_reset_window_charges_no_other_bucket() {
     let both = Ask { kind: "fixed_window", ..Ask::limit(&["a", "b"], 1.0, 4, 12.0) }.group();
     assert!(run(&mut conn, &both).await.expect("a decision").ok);
     let mut resets = database.pool.begin().await.expect("begin");
-    sqlx::query("SELECT rate_limit_reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
+    sqlx::query("SELECT rate_limit.reset('n', 'a')").execute(&mut *resets).await.expect("a reset");
     let sql = "SELECT true AS ok, NULL::bigint AS wait, 0::float8 AS value
-        FROM rate_limit_decide('{fixed_window}', '{12}', '{3155760000000000}', NULL, NULL, '{0}', NULL, '{4}', '{n,n}', '{a,b}',
+        FROM rate_limit._decide('{fixed_window}', '{12}', '{3155760000000000}', NULL, NULL, '{0}', NULL, '{4}', '{n,n}', '{a,b}',
           '{1,2}', NULL, '{5,5}', '{limit,check}', NULL, NULL, NULL, NULL)";
     let waits = spawn(session(&database, "READ COMMITTED").await, sql.to_owned());
     until_waiting(&database, 1).await;
@@ -308,24 +307,24 @@ async fn under_read_committed_a_reset_window_charges_no_other_bucket() {
 async fn a_bucket_that_lacks_rows_keeps_its_promised_times() {
     let database = Database::migrated().await;
     for gone in ["shard IN (3, 4)", "shard = 2", "shard IN (0, 1)"] {
-        database.execute("DELETE FROM rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
         let ask = |function: &str, count: u32, after: i64| {
             format!(
-                "SELECT ok, (extract(epoch FROM retry_after) * 1000000)::bigint AS wait, value FROM {function}('n', 'k',
+                "SELECT ok, (extract(epoch FROM retry_after) * 1000000)::bigint AS wait, value FROM rate_limit.{function}('n', 'k',
                    kind => 'token_bucket', rate => 10, period => '10 s', shards => 5, count => {count},
                    at => timestamptz '2026-01-01Z' + {after} * interval '1 microsecond')"
             )
         };
         let mut conn = session(&database, "READ COMMITTED").await;
-        assert!(run(&mut conn, &ask("rate_limit", 10, 0)).await.expect("a decision").ok);
-        database.execute(&format!("DELETE FROM rate_limits WHERE {gone}")).await;
+        assert!(run(&mut conn, &ask("limit_with", 10, 0)).await.expect("a decision").ok);
+        database.execute(&format!("DELETE FROM rate_limit.rate_limits WHERE {gone}")).await;
         let rows = database.rows().await;
-        let said = run(&mut conn, &ask("rate_limit_check", 9, 0)).await.expect("a decision");
+        let said = run(&mut conn, &ask("check_with", 9, 0)).await.expect("a decision");
         assert_eq!(database.rows().await, rows, "{gone}: a check has written");
         let wait = said.wait.expect("a time to wait for");
-        assert!(!run(&mut conn, &ask("rate_limit_check", 9, wait - 1000)).await.expect("a decision").ok, "{gone}");
+        assert!(!run(&mut conn, &ask("check_with", 9, wait - 1000)).await.expect("a decision").ok, "{gone}");
         assert!(
-            run(&mut conn, &ask("rate_limit", 9, wait)).await.expect("a decision").ok,
+            run(&mut conn, &ask("limit_with", 9, wait)).await.expect("a decision").ok,
             "{gone}: {wait} was promised"
         );
         all_rows_or_none(&database).await;
@@ -339,7 +338,7 @@ async fn a_decision_writes_few_rows() {
     let mut conn = session(&database, "READ COMMITTED").await;
     let first = Ask::limit(&["a", "b"], 1.0, 16, 1600.0).group();
     assert!(run(&mut conn, &first).await.expect("a decision").ok);
-    let written = "SELECT count(*) FROM rate_limits WHERE xmin::text::bigint = txid_current() % 4294967296";
+    let written = "SELECT count(*) FROM rate_limit.rate_limits WHERE xmin::text::bigint = txid_current() % 4294967296";
     for level in LEVELS {
         for (keys, count, most) in [(&["a"][..], 1.0, 1), (&["a", "b"], 3.0, 2), (&["a"], 250.0, 3)] {
             let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL {level}"));

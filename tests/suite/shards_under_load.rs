@@ -108,6 +108,7 @@ async fn conserved(level: &'static str, kind: &'static str, shards: [i32; 3], ca
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn tokens_are_conserved_whatever_is_rolled_back() {
     for (level, kind, shards) in [
         ("READ COMMITTED", "token_bucket", [8, 8, 8]),
@@ -124,6 +125,7 @@ async fn tokens_are_conserved_whatever_is_rolled_back() {
 
 /// If a bucket's number of shards changes between the passes, the row that was drawn may no longer exist.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn under_read_committed_groups_whose_shards_change_never_deadlock() {
     for code in conserved("READ COMMITTED", "sliding_window", [8, 4, 1], 150).await {
         assert_ne!(code, "40P01");
@@ -148,10 +150,10 @@ async fn prunes_and_resets_leave_all_rows_or_none() {
                         let count = [1, 1, 7, 40][dice.roll(4)];
                         let shards = if nth == 3 { 2 } else { 4 };
                         let sql = match nth {
-                            4 => "SELECT pruned FROM rate_limit_prune()".to_owned(),
-                            5 => format!("SELECT rate_limit_reset('n', '{}')", KEYS[dice.roll(3)]),
+                            4 => "SELECT pruned FROM rate_limit.prune()".to_owned(),
+                            5 => format!("SELECT rate_limit.reset('n', '{}')", KEYS[dice.roll(3)]),
                             _ => format!(
-                                "SELECT ok FROM rate_limit('n', '{}', kind => 'token_bucket', rate => 40, period => '1 ms',
+                                "SELECT ok FROM rate_limit.limit_with('n', '{}', kind => 'token_bucket', rate => 40, period => '1 ms',
                                    count => {count}, shards => {shards})",
                                 KEYS[dice.roll(3)]
                             ),

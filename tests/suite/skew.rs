@@ -16,7 +16,7 @@ const SKEW: f64 = 0.5;
 async fn nodes(database: &Database, skews: &[f64]) -> Vec<PgConnection> {
     database
         .execute(
-            "CREATE OR REPLACE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+            "CREATE OR REPLACE FUNCTION rate_limit._clock() RETURNS bigint LANGUAGE sql VOLATILE AS
              $$ SELECT ((pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())
                         + coalesce(nullif(pg_catalog.current_setting('test.skew', true), '')::float8, 0)) * 1000000)::bigint $$",
         )

@@ -20,7 +20,7 @@ async fn a_sliding_window_admits_at_most_its_rate_in_a_period_less_one_part() {
         let first = 1_767_225_600 * SECOND + SECOND / parts - 1;
         let mut admitted: Vec<(i64, f64)> = Vec::new();
         for at in (0..40 * parts).map(|nth| first + nth * step) {
-            let sql = "SELECT (rate_limit_check('w', $1, kind => 'sliding_window', rate => $2, period => '1 second', \
+            let sql = "SELECT (rate_limit.check_with('w', $1, kind => 'sliding_window', rate => $2, period => '1 second', \
                        resolution => $3, start => '0', count => 0, at => to_timestamp($4 / 1e6))).value";
             let left: f64 = sqlx::query_scalar(sql)
                 .bind(parts.to_string())
@@ -30,7 +30,7 @@ async fn a_sliding_window_admits_at_most_its_rate_in_a_period_less_one_part() {
                 .fetch_one(&database.pool)
                 .await
                 .expect("a balance");
-            let sql = "SELECT ok FROM rate_limit('w', $1, kind => 'sliding_window', rate => $2, period => '1 second', \
+            let sql = "SELECT ok FROM rate_limit.limit_with('w', $1, kind => 'sliding_window', rate => $2, period => '1 second', \
                        resolution => $3, start => '0', count => $5, at => to_timestamp($4 / 1e6))";
             let count = left.floor();
             let ok: bool = sqlx::query_scalar(sql)

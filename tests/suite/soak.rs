@@ -17,12 +17,13 @@ mod bench;
 
 /// Everything in the database: the rows, the number of answers, the tables.
 async fn everything(database: &Database) -> (String, i64, String) {
-    let rows = "SELECT coalesce(string_agg(concat_ws(' ', name, key, value, ts, xmin), ','), '') FROM rate_limits";
+    let rows =
+        "SELECT coalesce(string_agg(concat_ws(' ', name, key, value, ts, xmin), ','), '') FROM rate_limit.rate_limits";
     let tables = "SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r' \
-                  AND relnamespace = 'public'::regnamespace";
+                  AND relnamespace = 'rate_limit'::regnamespace";
     (
         sqlx::query_scalar(rows).fetch_one(&database.pool).await.expect("the rows"),
-        sqlx::query_scalar("SELECT count(*) FROM rate_limit_answers").fetch_one(&database.pool).await.expect("answers"),
+        sqlx::query_scalar("SELECT count(*) FROM rate_limit.answers").fetch_one(&database.pool).await.expect("answers"),
         sqlx::query_scalar(tables).fetch_one(&database.pool).await.expect("the tables"),
     )
 }
@@ -80,6 +81,7 @@ async fn soak(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn a_soak_survives_its_faults_and_leaves_nothing() {
     let database = database_in_use().await;
     let before = everything(&database).await;
@@ -105,6 +107,7 @@ async fn a_soak_survives_its_faults_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn a_soak_without_faults_reports_none() {
     let database = database_in_use().await;
     let before = everything(&database).await;
@@ -121,6 +124,7 @@ async fn a_soak_without_faults_reports_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn tokens_added_by_others_are_reported_as_violations() {
     let database = database_in_use().await;
     let before = everything(&database).await;
@@ -128,7 +132,7 @@ async fn tokens_added_by_others_are_reported_as_violations() {
     let running =
         tokio::spawn(async move { soak(&url, &["--time", "4s", "--callers", "24", "--no-faults"], pending()).await });
     // In small steps, so that callers can take tokens in between.
-    let tamper = "UPDATE rate_limits SET value = value + 20 WHERE name LIKE 'pg-limiter soak % plain'";
+    let tamper = "UPDATE rate_limit.rate_limits SET value = value + 20 WHERE name LIKE 'pg-limiter soak % plain'";
     while !running.is_finished() {
         // It locks rows in no fixed order, so it may deadlock; the next attempt will do.
         let _ = sqlx::query(tamper).execute(&database.pool).await;
@@ -144,6 +148,7 @@ async fn tokens_added_by_others_are_reported_as_violations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn an_interrupted_soak_leaves_nothing() {
     let database = database_in_use().await;
     let before = everything(&database).await;
@@ -177,7 +182,7 @@ async fn a_soak_without_the_limiters_tables_fails() {
     let database = Database::empty().await;
     let (summary, shown) = soak(&database.url, &["--time", "1s"], pending()).await;
     let error = summary.err().expect("an error");
-    assert!(error.contains("\"public\"") && error.contains("pg-limiter migrate"), "{error}");
+    assert!(error.contains("\"rate_limit\"") && error.contains("pg-limiter migrate"), "{error}");
     assert_eq!(shown.text, "");
 }
 
@@ -216,6 +221,7 @@ fn invalid_soak_options_are_rejected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes long: run tests/long"]
 async fn a_soak_reports_the_faults_that_its_role_may_not_inject() {
     let database = database_in_use().await;
     let before = everything(&database).await;
@@ -225,10 +231,11 @@ async fn a_soak_reports_the_faults_that_its_role_may_not_inject() {
             "DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN PASSWORD 'soak';
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              REVOKE EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend FROM PUBLIC;
-             GRANT USAGE ON SCHEMA public TO {name};
-             GRANT EXECUTE ON FUNCTION rate_limit_decide, rate_limit_decide_sums, rate_limit_decide_one, rate_limit_decide_leases,
-             rate_limit_take_slots, rate_limit_block, rate_limit_held, rate_limit_decide_once,
-             rate_limit_reset(text), rate_limit_prune, rate_limit_prune_answers TO {name}"
+             GRANT USAGE ON SCHEMA rate_limit TO {name};
+             GRANT EXECUTE ON FUNCTION rate_limit._take_token_bucket, rate_limit._take_fixed_window,
+             rate_limit._take_sliding_window, rate_limit._decide, rate_limit._decide_sums, rate_limit._decide_one,
+             rate_limit._take_slots, rate_limit._take_few, rate_limit.block, rate_limit._held, rate_limit._decide_once,
+             rate_limit.reset(text), rate_limit.prune, rate_limit._prune_answers TO {name}"
         ))
         .await;
     let (_, place) = database.url.split_once("://").expect("a URL");

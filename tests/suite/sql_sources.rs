@@ -1,163 +1,61 @@
-//! `migrations/functions/` has a file for each function in `sql/`, with its signature and its hash in the first two lines.
-//! After a change in `sql/`, `BLESS=1 cargo test --all-features --test suite sql_sources` writes it again, together with
-//! `migrations/tables.txt`, which lists what the numbered migrations create. The numbered migrations never change.
+//! `sql/functions.lock` has a line for each function in `sql/`: the SHA-256 of its definition, its file, and its signature.
+//! `migrations/tables.txt` lists what the migrations create. After a change in `sql/` or `migrations/`,
+//! `BLESS=1 cargo test --all-features --test suite sql_sources` writes both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::{functions, migrations};
+use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::sqlx::{self, PgPool};
 
 use crate::support::Database;
 
-/// The sources in `sql/` that have functions.
-const SOURCES: &[&str] = &[
-    "rate_limit_is_distributed",
-    "late_after",
-    "rate_limit_rows",
-    "clock",
-    "phase",
-    "validate",
-    "kinds/token_bucket",
-    "kinds/fixed_window",
-    "kinds/sliding_window",
-    "kinds/concurrency",
-    "kinds/calendar_window",
-    "kinds",
-    "item",
-    "decide_rows",
-    "amounts",
-    "guard",
-    "write",
-    "shards/draw",
-    "shards/rows",
-    "shards/gather",
-    "shards/drain",
-    "shards/level",
-    "shards/find",
-    "decide_each",
-    "take_few",
-    "take_one",
-    "asked",
-    "retake",
-    "rate_limit_decide_sums",
-    "rate_limit_take_ample",
-    "rate_limit_decide",
-    "rate_limit_decide_leases",
-    "rate_limit_take_slots",
-    "rate_limit_decide_one",
-    "validate_item",
-    "length",
-    "validate_element",
-    "rate_limit_take",
-    "held",
-    "single",
-    "several",
-    "rate_limit",
-    "rate_limit_all",
-    "rate_limit_check",
-    "rate_limit_check_all",
-    "rate_limit_charge_all",
-    "rate_limit_credit_all",
-    "rate_limit_enforce",
-    "rate_limit_reset",
-    "rate_limit_reset_name",
-    "rate_limit_acquire",
-    "rate_limit_prune",
-    "rate_limit_names",
-    "rate_limit_forget",
-    "rate_limit_block",
-    "rate_limit_unblock",
-    "rate_limit_blocked",
-    "rate_limit_window",
-    "queue/again",
-    "queue/ask_slots",
-    "queue/ask_to_start",
-    "queue/claim",
-    "queue/claimed",
-    "queue/claimed_jobs",
-    "queue/correct",
-    "queue/correct_started",
-    "queue/dead_jobs_prune",
-    "queue/decide_started",
-    "queue/enqueue",
-    "queue/enqueue_jobs",
-    "queue/enqueue_slots",
-    "queue/forget_jobs",
-    "queue/in_line",
-    "queue/job_again",
-    "queue/job_cancel",
-    "queue/job_done",
-    "queue/job_extend",
-    "queue/job_requeue",
-    "queue/job_settle",
-    "queue/jobs_discard",
-    "queue/jobs_lapsed",
-    "queue/jobs_prune",
-    "queue/lag",
-    "queue/lock_due",
-    "queue/lock_slots",
-    "queue/pay_ahead",
-    "queue/plan_claim",
-    "queue/queue_gauges",
-    "queue/repay_jobs",
-    "queue/ring",
-    "queue/start_jobs",
-    "queue/stop_groups",
-    "queue/unpay",
-    "queue/unpay_cancelled",
-    "queue/wake_groups",
-    "queue/write_jobs",
-    "answers/decide_once",
-    "answers/prune",
-];
-
 /// The SHA-256 of each migration. A released file never changes: databases that have it would not get the change.
-const FROZEN: [&str; 6] = [
-    "111c53f0d8b97136d3726823cb9b007d2d4258216486fbdd86955c497b60406b",
-    "97d61e500e11836d228e9367c69a654d450f320b8b2fc261a8218013d3cbdd6e",
-    "19fb17704da90c54c986986e0c9ba69b170932600324d55147f42c5d403d566b",
-    "b927e873ca4a48a234fd7ffa79cc61a799f98daef517d44975161467cd083e5f",
-    "f5e699d8d786d2a67220858264a9cce1d608dda554ca5dcd47e4a4fdb6e774be",
-    "91eca91cdb9a8055d5433c7ba2e4a0fd5d0d032ae4f3d0d67593285c7b4d3d74",
+const FROZEN: [&str; 2] = [
+    "eb64bcf8ecf4baed20e202e7c20250b735131e9c61a0ab49e6f10fbc255d3f77",
+    "b18f8cc0295fc6ccd6df21e40c02669e30aae28a39b34b3216a2c3feb0ce2616",
 ];
 
-const CREATE: &str = "CREATE OR REPLACE FUNCTION public.";
+const CREATE: &str = "CREATE OR REPLACE FUNCTION rate_limit.";
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The functions in the sources by file name, each with the comment above it.
-fn compose() -> BTreeMap<String, String> {
-    let mut composed = BTreeMap::new();
-    for name in SOURCES {
-        let source =
-            std::fs::read_to_string(root().join("sql").join(name).with_extension("sql")).expect("a source in sql/");
-        let lines: Vec<&str> = source.trim_end().lines().collect();
-        let creates: Vec<usize> = (0..lines.len()).filter(|at| lines[*at].starts_with(CREATE)).collect();
-        let Some((_, later)) = creates.split_first() else {
-            composed.insert(stem(name), lines.join("\n") + "\n"); // The server composes this one.
-            continue;
-        };
-        let start_of =
-            |create: &usize| (0..*create).rev().find(|at| !lines[*at].starts_with("--")).map_or(0, |at| at + 1);
-        let starts: Vec<usize> = std::iter::once(0).chain(later.iter().map(start_of)).collect();
-        for (place, start) in starts.iter().enumerate() {
-            let end = starts.get(place + 1).copied().unwrap_or(lines.len());
-            let text = lines[*start..end].join("\n");
-            let named = lines[creates[place]][CREATE.len()..].split('(').next().unwrap_or_default().to_owned();
-            let file = if composed.contains_key(&named) { stem(name) } else { named };
-            composed.insert(file, text.trim().to_owned() + "\n");
+/// The files with functions: their paths in `sql/`, and their texts.
+fn sources() -> BTreeMap<String, String> {
+    fn collect(folder: &Path, found: &mut BTreeMap<String, String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name =
+                path.strip_prefix(root().join("sql")).expect("a path in sql/").to_str().expect("UTF-8").to_owned();
+            if path.is_dir() {
+                if name != "tests" {
+                    collect(&path, found);
+                }
+            } else if name.ends_with(".sql") {
+                let text = std::fs::read_to_string(&path).expect("a source");
+                if text.contains(CREATE) {
+                    found.insert(name, text);
+                }
+            }
         }
     }
-    composed
+    let mut found = BTreeMap::new();
+    collect(&root().join("sql"), &mut found);
+    found
 }
 
-fn stem(name: &str) -> String {
-    name.rsplit('/').next().unwrap_or_default().to_owned()
+/// The functions of a file, each with the comment above it.
+fn split(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let creates = (0..lines.len()).filter(|at| lines[*at].starts_with(CREATE));
+    let start_of = |create: usize| (0..create).rev().find(|at| !lines[*at].starts_with("--")).map_or(0, |at| at + 1);
+    let starts: Vec<usize> = std::iter::once(0).chain(creates.skip(1).map(start_of)).collect();
+    let ends = starts.iter().skip(1).copied().chain([lines.len()]);
+    starts.iter().zip(ends).map(|(start, end)| lines[*start..end].join("\n").trim().to_owned() + "\n").collect()
 }
 
 /// The objects in the schema: their type, name and definition.
@@ -167,105 +65,175 @@ async fn installed(pool: &PgPool, what: &[&str]) -> BTreeSet<(String, String, St
     rows.into_iter().filter(|(kind, ..)| what.contains(&kind.as_str())).collect()
 }
 
-/// The files, each with the signature and the hash that the server computes.
-async fn with_hashes() -> BTreeMap<String, String> {
+async fn with_tables(parts: &[Part]) -> Database {
     let database = Database::empty().await;
+    database.execute("CREATE SCHEMA rate_limit").await;
     database.execute(include_str!("../../sql/install/history.sql")).await;
-    for migration in migrations(&Schema::default()) {
+    for migration in migrations(&Schema::default(), parts) {
         database.execute(&migration.sql).await;
     }
-    let mut files = BTreeMap::new();
-    let mut before = BTreeSet::new();
-    for (file, text) in compose() {
-        database.execute(&format!("SET check_function_bodies = off; {text}")).await;
-        let after = installed(&database.pool, &["function"]).await;
-        let made: Vec<_> = after.difference(&before).collect();
-        let [(_, signature, hash)] = made.as_slice() else { panic!("{file} makes {made:?}") };
-        files.insert(file, format!("-- {signature}\n-- SHA-256: {hash}\n\n{text}"));
-        before = after;
+    database
+}
+
+/// The lines of the functions in these files: the signature first, to sort by, then the line.
+async fn lines(parts: &[Part], is_wanted: fn(&str) -> bool) -> Vec<(String, String)> {
+    let database = with_tables(parts).await;
+    let mut lines = Vec::new();
+    for (file, text) in sources().into_iter().filter(|(file, _)| is_wanted(file)) {
+        for sql in split(&text) {
+            let before = installed(&database.pool, &["function"]).await;
+            database.execute(&format!("SET check_function_bodies = off; {sql}")).await;
+            let after = installed(&database.pool, &["function"]).await;
+            let made: Vec<_> = after.difference(&before).collect();
+            let [(_, signature, hash)] = made.as_slice() else { panic!("{file} makes {made:?}") };
+            lines.push((signature.clone(), format!("{hash} {file} {signature}")));
+        }
     }
-    files
+    lines
+}
+
+fn is_without_queue(file: &str) -> bool {
+    file.starts_with("install/without_queue/")
 }
 
 fn is_blessed() -> bool {
     std::env::var_os("BLESS").is_some()
 }
 
-const STALE: &str = "is not what sql/ says; run: BLESS=1 cargo test --all-features --test suite sql_sources";
+const STALE: &str = "differs from the sources; run: BLESS=1 cargo test --all-features --test suite sql_sources";
+
+fn compare(file: &str, text: &str) {
+    let path = root().join(file);
+    if is_blessed() {
+        std::fs::write(&path, text).expect("write the file");
+    }
+    let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(shipped == *text, "{file} {STALE}\n{text}");
+}
 
 #[tokio::test]
-async fn function_files_match_the_sources() {
-    let folder = root().join("migrations/functions");
-    let files = with_hashes().await;
-    let names = std::fs::read_dir(&folder).expect("a folder").map(|file| file.expect("a file").path());
-    for path in names {
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        if !files.contains_key(&name) {
-            assert!(is_blessed(), "{} {STALE}", path.display());
-            std::fs::remove_file(&path).expect("remove the file of a dropped function");
-        }
-    }
-    for (name, text) in &files {
-        let path = folder.join(name).with_extension("sql");
-        if is_blessed() {
-            std::fs::write(&path, text).expect("write the function");
-        }
-        let shipped = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(shipped == *text, "{} {STALE}", path.display());
-    }
-    if !is_blessed() {
-        let shipped: Vec<_> = functions(&Schema::default()).into_iter().map(|function| function.sql).collect();
-        assert!(
-            shipped == files.into_values().collect::<Vec<_>>(),
-            "src/migrate/functions.rs does not list the folder"
-        );
+async fn the_lock_file_matches_the_functions() {
+    let mut all = lines(Part::ALL, |file| !is_without_queue(file)).await;
+    all.extend(lines(&[Part::Core], is_without_queue).await);
+    all.sort();
+    let text: String = all.iter().map(|(_, line)| format!("{line}\n")).collect();
+    compare("sql/functions.lock", &text);
+}
+
+/// Each file is in the list of its part.
+#[test]
+fn the_library_has_every_function_in_its_part() {
+    for parts in [Part::ALL, &[Part::Core], &[Part::Queue]] {
+        let is_wanted = |file: &str| match (file.starts_with("queue/"), is_without_queue(file)) {
+            (true, _) => parts.contains(&Part::Queue),
+            (_, true) => !parts.contains(&Part::Queue),
+            _ => parts.contains(&Part::Core),
+        };
+        let files = sources().into_iter().filter(|(file, _)| is_wanted(file));
+        // The library adds the comments of functions that only other functions call: see statistics.rs.
+        let code = |sql: &str| sql.split("\nCOMMENT ON").next().unwrap_or_default().trim().to_owned();
+        let mut expected: Vec<String> =
+            files.flat_map(|(_, text)| split(&text)).map(|function| code(&function)).collect();
+        let mut shipped: Vec<_> =
+            functions(&Schema::default(), parts).into_iter().map(|function| code(&function.sql)).collect();
+        expected.sort();
+        shipped.sort();
+        assert!(shipped == expected, "src/migrate/functions.rs does not list the files in sql/ ({parts:?})");
     }
 }
 
 #[tokio::test]
 async fn the_list_of_tables_matches_the_migrations() {
-    let database = Database::empty().await;
-    database.execute(include_str!("../../sql/install/history.sql")).await;
-    for migration in migrations(&Schema::default()) {
-        database.execute(&migration.sql).await;
-    }
+    let kinds = ["table", "column", "index"];
+    let core = installed(&with_tables(&[Part::Core]).await.pool, &kinds).await;
+    let all = installed(&with_tables(Part::ALL).await.pool, &kinds).await;
+    let queue: BTreeSet<_> = all.difference(&core).cloned().collect();
+    assert_eq!(core.len() + queue.len(), all.len(), "the migrations of the queue change tables of the core");
     let mut list = String::new();
-    for (what, which, definition) in installed(&database.pool, &["table", "column", "index"]).await {
-        writeln!(list, "{what} {which}: {definition}").expect("a string takes it");
+    for (part, objects) in [("core", core), ("queue", queue)] {
+        let space = if list.is_empty() { "" } else { "\n" };
+        writeln!(list, "{space}[{part}]").expect("a string takes it");
+        for (what, which, definition) in objects {
+            writeln!(list, "{what} {which}: {definition}").expect("a string takes it");
+        }
     }
-    let path = root().join("migrations/tables.txt");
-    if is_blessed() {
-        std::fs::write(&path, &list).expect("write the list");
-    }
-    let shipped = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(shipped == list, "migrations/tables.txt {STALE}\n{list}");
+    compare("migrations/tables.txt", &list);
 }
 
 #[test]
 fn released_migrations_never_change() {
-    let found: Vec<String> = migrations(&Schema::default()).into_iter().map(|migration| migration.sha256).collect();
+    let all = migrations(&Schema::default(), Part::ALL);
+    let found: Vec<&str> = all.iter().map(|migration| &*migration.sha256).collect();
     assert_eq!(found, FROZEN, "add a migration instead of changing one; give a new one its SHA-256 here");
+    let names: BTreeSet<String> =
+        all.iter().map(|migration| format!("{:04}_{}.sql", migration.version, migration.name)).collect();
     let files = std::fs::read_dir(root().join("migrations")).expect("a folder");
-    let names = files.map(|file| file.expect("a file").file_name().into_string().expect("a name"));
-    assert_eq!(names.filter(|name| name.ends_with(".sql")).count(), FROZEN.len());
+    let files = files.map(|file| file.expect("a file").file_name().into_string().expect("a name"));
+    assert_eq!(files.filter(|name| name.ends_with(".sql")).collect::<BTreeSet<_>>(), names);
+    assert_eq!(
+        all.iter().map(|migration| migration.name).collect::<BTreeSet<_>>().len(),
+        all.len(),
+        "a name occurs twice"
+    );
 }
 
+/// `Schema::render` replaces `rate_limit.`, wherever it is. So it stands before the name of an object, and at the end of the
+/// schema's own name; a parameter is qualified by its function, which has another name.
 #[test]
-fn public_appears_only_as_the_schema_name() {
-    let tables = migrations(&Schema::default()).into_iter().map(|migration| migration.sql);
-    let functions = functions(&Schema::default()).into_iter().map(|function| function.sql);
-    let install = ["claim", "history", "installed", "untrusted"].map(|name| {
-        std::fs::read_to_string(root().join("sql/install").join(name).with_extension("sql")).expect("a file")
-    });
-    for sql in tables.chain(functions).chain(install) {
+fn rate_limit_and_a_dot_appear_only_as_the_schema_name() {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let tables = migrations(&Schema::default(), Part::ALL).into_iter().map(|migration| migration.sql);
+    let functions = functions(&Schema::default(), Part::ALL).into_iter().map(|function| function.sql);
+    let files = "install/callers install/claim install/history install/installed install/owner install/rights \
+                 install/untrusted engines/delegate engines/distribute";
+    let statements = files
+        .split(' ')
+        .map(|name| std::fs::read_to_string(root().join("sql").join(name).with_extension("sql")).expect("a file"));
+    for sql in tables.chain(functions).chain(statements) {
         for (number, line) in sql.lines().enumerate() {
             let code = line.split("--").next().unwrap_or_default();
-            for (at, _) in code.match_indices("public.") {
+            for (at, marker) in code.match_indices("rate_limit.") {
                 let before = code[..at].chars().next_back();
                 assert!(before.is_none_or(|c| " ($".contains(c)), "line {}: {line}", number + 1);
+                let after = &code[at + marker.len()..];
+                let is_name = after.starts_with(|c: char| is_of_name(c) && !c.is_ascii_digit());
+                let is_schema = code[..at].ends_with("$schema$") && after.starts_with("$schema$");
+                assert!(is_name || is_schema, "line {}: {line}", number + 1);
+                // The name of a schema may contain quotes.
+                assert!(code[..at].matches('\'').count() % 2 == 0, "line {}: {line}", number + 1);
+            }
+            // Nothing else has the name of the schema: no function, and so no qualified parameter.
+            for (at, name) in code.match_indices("rate_limit") {
+                let before = code[..at].chars().next_back();
+                let after = code[at + name.len()..].chars().next();
+                let is_whole = !before.is_some_and(is_of_name) && !after.is_some_and(is_of_name);
+                assert!(!is_whole || after == Some('.') || code[..at].ends_with(", '"), "line {}: {line}", number + 1);
+            }
+            assert!(!code.contains("public"), "line {}: {line}", number + 1);
+        }
+    }
+}
+
+/// One style: lines of at most 130 columns, two spaces for each level, no tabs, and nothing at the end of a line.
+#[test]
+fn the_sql_has_one_style() {
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    }
+    let files = files(&root().join("sql")).into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "sql"));
+    let mut faults = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a source");
+        for (number, line) in text.lines().enumerate() {
+            let indent = line.len() - line.trim_start_matches(' ').len();
+            let is_wide = line.chars().count() > 130;
+            if is_wide || line.contains('\t') || line.ends_with(' ') || indent % 2 == 1 {
+                faults.push(format!("{}:{}: {line}", path.display(), number + 1));
             }
         }
     }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 /// Functions stay readable: at most 200 lines, and 45 variables including parameters.
@@ -273,7 +241,7 @@ fn public_appears_only_as_the_schema_name() {
 async fn no_function_is_too_long_to_follow() {
     let database = Database::migrated().await;
     let sql = "SELECT proname::text, coalesce(cardinality(proallargtypes), pronargs::integer), prosrc FROM pg_proc \
-               WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%'";
+               WHERE pronamespace = 'rate_limit'::regnamespace";
     let functions: Vec<(String, i32, String)> =
         sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the functions");
     assert!(functions.len() > 80, "{}", functions.len());

@@ -36,7 +36,7 @@ impl OwnServer {
     }
 
     /// A server that logs to a file, with the default settings for errors.
-    async fn logging(settings: &[(&str, &str)]) -> Self {
+    pub async fn logging(settings: &[(&str, &str)]) -> Self {
         let logging = [("logging_collector", "on"), ("log_line_prefix", "~~~ "), ("log_rotation_size", "0")];
         Self::start(&[&logging, settings].concat()).await.expect("a server")
     }
@@ -46,7 +46,7 @@ impl OwnServer {
     }
 
     /// The entries of its log. Each begins with its severity, and its lines follow.
-    async fn log(&self) -> Vec<String> {
+    pub async fn log(&self) -> Vec<String> {
         let sql = "SELECT pg_catalog.pg_read_file(pg_catalog.pg_current_logfile('stderr'))";
         let log: String = sqlx::query_scalar(sql).fetch_one(&self.pool).await.expect("the log");
         log.split("~~~ ").map(str::to_owned).collect()
@@ -98,7 +98,7 @@ async fn work_off(queue: &Queue, workers: usize) {
         let handler = handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }));
         let pool = queue.limiter().pool();
         let until_done = async {
-            let left = "SELECT EXISTS (SELECT FROM rate_limit_jobs WHERE state <> 'done')";
+            let left = "SELECT EXISTS (SELECT FROM rate_limit.jobs WHERE state <> 'done')";
             while sqlx::query_scalar(left).fetch_one(pool).await.expect("a look") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -144,19 +144,21 @@ async fn session(url: &str, level: &str) -> PgConnection {
 }
 
 /// A call on one bucket as a client sends it, the same as SQL users write it, and several buckets in one statement.
-const TAKE: &str = "rate_limit_take('hot', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 1)";
-const RATE_LIMIT: &str = "rate_limit('hot', 'k', 'token_bucket', 1e6, '36525 days')";
+const ONE: &str =
+    "rate_limit._decide_one('hot', 'k', 'token_bucket', 1e6, 3155760000000000, 1e6, NULL, NULL, 1, 1, 1, 1, false)";
+const RATE_LIMIT: &str = "rate_limit.limit_with('hot', 'k', 'token_bucket', 1e6, '36525 days')";
 const BATCH: &str =
-    "rate_limit_decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
+    "rate_limit._decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
     NULL, NULL, ARRAY['hot', 'hot', 'hot'], ARRAY['k', 'l', 'm'], NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)";
 const GROUP: &str =
-    "rate_limit_decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
+    "rate_limit._decide(ARRAY['token_bucket'], ARRAY[1e6::float8], ARRAY[3155760000000000], NULL, NULL, NULL,
     NULL, NULL, ARRAY['hot', 'hot', 'hot'], ARRAY['k', 'l', 'm'], NULL, NULL, NULL, NULL, NULL, ARRAY[3], NULL, NULL)";
-const SHARDED: &str = "rate_limit_take('sharded', 'k', 1e6, 3155760000000000, 1e6, 1, 1, 4)";
-const SLIDING: &str = "rate_limit('sliding', 'k', 'sliding_window', 1e6, '36525 days')";
-const FIXED: &str = "rate_limit('fixed', 'k', 'fixed_window', 1e6, '36525 days')";
+const SHARDED: &str =
+    "rate_limit._decide_one('sharded', 'k', 'token_bucket', 1e6, 3155760000000000, 1e6, NULL, NULL, 1, 4, 1, 1, false)";
+const SLIDING: &str = "rate_limit.limit_with('sliding', 'k', 'sliding_window', 1e6, '36525 days')";
+const FIXED: &str = "rate_limit.limit_with('fixed', 'k', 'fixed_window', 1e6, '36525 days')";
 const CALLS: [(&str, usize); 7] =
-    [(TAKE, 1), (RATE_LIMIT, 1), (BATCH, 3), (GROUP, 3), (SHARDED, 1), (SLIDING, 1), (FIXED, 1)];
+    [(ONE, 1), (RATE_LIMIT, 1), (BATCH, 3), (GROUP, 3), (SHARDED, 1), (SLIDING, 1), (FIXED, 1)];
 
 const CALLERS: usize = 6;
 const EACH: usize = 10;
@@ -175,7 +177,7 @@ async fn a_contended_read_committed_decision_writes_each_row_once() {
                 "CREATE SEQUENCE writes;
                  CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS
                  $$ BEGIN PERFORM nextval('public.writes'); RETURN NULL; END $$;
-                 CREATE TRIGGER counted AFTER UPDATE ON rate_limits FOR EACH ROW EXECUTE FUNCTION count_write()",
+                 CREATE TRIGGER counted AFTER UPDATE ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION count_write()",
             )
             .await;
         // If the machine pauses a statement for a millisecond, it writes once more, which is correct.
@@ -251,7 +253,7 @@ impl Failing {
         let mut tx = one.begin().await.expect("begin");
         let look = match self {
             Self::Update => "SELECT 1",
-            Self::Read => "SELECT count(*) FROM rate_limits",
+            Self::Read => "SELECT count(*) FROM rate_limit.rate_limits",
         };
         tx.execute(look).await.expect("a snapshot");
         let mut other = session(&server.url, "SERIALIZABLE").await;
@@ -268,34 +270,35 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 27] = [
-    "rate_limit_asked",
-    "rate_limit_asked_slots",
-    "rate_limit_calendar_window_idle_at",
-    "rate_limit_calendar_window_wait",
-    "rate_limit_clock",
-    "rate_limit_counts_after",
-    "rate_limit_fits",
-    "rate_limit_fixed_window_idle_at",
-    "rate_limit_fixed_window_value",
-    "rate_limit_fixed_window_wait",
-    "rate_limit_grid",
-    "rate_limit_idle_after",
-    "rate_limit_left",
-    "rate_limit_phase",
-    "rate_limit_sliding_window_earlier",
-    "rate_limit_sliding_window_idle_after",
-    "rate_limit_sliding_window_left_at",
-    "rate_limit_sliding_window_passed",
-    "rate_limit_sliding_window_value",
-    "rate_limit_token_bucket_idle_at",
-    "rate_limit_token_bucket_value",
-    "rate_limit_token_bucket_wait",
-    "rate_limit_ts_after",
-    "rate_limit_two_counters_before",
-    "rate_limit_two_counters_now",
-    "rate_limit_value_after",
-    "rate_limit_window_start",
+const EXPRESSIONS: [&str; 28] = [
+    "_asked",
+    "_asked_slots",
+    "_calendar_window_idle_at",
+    "_calendar_window_wait",
+    "_clock",
+    "_counts_after",
+    "_fits",
+    "_fixed_window_idle_at",
+    "_fixed_window_value",
+    "_fixed_window_wait",
+    "_grid",
+    "_idle_after",
+    "_in_range",
+    "_is_exact",
+    "_left",
+    "_phase",
+    "_sliding_window_earlier",
+    "_sliding_window_idle_after",
+    "_sliding_window_left_at",
+    "_sliding_window_passed",
+    "_sliding_window_value",
+    "_token_bucket_idle_at",
+    "_token_bucket_value",
+    "_token_bucket_wait",
+    "_two_counters_before",
+    "_two_counters_now",
+    "_value_after",
+    "_window_start",
 ];
 
 /// The server counts function calls, but not those that the planner has inlined.
@@ -308,7 +311,8 @@ async fn single_expression_functions_are_inlined() {
         let mut tx = session.begin().await.expect("begin");
         // Often enough for generic plans.
         for nth in 0..12 {
-            let reserving = "rate_limit_take('reserved', 'k', 1, 1000000, 1, 1, 1, 1, true)";
+            let reserving =
+                "rate_limit._decide_one('reserved', 'k', 'token_bucket', 1, 1000000, 1, NULL, NULL, 1, 1, 1, 1, true)";
             let reserving_both = BATCH.replace("'hot'", "'both'").replace("1e6::float8", "1::float8").replacen(
                 "NULL, NULL, NULL, NULL, NULL)",
                 "NULL, ARRAY[true, true, true], NULL, NULL, NULL)",
@@ -324,11 +328,11 @@ async fn single_expression_functions_are_inlined() {
         }
         let sql = "SELECT funcname::text FROM pg_stat_xact_user_functions ORDER BY 1";
         let called: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *tx).await.expect("the functions");
-        for function in ["rate_limit_decide", "rate_limit_take"] {
+        for function in ["_decide", "_decide_one"] {
             assert!(called.iter().any(|name| name == function), "{level}: {called:?}");
         }
         let sql =
-            "SELECT proname::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = ANY ($1)";
+            "SELECT proname::text FROM pg_proc WHERE pronamespace = 'rate_limit'::regnamespace AND proname = ANY ($1)";
         let there: Vec<String> = sqlx::query_scalar(sql).bind(EXPRESSIONS).fetch_all(&mut *tx).await.expect("names");
         assert_eq!(there.len(), EXPRESSIONS.len(), "{there:?}");
         let left: Vec<_> = EXPRESSIONS.iter().filter(|name| called.iter().any(|called| called == **name)).collect();
@@ -363,7 +367,7 @@ async fn multixacts(server: &OwnServer) -> i64 {
 async fn every_function_has_a_comment() {
     let database = Database::migrated().await;
     let sql = "SELECT oid::regprocedure::text, coalesce(obj_description(oid, 'pg_proc'), '') FROM pg_proc
-         WHERE pronamespace = 'public'::regnamespace AND proname LIKE 'rate\\_limit%' ORDER BY 1";
+         WHERE pronamespace = 'rate_limit'::regnamespace ORDER BY 1";
     let functions: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&database.pool).await.expect("the functions");
     assert!(functions.len() > 30, "{functions:?}");
     let without: Vec<_> = functions.iter().filter(|(_, comment)| comment.is_empty()).collect();

@@ -142,7 +142,7 @@ async fn a_trigger_rejects_rows_with_its_own_sqlstate() {
             "CREATE TABLE posts (author text NOT NULL, body text);
              CREATE FUNCTION limit_posts() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN
-               PERFORM rate_limit_enforce('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
+               PERFORM rate_limit.enforce_with('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
                RETURN NEW;
              END $$;
              CREATE TRIGGER limit_posts BEFORE INSERT ON posts FOR EACH ROW EXECUTE FUNCTION limit_posts();
@@ -168,20 +168,20 @@ async fn a_trigger_rejects_rows_with_its_own_sqlstate() {
 async fn the_sql_functions_work_from_psql() {
     let database = Database::migrated().await;
     let row = sqlx::query(
-        "SELECT ok, retry_after IS NULL AS now, value FROM rate_limit('send_message', 'u1', kind => 'token_bucket', \
+        "SELECT ok, retry_after IS NULL AS now, value FROM rate_limit.limit_with('send_message', 'u1', kind => 'token_bucket', \
          rate => 10, period => '1 minute')",
     )
     .fetch_one(&database.pool)
     .await
     .expect("a decision");
     assert_eq!((row.get("ok"), row.get("now"), row.get("value")), (true, true, 9.0));
-    let gone: i64 = sqlx::query_scalar("SELECT rate_limit_reset('send_message', 'u1')")
+    let gone: i64 = sqlx::query_scalar("SELECT rate_limit.reset('send_message', 'u1')")
         .fetch_one(&database.pool)
         .await
         .expect("reset");
     assert_eq!(gone, 1);
     let gone: i64 =
-        sqlx::query_scalar("SELECT rate_limit_reset('send_message')").fetch_one(&database.pool).await.expect("reset");
+        sqlx::query_scalar("SELECT rate_limit.reset('send_message')").fetch_one(&database.pool).await.expect("reset");
     assert_eq!(gone, 0);
 }
 
@@ -193,13 +193,13 @@ async fn the_default_phase_is_stable_and_spread() {
     for key in 0..40 {
         let mut seen = Vec::new();
         for day in [0, 1, 400] {
-            let sql = "SELECT extract(epoch FROM retry_after)::double precision FROM rate_limit('w', $1, \
+            let sql = "SELECT extract(epoch FROM retry_after)::double precision FROM rate_limit.limit_with('w', $1, \
                        kind => 'fixed_window', rate => 1, period => '1 hour', at => timestamptz '2026-01-01 00:00+00' + $2 * interval '1 day') \
                        WHERE NOT ok";
             let ask = || sqlx::query_scalar::<_, f64>(sql).bind(format!("k{key}")).bind(f64::from(day));
             assert_eq!(ask().fetch_optional(&database.pool).await.expect("allowed"), None);
             seen.push(ask().fetch_one(&database.pool).await.expect("denied"));
-            sqlx::query("SELECT rate_limit_reset('w')").execute(&database.pool).await.expect("reset");
+            sqlx::query("SELECT rate_limit.reset('w')").execute(&database.pool).await.expect("reset");
         }
         assert!(seen.iter().all(|wait| (wait - seen[0]).abs() < 1e-6), "{seen:?}");
         phases.push(seen[0]);

@@ -1,4 +1,4 @@
-//! `rate_limit_take_slots` itself: it answers as `rate_limit_decide_leases` does, or leaves the call undecided.
+//! `_take_slots` itself: it answers as `_decide` does, or leaves the call undecided.
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
@@ -24,7 +24,7 @@ fn list<T: std::fmt::Display>(calls: &[Slots], of: impl Fn(&Slots) -> T) -> Stri
 /// Returns the free slots after each call; `None` for a call that it left undecided.
 async fn take(conn: &mut PgConnection, calls: &[Slots]) -> Vec<Option<f64>> {
     let sql = format!(
-        "SELECT rate_limit_take_slots(ARRAY[{}]::float8[], ARRAY[{}]::bigint[], array_fill('taken'::text, ARRAY[{n}]),
+        "SELECT rate_limit._take_slots(ARRAY[{}]::float8[], ARRAY[{}]::bigint[], array_fill('taken'::text, ARRAY[{n}]),
            ARRAY[{}], ARRAY(SELECT generate_series(1, {n})), ARRAY[{}], ARRAY[{}]::float8[], ARRAY[{}]::bigint[])",
         list(calls, |call| call.capacity),
         list(calls, |call| call.micros),
@@ -37,11 +37,11 @@ async fn take(conn: &mut PgConnection, calls: &[Slots]) -> Vec<Option<f64>> {
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await.expect("the free slots")
 }
 
-/// Decides one call by `rate_limit_decide_leases`: whether it was allowed and, for a release, held; and the free slots.
+/// Decides one call by `_decide`: whether it was allowed and, for a release, held; and the free slots.
 async fn decide(conn: &mut PgConnection, name: &str, call: Slots) -> Result<(bool, f64), sqlx::Error> {
     let Slots { bucket, op, count, lease, capacity, micros } = call;
     let sql = format!(
-        "SELECT call_admitted[1] = 1 AND NOT item_refused[1], item_values[1] FROM rate_limit_decide_leases(
+        "SELECT call_admitted[1] = 1 AND NOT item_refused[1], item_values[1] FROM rate_limit._decide(
            ARRAY['concurrency'], ARRAY[{capacity}], ARRAY[{micros}], NULL, NULL, NULL, NULL, NULL, ARRAY['{name}'],
            ARRAY['{bucket}'], ARRAY[1], ARRAY[1], ARRAY[{count}], ARRAY['{op}'], NULL, ARRAY[1], NULL, NULL, ARRAY[{lease}])"
     );
@@ -91,12 +91,12 @@ async fn it_answers_as_the_calls_one_by_one() {
             }
         }
         let different: Vec<(String, Vec<f64>, Vec<f64>)> = sqlx::query_as(
-            "SELECT t.key, t.earlier_counts, e.earlier_counts
-             FROM rate_limits AS t FULL JOIN rate_limits AS e ON e.key = t.key AND e.name = 'expected'
+            "SELECT t.key, t.detail, e.detail
+             FROM rate_limit.rate_limits AS t FULL JOIN rate_limit.rate_limits AS e ON e.key = t.key AND e.name = 'expected'
              WHERE t.name = 'taken' AND (
-               ARRAY(SELECT n FROM unnest(t.earlier_counts) AS n WHERE n < 2000)
-                 IS DISTINCT FROM ARRAY(SELECT n FROM unnest(e.earlier_counts) AS n WHERE n < 2000)
-               OR t.value <> e.value OR t.idle_at < t.earlier_counts[cardinality(t.earlier_counts) - 2])",
+               ARRAY(SELECT n FROM unnest(t.detail) AS n WHERE n < 2000)
+                 IS DISTINCT FROM ARRAY(SELECT n FROM unnest(e.detail) AS n WHERE n < 2000)
+               OR t.value <> e.value OR t.idle_at < t.detail[cardinality(t.detail) - 2])",
         )
         .fetch_all(&mut conn)
         .await
@@ -131,7 +131,7 @@ async fn impossible_calls_are_left_undecided() {
     assert_eq!(take(&mut conn, &[good]).await, [Some(2.0)]);
     assert_eq!(take(&mut conn, &[good]).await, [None], "the lease is held already");
     // A row of another kind holds no slots.
-    sqlx::query("SELECT rate_limit('taken', 'b', 'token_bucket', 10, '1 hour')")
+    sqlx::query("SELECT rate_limit.limit_with('taken', 'b', 'token_bucket', 10, '1 hour')")
         .execute(&mut conn)
         .await
         .expect("a token");
@@ -148,7 +148,7 @@ async fn after_a_wait_a_lease_is_not_shorter() {
         let call = Slots { bucket: 'a', op: "limit", count: 1, lease: 2, capacity: 3, micros: HOUR };
         assert_eq!(take(&mut conn, &[call]).await, [Some(2.0)]);
         let mut held = holder.begin().await.expect("begin");
-        sqlx::query("UPDATE rate_limits SET value = value").execute(&mut *held).await.expect("held");
+        sqlx::query("UPDATE rate_limit.rate_limits SET value = value").execute(&mut *held).await.expect("held");
         set_level(&mut conn, level).await;
         let lease = if op == "limit" { 3 } else { 2 };
         let waiting = tokio::spawn(async move { take(&mut conn, &[Slots { op, lease, ..call }]).await });
@@ -159,11 +159,11 @@ async fn after_a_wait_a_lease_is_not_shorter() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         let let_go: i64 =
-            sqlx::query_scalar("SELECT rate_limit_clock()").fetch_one(&mut *held).await.expect("the time");
+            sqlx::query_scalar("SELECT rate_limit._clock()").fetch_one(&mut *held).await.expect("the time");
         held.rollback().await.expect("rollback");
         assert_eq!(waiting.await.expect("the free slots"), [Some(if op == "limit" { 1.0 } else { 2.0 })], "{level}");
         let ends: f64 = sqlx::query_scalar(AssertSqlSafe(format!(
-            "SELECT earlier_counts[array_position(earlier_counts, -{lease}::float8) - 1] FROM rate_limits"
+            "SELECT detail[array_position(detail, -{lease}::float8) - 1] FROM rate_limit.rate_limits"
         )))
         .fetch_one(&database.pool)
         .await

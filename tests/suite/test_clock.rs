@@ -141,7 +141,7 @@ async fn leases_and_blocks_end() {
 
 /// Waits until there is a row with this property.
 async fn until_row(database: &Database, property: &str) {
-    let sql = format!("SELECT EXISTS (SELECT FROM rate_limits WHERE {property})");
+    let sql = format!("SELECT EXISTS (SELECT FROM rate_limit.rate_limits WHERE {property})");
     let exists = || sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql.clone())).fetch_one(&database.pool);
     within_minutes(async { while !exists().await.expect("an answer") {} }).await;
 }
@@ -287,7 +287,7 @@ async fn all_processes_and_pools_see_one_clock() {
     scheduled(&queue.enqueue(job).await.expect("an answer"));
     let mut child = process("test_clock::worker_of_another_process", URL, &database.url);
     // It listens, and sleeps.
-    let sleeps = "SELECT count(*) FROM rate_limit_workers AS w, pg_stat_activity AS a
+    let sleeps = "SELECT count(*) FROM rate_limit.workers AS w, pg_stat_activity AS a
                   WHERE a.datname = current_database() AND a.query LIKE 'LISTEN%'";
     let listening = || async { sqlx::query_scalar::<_, i64>(sleeps).fetch_one(&database.pool).await.expect("a count") };
     within_minutes(async { while listening().await == 0 {} }).await;
@@ -305,7 +305,7 @@ async fn sql_and_triggers_follow_the_clock() {
             "CREATE TABLE posts (author text);
              CREATE FUNCTION limit_posts() RETURNS trigger LANGUAGE plpgsql AS $$
              BEGIN
-               PERFORM rate_limit_enforce('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
+               PERFORM rate_limit.enforce_with('posts', NEW.author, kind => 'token_bucket', rate => 2, period => '1 hour');
                RETURN NEW;
              END $$;
              CREATE TRIGGER limited BEFORE INSERT ON posts FOR EACH ROW EXECUTE FUNCTION limit_posts()",
@@ -321,7 +321,8 @@ async fn sql_and_triggers_follow_the_clock() {
         assert_eq!(allowed, 2 * (hour + 1));
         clock.advance(HOUR).await.expect("advance");
     }
-    let call = "SELECT ok FROM rate_limit('send', 'u1', kind => 'fixed_window', rate => 1, period => '1 day')";
+    let call =
+        "SELECT ok FROM rate_limit.limit_with('send', 'u1', kind => 'fixed_window', rate => 1, period => '1 day')";
     for _ in 0..2 {
         for expected in [true, false] {
             let ok: bool = sqlx::query_scalar(call).fetch_one(&mut session).await.expect("an answer");
@@ -337,7 +338,7 @@ async fn a_role_with_the_grants_of_the_guide_sees_the_clock() {
     let database = Database::migrated().await;
     let role = OtherRole::new(&database).await;
     database.execute(&crate::support::guide::grants().join("").replace("app_role", &role.name)).await;
-    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", role.name)).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", role.name)).await;
     let clock = install(&database).await;
     let mut connection = role.connection().await;
     let limiter = pg_limiter::TransactionLimiter::new(limits());
@@ -362,17 +363,17 @@ async fn another_schema_keeps_its_own_clock() {
         config.schema = schema.clone();
         Limiter::with_config(database.pool.clone(), limits(), config)
     };
-    let (public, other) = (of(&Schema::default()), of(&quoted));
-    used_up(&public, "bucket").await;
+    let (usual, other) = (of(&Schema::default()), of(&quoted));
+    used_up(&usual, "bucket").await;
     used_up(&other, "bucket").await;
     let waiting = tokio::spawn({
-        let public = public.clone();
-        async move { public.until_ready(("bucket", "w", 2), 2 * HOUR).await }
+        let usual = usual.clone();
+        async move { usual.until_ready(("bucket", "w", 2), 2 * HOUR).await }
     });
     let clock = TestClock::install(&database.pool, &quoted).await.expect("a test clock");
     clock.advance(DAY).await.expect("advance");
     assert!(is_allowed(&other, "bucket").await);
-    assert!(!is_allowed(&public, "bucket").await);
+    assert!(!is_allowed(&usual, "bucket").await);
     waiting.abort();
     let migrator = Migrator::new(quoted.clone());
     assert_eq!(migrator.check(&database.pool).await.expect("the drift"), [Drift::TestClock]);
@@ -382,7 +383,7 @@ async fn another_schema_keeps_its_own_clock() {
 }
 
 async fn sequences(pool: &PgPool) -> i64 {
-    let sql = "SELECT count(*) FROM pg_class WHERE relname = 'rate_limits_test_clock'";
+    let sql = "SELECT count(*) FROM pg_class WHERE relname = '_test_clock'";
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
 }
 
@@ -396,7 +397,7 @@ async fn migrate_and_uninstall_remove_it() {
     assert_eq!(drift, [Drift::TestClock]);
     assert!(drift[0].to_string().contains("a test clock is installed") && drift[0].is_repaired_by_migrate());
     let report = migrate(&database.pool).await.expect("migrate");
-    assert_eq!((report.functions, report.changed_by_hand), (vec!["rate_limit_clock()"], vec![]));
+    assert_eq!((report.functions, report.changed_by_hand), (vec!["_clock()"], vec![]));
     assert_eq!(Migrator::default().check(&database.pool).await.expect("the drift"), []);
     assert_eq!(sequences(&database.pool).await, 0);
     assert!(matches!(clock.advance(HOUR).await, Err(TestClockError::NotInstalled { .. })));
@@ -418,7 +419,7 @@ async fn it_advances_by_whole_microseconds_and_never_too_far() {
     let database = Database::migrated().await;
     let clock = install(&database).await;
     let ahead = || async {
-        let sql = "SELECT coalesce(pg_sequence_last_value('rate_limits_test_clock'), 0)";
+        let sql = "SELECT coalesce(pg_sequence_last_value('rate_limit._test_clock'), 0)";
         sqlx::query_scalar::<_, i64>(sql).fetch_one(&database.pool).await.expect("a number")
     };
     for (by, sum) in [(0, 0), (1, 1), (999, 2), (1_000, 3), (1_001, 5)] {
@@ -451,24 +452,28 @@ async fn it_is_refused_outside_of_a_schema_for_tests() {
     for name in ["latest", "\"app-Test\""] {
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&postgres).await.expect("a database");
     }
-    let (public, testing) = (Schema::default(), Schema::new("testing").expect("a schema"));
+    let (usual, testing) = (Schema::default(), Schema::new("testing").expect("a schema"));
     let mut installed = BTreeSet::new();
     for name in ["postgres", "latest", "app-Test"] {
         let pool = Database::pool(&server.url(name), 2).await;
         sqlx::query("REVOKE CREATE ON SCHEMA public FROM PUBLIC").execute(&pool).await.expect("revoke");
-        for schema in [&public, &testing] {
+        for schema in [&usual, &testing] {
             Migrator::new(schema.clone()).run(&pool).await.expect("migrate");
             match TestClock::install(&pool, schema).await {
                 Ok(_) => _ = installed.insert((name, schema.name())),
                 Err(error) => {
                     assert!(matches!(error, TestClockError::NotATestSchema { .. }), "{error}");
-                    assert!(error.to_string().contains(&format!("\"public\" of the database \"{name}\"")), "{error}");
+                    assert!(
+                        error.to_string().contains(&format!("\"rate_limit\" of the database \"{name}\"")),
+                        "{error}"
+                    );
                     assert_eq!(Migrator::new(schema.clone()).check(&pool).await.expect("the drift"), []);
                 }
             }
         }
     }
-    let expected = [("postgres", "testing"), ("latest", "testing"), ("app-Test", "public"), ("app-Test", "testing")];
+    let expected =
+        [("postgres", "testing"), ("latest", "testing"), ("app-Test", "rate_limit"), ("app-Test", "testing")];
     assert_eq!(installed, expected.into());
 }
 
@@ -479,7 +484,7 @@ async fn it_is_refused_to_roles_that_do_not_own_the_functions() {
     assert!(matches!(error, TestClockError::SchemaMissing { .. }), "{error}");
     migrate(&database.pool).await.expect("migrate");
     let role = OtherRole::new(&database).await;
-    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", role.name)).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", role.name)).await;
     let set = format!("SET ROLE {}", role.name);
     let options = sqlx::postgres::PgPoolOptions::new().max_connections(1).after_connect(move |connection, _| {
         let set = AssertSqlSafe(set.clone());

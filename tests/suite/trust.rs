@@ -2,7 +2,7 @@
 //! on new objects.
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::{MigrateError, Migrator, Part, migrate, migrate_on, script};
+use pg_limiter::migrate::{Contents, MigrateError, Migrator, Part, migrate, migrate_on, script};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection};
 
 use crate::support::other_role::{OtherRole, objects_in_the_way};
@@ -15,22 +15,27 @@ async fn is_superuser(database: &Database, role: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_another_role_are_rejected() {
-    for (put, problem) in objects_in_the_way() {
+    let schemas = ["rate_limit", "public"].map(|name| Schema::new(name).expect("a schema"));
+    for ((put, problem), schema) in
+        objects_in_the_way().iter().flat_map(|way| schemas.iter().map(move |schema| (way, schema)))
+    {
+        let put = put.replace("rate_limit.", &format!("{schema}."));
+        let migrator = Migrator::new(schema.clone());
         let database = Database::empty().await;
         let other = OtherRole::new(&database).await;
         other.does(&put).await;
         // With and without its right to create objects.
         for revoke in [false, true] {
             if revoke {
-                database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+                database.execute(&format!("REVOKE CREATE ON SCHEMA {schema} FROM {}", other.name)).await;
             }
-            let error = migrate(&database.pool).await.expect_err("refused");
+            let error = migrator.run(&database.pool).await.expect_err("refused");
             let MigrateError::Untrusted { problems, .. } = &error else { panic!("{put}: {error}") };
             assert!(problems.iter().any(|found| found.contains(problem)), "{put}: {problems:?}");
             let text = error.to_string();
             assert!(text.contains("revoke CREATE") && text.contains("a schema of its own"), "{text}");
             let printed =
-                sqlx::raw_sql(AssertSqlSafe(script(&Schema::default(), Part::All))).execute(&database.pool).await;
+                sqlx::raw_sql(AssertSqlSafe(script(schema, Contents::All, Part::ALL))).execute(&database.pool).await;
             assert!(printed.expect_err("refused").to_string().contains("the schema is not safe"), "{put}");
         }
         assert!(!is_superuser(&database, &other.name).await, "{put}: the role has become a superuser");
@@ -40,30 +45,37 @@ async fn objects_of_another_role_are_rejected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_in_which_others_can_create_objects_is_rejected() {
+    for schema in ["rate_limit", "public"] {
+        is_rejected(schema).await;
+    }
+}
+
+async fn is_rejected(schema: &str) {
     let database = Database::empty().await;
     let other = OtherRole::new(&database).await;
-    let error = migrate(&database.pool).await.expect_err("refused");
+    let migrator = Migrator::new(Schema::new(schema).expect("a schema"));
+    let error = migrator.run(&database.pool).await.expect_err("refused");
     let problem = format!("the role {} can create objects in it", other.name);
     assert!(matches!(&error, MigrateError::Untrusted { problems, .. } if problems == &[problem]), "{error}");
     // The default up to PostgreSQL 14.
     database
         .execute(&format!(
-            "REVOKE CREATE ON SCHEMA public FROM {}; GRANT CREATE ON SCHEMA public TO PUBLIC",
+            "REVOKE CREATE ON SCHEMA {schema} FROM {}; GRANT CREATE ON SCHEMA {schema} TO PUBLIC",
             other.name
         ))
         .await;
-    let error = migrate(&database.pool).await.expect_err("refused");
+    let error = migrator.run(&database.pool).await.expect_err("refused");
     assert!(error.to_string().contains("every role can create objects in it"), "{error}");
     // Both solutions work.
     Migrator::new(Schema::new("limits").expect("a schema")).run(&database.pool).await.expect("a schema of its own");
-    database.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
-    migrate(&database.pool).await.expect("migrated");
+    database.execute(&format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")).await;
+    migrator.run(&database.pool).await.expect("migrated");
 
     // A later change to the schema's privileges is reported, and a migration that has something to do rejects it.
-    database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
-    assert_eq!(migrate(&database.pool).await.expect("nothing to do").functions, [""; 0]);
-    database.execute("ALTER FUNCTION rate_limit_held STABLE").await;
-    assert!(matches!(migrate(&database.pool).await, Err(MigrateError::Untrusted { .. })));
+    database.execute(&format!("GRANT CREATE ON SCHEMA {schema} TO PUBLIC")).await;
+    assert_eq!(migrator.run(&database.pool).await.expect("nothing to do").functions, [""; 0]);
+    database.execute(&format!("ALTER FUNCTION {schema}._held STABLE")).await;
+    assert!(matches!(migrator.run(&database.pool).await, Err(MigrateError::Untrusted { .. })));
     other.drop().await;
 }
 
@@ -74,15 +86,18 @@ async fn triggers_and_rules_of_others_are_rejected() {
     for (make, drop) in [
         (
             "CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
-             CREATE TRIGGER mine BEFORE INSERT ON rate_limits FOR EACH ROW EXECUTE FUNCTION mine()",
-            "DROP TRIGGER mine ON rate_limits",
+             CREATE TRIGGER mine BEFORE INSERT ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION mine()",
+            "DROP TRIGGER mine ON rate_limit.rate_limits",
         ),
-        ("CREATE RULE mine AS ON INSERT TO rate_limits DO INSTEAD NOTHING", "DROP RULE mine ON rate_limits"),
+        (
+            "CREATE RULE mine AS ON INSERT TO rate_limit.rate_limits DO INSTEAD NOTHING",
+            "DROP RULE mine ON rate_limit.rate_limits",
+        ),
     ] {
         database.execute(make).await;
         let drift = Migrator::default().check(&database.pool).await.expect("checked");
         assert!(drift.len() == 1 && drift[0].to_string().contains("the relation rate_limits has the "), "{drift:?}");
-        database.execute("ALTER FUNCTION rate_limit_held STABLE").await;
+        database.execute("ALTER FUNCTION rate_limit._held STABLE").await;
         assert!(matches!(migrate(&database.pool).await, Err(MigrateError::Untrusted { .. })));
         database.execute(drop).await;
         migrate(&database.pool).await.expect("migrated");
@@ -96,10 +111,10 @@ async fn default_privileges_give_no_role_any_rights() {
     let anon = format!("anon_of_{}", database.name);
     database
         .execute(&format!(
-            "CREATE ROLE {anon}; GRANT USAGE ON SCHEMA public TO {anon};
-             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {anon};
-             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO {anon};
-             ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO {anon}"
+            "CREATE ROLE {anon}; CREATE SCHEMA rate_limit; GRANT USAGE ON SCHEMA rate_limit TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA rate_limit GRANT ALL ON TABLES TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA rate_limit GRANT ALL ON SEQUENCES TO {anon};
+             ALTER DEFAULT PRIVILEGES IN SCHEMA rate_limit GRANT ALL ON FUNCTIONS TO {anon}"
         ))
         .await;
     for way in ["migrate", "print"] {
@@ -107,21 +122,23 @@ async fn default_privileges_give_no_role_any_rights() {
             migrate(&database.pool).await.expect("migrated");
         } else {
             database.execute(&pg_limiter::migrate::uninstall(&Schema::default())).await;
-            database.execute(&script(&Schema::default(), Part::All)).await;
+            database.execute(&script(&Schema::default(), Contents::All, Part::ALL)).await;
         }
         let given = "SELECT string_agg(o, ', ') FROM (
              SELECT p.proname || ' ' || a.grantee::regrole AS o FROM pg_proc AS p, aclexplode(p.proacl) AS a
-             WHERE p.proname LIKE 'rate\\_limit%' AND a.grantee <> p.proowner UNION ALL
+             WHERE p.pronamespace = 'rate_limit'::regnamespace AND a.grantee <> p.proowner UNION ALL
              SELECT c.relname || ' ' || a.grantee::regrole || a.privilege_type FROM pg_class AS c, aclexplode(c.relacl) AS a
-             WHERE c.relname LIKE 'rate\\_limit%' AND a.grantee <> c.relowner
-               AND NOT (c.relname IN ('rate_limits_migrations', 'rate_limits_objects') AND a.grantee = 0)) AS x";
+             WHERE c.relnamespace = 'rate_limit'::regnamespace AND a.grantee <> c.relowner
+               AND NOT (c.relname IN ('migrations', 'objects') AND a.grantee = 0)) AS x";
         let given: Option<String> = sqlx::query_scalar(given).fetch_one(&database.pool).await.expect("privileges");
         assert_eq!(given, None, "{way}");
         assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     }
     // Privileges that were granted by hand stay, even on replaced functions, and the check lists them.
     database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
-    database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
+    database
+        .execute(&format!("GRANT INSERT ON rate_limit.rate_limits TO {anon}; ALTER FUNCTION rate_limit._held STABLE"))
+        .await;
     migrate(&database.pool).await.expect("migrated");
     let drift = Migrator::default().check(&database.pool).await.expect("checked");
     let granted = format!("the role {anon} has INSERT on rate_limits");
@@ -138,21 +155,21 @@ async fn only_the_owner_may_set_the_clock() {
         database.execute(&grant.replace("app_role", &other.name)).await;
     }
     let mut connection = other.connection().await;
-    let calls = ["rate_limit", "rate_limit_enforce"].map(|function| {
-        format!("SELECT * FROM public.{function}('a', 'k', 'token_bucket', 10, '1 minute', at => '2199-01-01')")
+    let calls = ["limit_with", "enforce_with"].map(|function| {
+        format!("SELECT * FROM rate_limit.{function}('a', 'k', 'token_bucket', 10, '1 minute', at => '2199-01-01')")
     });
-    let decide = "SELECT * FROM public.rate_limit_decide(ARRAY['token_bucket'], ARRAY[10], ARRAY[60000000], NULL, NULL, NULL, NULL, NULL,
+    let decide = "SELECT * FROM rate_limit._decide(ARRAY['token_bucket'], ARRAY[10], ARRAY[60000000], NULL, NULL, NULL, NULL, NULL,
         ARRAY['a'], ARRAY['k'], NULL, NULL, NULL, NULL, NULL, NULL, NULL, ARRAY[7226582400000000])";
     for call in calls.iter().map(String::as_str).chain([decide]) {
         let error = sqlx::raw_sql(AssertSqlSafe(call.to_owned())).execute(&mut connection).await.expect_err("refused");
         let code = error.as_database_error().and_then(|error| error.code()).expect("a code").into_owned();
         assert_eq!(code, "42501", "{call}: {error}");
         sqlx::raw_sql(AssertSqlSafe(call.to_owned())).execute(&database.pool).await.expect("the owner may");
-        database.execute("DELETE FROM rate_limits").await;
+        database.execute("DELETE FROM rate_limit.rate_limits").await;
     }
     let now = calls[0].replace(", at => '2199-01-01'", "");
     sqlx::raw_sql(AssertSqlSafe(now)).execute(&mut connection).await.expect("a call on the database's clock");
-    let check = calls[0].replace("rate_limit(", "rate_limit_check(");
+    let check = calls[0].replace("limit_with(", "check_with(");
     sqlx::raw_sql(AssertSqlSafe(check)).execute(&mut connection).await.expect("a check writes nothing");
     connection.close().await.expect("close");
     other.drop().await;
@@ -163,7 +180,7 @@ async fn only_the_owner_may_set_the_clock() {
 async fn a_role_without_rights_can_run_an_up_to_date_migration() {
     let database = Database::migrated().await;
     let other = OtherRole::new(&database).await;
-    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", other.name)).await;
     let mut connection = other.connection().await;
     let report = migrate_on(&mut connection).await.expect("nothing to do");
     assert_eq!((report.applied.len(), report.functions.len()), (0, 0));

@@ -242,9 +242,13 @@ async fn waiters_never_exceed_the_debt_that_the_limit_allows() {
     let spans = Spans::default();
     let _traced = watch(spans.clone());
     let database = Database::migrated().await;
-    database.execute("ALTER TABLE rate_limits ADD CONSTRAINT debts CHECK (value >= -1.000001) NOT VALID").await;
     database
-        .execute("ALTER TABLE rate_limits ADD CONSTRAINT none CHECK (value >= -0.000001 OR name <> 'owing_none')")
+        .execute("ALTER TABLE rate_limit.rate_limits ADD CONSTRAINT debts CHECK (value >= -1.000001) NOT VALID")
+        .await;
+    database
+        .execute(
+            "ALTER TABLE rate_limit.rate_limits ADD CONSTRAINT none CHECK (value >= -0.000001 OR name <> 'owing_none')",
+        )
         .await;
     for (nth, name) in [(1, "owing_one"), (2, "owing_none")] {
         let limiter = limiter(&database.app, limits(), |_| {});

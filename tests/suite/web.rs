@@ -117,8 +117,8 @@ async fn several_limits_of_a_request_are_charged_all_or_none() {
     let policies = seen[4].list("ratelimit-policy");
     assert_eq!(policies[1].1, numbers(&[("q", 3), ("w", 3600)]));
     assert_eq!(policies[2].1, numbers(&[("q", 100), ("w", 86_400)]));
-    // The test does not know when the windows end.
-    assert_eq!(seen[0].list("ratelimit")[2].1, numbers(&[("r", 99)]));
+    let daily = &seen[0].list("ratelimit")[2].1;
+    assert!(daily["r"] == 99 && (1..=86_400).contains(&daily["t"]), "{daily:?}");
     let retry_after = seen[4].number("retry-after").expect("a time");
     assert_eq!(seen[4].list("ratelimit")[1].1, numbers(&[("r", 0), ("t", retry_after)]));
     assert_eq!(seen[4].list("ratelimit")[0].1, numbers(&[("r", 997)]), "no t that is later than Retry-After");
@@ -173,10 +173,11 @@ async fn clients_behind_a_trusted_proxy_have_separate_keys() {
         seen.push(served.get("/", &[("x-forwarded-for", address)]).await);
     }
     assert_eq!(statuses(&seen), [200, 200, 429, 200, 200, 200, 429]);
-    let keys: Vec<String> = pg_limiter::sqlx::query_scalar("SELECT key FROM rate_limits ORDER BY key COLLATE \"C\"")
-        .fetch_all(&database.pool)
-        .await
-        .expect("keys");
+    let keys: Vec<String> =
+        pg_limiter::sqlx::query_scalar("SELECT key FROM rate_limit.rate_limits ORDER BY key COLLATE \"C\"")
+            .fetch_all(&database.pool)
+            .await
+            .expect("keys");
     assert_eq!(keys, ["2001:db8::/64", "203.0.113.5", "203.0.113.6"]);
 }
 
@@ -343,7 +344,9 @@ async fn fields_of_layers_are_merged_and_the_trio_is_of_the_tightest() {
             assert_eq!(names, [inner, outer]);
             assert_eq!(seen.list("ratelimit-policy").len(), 2);
             let trio = ["limit", "remaining", "reset"].map(|name| seen.number(&format!("x-ratelimit-{name}")));
-            assert_eq!(trio, [Some(3), Some(left), Some(3600)]);
+            let reset = trio[2].expect("a time");
+            assert_eq!((trio[0], trio[1]), (Some(3), Some(left)));
+            assert!((1..=3600).contains(&reset), "{reset}");
         }
         let seen = served.get("/", &[]).await;
         assert_eq!((seen.status, seen.number("x-ratelimit-remaining")), (429, Some(0)));
@@ -448,7 +451,7 @@ async fn the_policy_of_a_calendar_window_has_its_seconds_as_it_is_now() {
     }
     // Without the right to ask, the window is left out, and the request is allowed.
     let role = format!("web_{}", database.name);
-    let grants = guide::grants()[0].replace("public.rate_limit_window,", "").replace("app_role", &role);
+    let grants = guide::grants()[0].replace("rate_limit.window,", "").replace("app_role", &role);
     database.execute(&format!("CREATE ROLE {role} LOGIN; {grants}")).await;
     let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);
     let limiter = Limiter::new(PgPool::connect_with(options).await.expect("a pool"), limiter.limits().clone());
@@ -464,8 +467,8 @@ async fn any_limit_gives_fields_with_whole_numbers() {
     let database = Database::migrated().await;
     let century = Duration::from_secs(36_525 * 86_400);
     let limits = Limits::new()
-        .define("huge", Limit::token_bucket(1e100, Duration::from_micros(1)))
-        .and_then(|limits| limits.define("slow", Limit::token_bucket(1e-100, century).capacity(1.5)))
+        .define("huge", Limit::token_bucket(1e13, Duration::from_micros(1)))
+        .and_then(|limits| limits.define("slow", Limit::token_bucket(1e-6, century).capacity(1.5)))
         .and_then(|limits| limits.define("fine", Limit::sliding_window(1.5, Duration::from_millis(10)).resolution(7)))
         .and_then(|limits| limits.define("rolls", Limit::fixed_window(0.3, HOUR).capacity(7.5)))
         .expect("limits");
@@ -477,7 +480,7 @@ async fn any_limit_gives_fields_with_whole_numbers() {
     for _ in 0..3 {
         let seen = served.get("/", &[]).await;
         let policies = seen.list("ratelimit-policy");
-        assert_eq!(policies[0].1, numbers(&[("q", 999_999_999_999_999)]));
+        assert_eq!(policies[0].1, numbers(&[("q", 10_000_000_000_000)]));
         assert_eq!(policies[1].1, numbers(&[("q", 1), ("w", 999_999_999_999_999)]));
         assert_eq!(policies[2].1, numbers(&[("q", 1)]));
         assert_eq!(policies[3].1, numbers(&[("q", 7), ("w", 25 * 3600)]));

@@ -5,8 +5,10 @@ use std::net::IpAddr;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request};
 use pg_limiter::Key;
-use pg_limiter::web::{ClientAddress, KeyExtractor, NoKey, PeerAddress, TrustedProxies};
+use pg_limiter::web::{ClientAddress, KeyExtractor, Networks, NoKey, PeerAddress, TrustedProxies, Unreadable};
 use proptest::prelude::*;
+
+use crate::support::guide;
 
 const PROXIES: &str = "10.0.0.0/8, 192.168.1.7, fd00::/8, 2001:db8:ffff::1";
 
@@ -25,9 +27,14 @@ fn behind(header: &'static str) -> ClientAddress {
     ClientAddress::behind(proxies.with_header(HeaderName::from_static(header)))
 }
 
-fn client(header: &'static str, peer: &str, lines: &[&str]) -> String {
+/// `None` if the address cannot be read.
+fn read(header: &'static str, peer: &str, lines: &[&str]) -> Option<String> {
     let lines: Vec<(&str, &[u8])> = lines.iter().map(|line| (header, line.as_bytes())).collect();
-    behind(header).find(&request(peer, &lines)).expect("an address").to_string()
+    behind(header).find(&request(peer, &lines)).map(|address| address.to_string())
+}
+
+fn client(header: &'static str, peer: &str, lines: &[&str]) -> String {
+    read(header, peer, lines).expect("an address")
 }
 
 fn forwarded_for(peer: &str, lines: &[&str]) -> String {
@@ -89,23 +96,69 @@ fn addresses_with_ports_or_brackets_and_mapped_ones_are_read() {
     }
 }
 
+/// Neither is it an address that the client has sent before.
 #[test]
-fn parsing_stops_at_an_invalid_address() {
+fn a_client_that_cannot_be_read_is_never_the_proxy() {
     for rubbish in [
         "unknown",
+        "unknown:80",
         "_hidden",
+        "_hidden:4711",
         "203.0.113",
         "203.0.113.5.6",
         "203.0.113.05",
+        "0xcb.0.0x71.5",
+        "203.0.113.5/32",
         "1.2.3.4 5.6.7.8",
-        "\"203.0.113.5\"",
+        "203.0.113.5;80",
+        "[2001:db8::5",
+        "2001:db8:1:2:3:4:5:6:7:4711",
+        "fe80::1%",
+        "unix:",
+        "localhost",
+        "-",
+        "\"",
         "x\u{e4}",
     ] {
-        assert_eq!(forwarded_for("10.0.0.1", &[rubbish]), "10.0.0.1", "{rubbish}");
+        assert_eq!(read("x-forwarded-for", "10.0.0.1", &[rubbish]), None, "{rubbish}");
         let after = format!("203.0.113.5, {rubbish}, 10.1.2.3");
-        assert_eq!(forwarded_for("10.0.0.1", &[&after]), "10.1.2.3", "{rubbish}");
+        assert_eq!(read("x-forwarded-for", "10.0.0.1", &[&after]), None, "{rubbish}");
+        assert_eq!(read("x-forwarded-for", "10.0.0.1", &["203.0.113.5", rubbish, "10.1.2.3"]), None, "{rubbish}");
         let before = format!("{rubbish}, 203.0.113.5");
         assert_eq!(forwarded_for("10.0.0.1", &[&before]), "203.0.113.5", "{rubbish}");
+        // A peer that is no proxy is the client, whatever it sends.
+        assert_eq!(forwarded_for("203.0.113.9", &[rubbish]), "203.0.113.9", "{rubbish}");
+    }
+    for header in ["x-forwarded-for", "forwarded"] {
+        for empty in [&[""][..], &[" , ,"], &["", ","]] {
+            assert_eq!(read(header, "10.0.0.1", empty), None, "{header}: {empty:?}");
+        }
+        assert_eq!(client(header, "10.0.0.1", &[]), "10.0.0.1", "the proxy's own request has no header");
+    }
+}
+
+#[test]
+fn addresses_are_read_as_proxies_write_them() {
+    for (written, expected) in [
+        ("198.51.100.7:", "198.51.100.7"),
+        ("198.51.100.7:_port", "198.51.100.7"),
+        ("\"198.51.100.7\"", "198.51.100.7"),
+        ("\"[2001:db8::5]:4711\"", "2001:db8::5"),
+        ("2001:db8:1:2:3:4:5:6:4711", "2001:db8:1:2:3:4:5:6"),
+        ("2001:db8::5:54321", "2001:db8::5"),
+        ("2001:db8::5:4711", "2001:db8::5:4711"),
+        ("2001:DB8::5", "2001:db8::5"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("[fe80::1%25eth0]:80", "fe80::1"),
+        ("64:ff9b::203.0.113.5", "203.0.113.5"),
+        ("[64:ff9b::cb00:7105]:80", "203.0.113.5"),
+        ("2002:cb00:7105::1", "2002:cb00:7105::1"),
+    ] {
+        assert_eq!(forwarded_for("10.0.0.1", &[written]), expected, "{written}");
+        let behind_another = format!("198.51.100.9, {written}, 10.1.2.3");
+        assert_eq!(forwarded_for("10.0.0.1", &[&behind_another]), expected, "{written}");
+        let quoted = format!("for=\"{}\";proto=https", written.trim_matches('"'));
+        assert_eq!(client("forwarded", "10.0.0.1", &[&quoted]), expected, "{quoted}");
     }
 }
 
@@ -116,17 +169,51 @@ fn forwarded_is_parsed_as_in_rfc_7239() {
         ("For=\"[2001:db8::5]:4711\";proto=https;by=10.0.0.1", "2001:db8::5"),
         ("proto=https ; for=\"203.0.113.5:80\";", "203.0.113.5"),
         ("for=198.51.100.9, for=203.0.113.5;proto=http, for=10.1.2.3", "203.0.113.5"),
-        ("for=_hidden, for=10.1.2.3", "10.1.2.3"),
-        ("for=unknown", "10.0.0.1"),
-        ("proto=https", "10.0.0.1"),
-        ("203.0.113.5", "10.0.0.1"),
+        // Commas, semicolons and escapes within quotes.
+        ("for=203.0.113.5;host=\"a,b\"", "203.0.113.5"),
+        ("host=\"a,b\";for=203.0.113.5", "203.0.113.5"),
+        ("for=198.51.100.9, host=\"a, b;c=d\";for=203.0.113.5;by=\"[fd00::1]:80\", for=10.1.2.3", "203.0.113.5"),
+        ("for=203.0.113.5;host=\"a\\\"b, c\"", "203.0.113.5"),
+        ("for=203.0.113.5;host=\"a\\\\\", for=10.1.2.3;host=\"\\\",\\\\\"", "203.0.113.5"),
+        ("for=\"\\[2001:db8::5\\]:47\\11\"", "2001:db8::5"),
+        // Some proxies leave out the quotes that the RFC demands.
+        ("for=[2001:db8::5]:4711", "2001:db8::5"),
+        ("for=2001:db8::5;proto=https", "2001:db8::5"),
+        ("for=203.0.113.5:4711", "203.0.113.5"),
+        ("FOR=203.0.113.5", "203.0.113.5"),
+        (";for=203.0.113.5;;proto=https;", "203.0.113.5"),
         // A quote that the client opens does not hide later elements.
         ("for=\"198.51.100.9, for=203.0.113.5", "203.0.113.5"),
         ("for=\"198.51.100.9;x=\\\", for=203.0.113.5;proto=\"https\"", "203.0.113.5"),
-        // Text that a client might smuggle into the proxy's own element.
-        ("for=203.0.113.5;host=\"x\";for=198.51.100.9;y=\"\"", "10.0.0.1"),
+        ("for=\"198.51.100.9;x=\\\", for=203.0.113.5;host=\"a, b\"", "203.0.113.5"),
+        ("\\\", for=203.0.113.5;host=\"a, b\"", "203.0.113.5"),
     ] {
         assert_eq!(client("forwarded", "10.0.0.1", &[written]), expected, "{written}");
+    }
+    for unreadable in [
+        "for=_hidden, for=10.1.2.3",
+        "for=unknown",
+        "for=\"unknown:80\"",
+        "for=",
+        "for=\"\"",
+        "proto=https",
+        "proto=https, for=10.1.2.3",
+        "203.0.113.5",
+        "for",
+        "=203.0.113.5",
+        "for =203.0.113.5",
+        "for=203.0.113.5 proto=https",
+        "for=203.0.113.5;host=\"a\"b",
+        "for=203.0.113.5;host=a\"b\"",
+        "for=203.0.113.5;host=\"a",
+        "for=203.0.113.5;host=\"a\\\"",
+        "for=203.0.113.5;host=a\"",
+        "for=\"203.0.113.5",
+        // Text that a client might smuggle into the proxy's own element.
+        "for=203.0.113.5;host=\"x\";for=198.51.100.9;y=\"\"",
+        "for=198.51.100.9;x=\", for=203.0.113.5;host=\"",
+    ] {
+        assert_eq!(read("forwarded", "10.0.0.1", &[unreadable]), None, "{unreadable}");
     }
 }
 
@@ -235,6 +322,111 @@ fn without_a_peer_no_header_is_trusted() {
     assert!(matches!(error, NoKey::Misconfigured { .. }), "{error:?}");
 }
 
+#[test]
+fn a_client_counts_as_the_ipv4_address_in_its_address() {
+    let direct = ClientAddress::direct();
+    for embedded in [
+        "::ffff:203.0.113.7",
+        "::ffff:0:203.0.113.7",
+        "::203.0.113.7",
+        "64:ff9b::203.0.113.7",
+        "64:ff9b:1::203.0.113.7",
+        "2002:cb00:7107::1",
+        "2002:cb00:7107:ffff:1:2:3:4",
+        "2001:0:4136:e378:8000:63bf:34ff:8ef8",
+    ] {
+        assert_eq!(key(&direct, embedded), "203.0.113.7".into(), "{embedded}");
+        assert_eq!(key(&direct.clone().ipv4_prefix(24).ipv6_prefix(128), embedded), "203.0.113.0/24".into());
+        assert_eq!(direct.key_of(embedded.parse().expect(embedded)), "203.0.113.7".into(), "{embedded}");
+        for list in ["203.0.113.0/24", "198.51.100.1, 203.0.113.7", "::ffff:203.0.113.0/120", "64:ff9b::cb00:7100/120"]
+        {
+            let networks: Networks = list.parse().expect(list);
+            assert!(networks.contains(embedded.parse().expect(embedded)), "{list}: {embedded}");
+            assert!(networks.contains("203.0.113.7".parse().expect("an address")), "{list}");
+            assert!(!networks.contains("64:ff9b::198.51.100.7".parse().expect("an address")), "{list}");
+        }
+        let proxies: TrustedProxies = "203.0.113.7".parse().expect("networks");
+        let found = ClientAddress::behind(proxies).find(&request(embedded, &[("x-forwarded-for", b"198.51.100.9")]));
+        assert_eq!(found, "198.51.100.9".parse().ok(), "{embedded} is trusted as 203.0.113.7 is");
+    }
+    // A site of 6to4 is one IPv4 address.
+    let site: Networks = "2002:cb00:7107::/48".parse().expect("networks");
+    assert!(site.contains("203.0.113.7".parse().expect("an address")));
+    // Any client can choose such an address, so these are no IPv4 addresses.
+    for (chosen, expected) in [
+        ("2001:db8::5efe:203.0.113.7", "2001:db8::/64"),
+        ("2001:db8::203.0.113.7", "2001:db8::/64"),
+        ("2002:a00:1::1", "2002:a00:1::/64"),
+        ("2001:0:4136:e378:8000:63bf:f5ff:fffe", "2001:0:4136:e378::/64"),
+        ("::1", "::/64"),
+        ("64:ff9b:2::203.0.113.7", "64:ff9b:2::/64"),
+    ] {
+        assert_eq!(key(&direct, chosen), expected.into(), "{chosen}");
+    }
+    let own: Networks = "10.0.0.0/8, 127.0.0.0/8, 0.0.0.0/8".parse().expect("networks");
+    for forged in ["2002:a00:1::1", "2001:0:4136:e378:8000:63bf:f5ff:fffe", "::10.0.0.1", "2002:7f00:1::1", "::1"] {
+        assert!(!own.contains(forged.parse().expect(forged)), "{forged}");
+    }
+}
+
+#[test]
+fn a_whole_prefix_of_a_translator_is_no_list_of_all_ipv4_addresses() {
+    for (list, translated) in [
+        ("64:ff9b::/96", "64:ff9b::203.0.113.7"),
+        ("64:ff9b:1::/48", "64:ff9b:1::203.0.113.7"),
+        ("2002::/16", "2002:cb00:7107::1"),
+        ("2001::/32", "2001:0:4136:e378:8000:63bf:34ff:8ef8"),
+        ("2002:cb00:7107:1::/64", "2002:cb00:7107:1::1"),
+    ] {
+        let networks: Networks = list.parse().expect(list);
+        assert!(networks.contains(translated.parse().expect(translated)), "{list}");
+        assert!(!networks.contains("203.0.113.7".parse().expect("an address")), "{list}");
+    }
+}
+
+#[test]
+fn a_prefix_of_the_networks_own_nat64_is_translated() {
+    let prefix = |text: &str| ClientAddress::direct().nat64_prefix(text.parse().expect(text));
+    for (text, address) in [
+        ("2001:db8:122:344::/96", "2001:db8:122:344::203.0.113.7"),
+        ("2001:db8:122:344::/64", "2001:db8:122:344:cb:71:700:0"),
+        ("2001:db8:122::/48", "2001:db8:122:cb00:71:700::"),
+        ("64:ff9b:1::/48", "64:ff9b:1:cb00:71:700::"),
+    ] {
+        let client = prefix(text).expect(text);
+        assert_eq!(key(&client, address), "203.0.113.7".into(), "{text}");
+        assert_eq!(client.find(&request(address, &[])), "203.0.113.7".parse().ok(), "{text}");
+        assert_eq!(key(&client, "2001:db8:1::1"), "2001:db8:1::/64".into());
+    }
+    let error = prefix("2001:db8::/50").expect_err("no such prefix");
+    assert!(error.to_string().contains("2001:db8::/50") && error.to_string().contains("96 bits"), "{error}");
+    let trusted: TrustedProxies = "203.0.113.7".parse().expect("networks");
+    let behind = ClientAddress::behind(trusted).nat64_prefix("2001:db8:64::/96".parse().expect("a prefix"));
+    let parts = request("2001:db8:64::203.0.113.7", &[("x-forwarded-for", b"2001:db8:64::198.51.100.9")]);
+    assert_eq!(behind.expect("a prefix").key(&parts), Ok(Some("198.51.100.9".into())));
+}
+
+/// The key of all that cannot be read is of its own kind: no address has it.
+#[test]
+fn an_unreadable_client_has_a_key_of_its_own_or_is_rejected() {
+    for entry in ["unknown", "_hidden", "203.0.113.07", ""] {
+        let parts = request("10.0.0.1", &[("x-forwarded-for", entry.as_bytes())]);
+        let behind = behind("x-forwarded-for");
+        assert_eq!(behind.key(&parts), Ok(Some("unreadable".into())), "{entry}");
+        assert_eq!(behind.clone().unreadable(Unreadable::SharedKey).key(&parts), Ok(Some("unreadable".into())));
+        let rejecting = behind.unreadable(Unreadable::Reject);
+        for extractor in [
+            Box::new(rejecting.clone()) as Box<dyn KeyExtractor>,
+            Box::new(rejecting.clone().or_shared()),
+            Box::new(rejecting.clone().or_unlimited()),
+        ] {
+            let Err(NoKey::Unusable { what, .. }) = extractor.key(&parts) else { panic!("{entry} is no key") };
+            assert_eq!(what, "the client's address in the header x-forwarded-for");
+        }
+        assert_eq!(rejecting.find(&parts), None, "{entry}");
+    }
+}
+
 fn any_line() -> impl Strategy<Value = Vec<u8>> {
     let address = prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)];
     let element = prop_oneof![
@@ -248,6 +440,16 @@ fn any_line() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(element, 0..6).prop_map(|elements| elements.join(&b", "[..]))
 }
 
+/// A host that the client chose, in quotes, as a proxy writes it: with a backslash before each quote and backslash.
+fn any_host() -> impl Strategy<Value = String> {
+    let character =
+        prop_oneof![Just('"'), Just('\\'), Just(','), Just(';'), Just('='), Just(' '), proptest::char::range('a', 'e')];
+    proptest::collection::vec(character, 0..12).prop_map(|host| {
+        let escaped = host.into_iter().map(|c| if matches!(c, '"' | '\\') { format!("\\{c}") } else { c.to_string() });
+        format!("\"{}\"", escaped.collect::<String>())
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -259,17 +461,17 @@ proptest! {
             any::<[u8; 4]>().prop_filter("no proxy", |octets| octets[0] != 10 && octets[0] != 192).prop_map(IpAddr::from),
             any::<[u8; 14]>().prop_map(|rest| IpAddr::from([&[0x20, 0x02][..], &rest].concat().as_chunks::<16>().0[0])),
         ],
-        proxies in proptest::collection::vec((any::<[u8; 3]>(), any::<bool>()), 1..4),
+        proxies in proptest::collection::vec((any::<[u8; 3]>(), any::<bool>(), any_host()), 1..4),
         forwarded in any::<bool>(),
     ) {
         let header = if forwarded { "forwarded" } else { "x-forwarded-for" };
         let mut lines = lines;
         let mut from = client;
-        for (octets, same_line) in proxies {
+        for (octets, same_line, host) in proxies {
             let element = match (forwarded, from) {
                 (false, _) => from.to_string(),
-                (true, IpAddr::V4(_)) => format!("for={from};proto=https"),
-                (true, IpAddr::V6(_)) => format!("proto=https;for=\"[{from}]:443\""),
+                (true, IpAddr::V4(_)) => format!("for={from};host={host};proto=https"),
+                (true, IpAddr::V6(_)) => format!("host={host};for=\"[{from}]:443\""),
             };
             match lines.last_mut().filter(|_| same_line) {
                 Some(line) => line.extend_from_slice(format!(", {element}").as_bytes()),
@@ -283,5 +485,41 @@ proptest! {
         // Without proxies, the client is the peer.
         let alone = behind(header).find(&request(&client.to_string(), &lines));
         prop_assert_eq!(alone, Some(client));
+    }
+}
+
+/// The rows of a table of the guide, by its first heading. Each cell is a list of its code.
+fn guides_table(heading: &str) -> Vec<Vec<Vec<&'static str>>> {
+    let lines = guide::chapter("addresses").lines().skip_while(|line| !line.starts_with(&format!("| {heading} |")));
+    let code = |cell: &'static str| {
+        let cell = cell.split_once("`: ").map_or(cell, |(code, _)| &cell[..=code.len()]);
+        cell.split('`').skip(1).step_by(2).collect::<Vec<_>>()
+    };
+    let rows = lines.skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split(" | ").map(code).collect()).collect()
+}
+
+#[test]
+fn the_guides_tables_say_what_is_read_as_what() {
+    for (heading, header) in [("`X-Forwarded-For`", "x-forwarded-for"), ("`Forwarded`", "forwarded")] {
+        let rows = guides_table(heading);
+        assert!(rows.len() >= 6, "{rows:?}");
+        for row in rows {
+            let expected = row[1].first().map(|text| (*text).to_owned());
+            assert!(!row[0].is_empty(), "{row:?}");
+            for written in &row[0] {
+                assert_eq!(read(header, "10.0.0.1", &[written]), expected, "{header}: {written}");
+            }
+        }
+    }
+    let embedded = guides_table("form");
+    assert!(embedded.len() >= 9, "{embedded:?}");
+    for row in embedded {
+        assert_eq!(key(&ClientAddress::direct(), row[1][0]), row[2][0].into(), "{row:?}");
+    }
+    for row in &guides_table("client")[..2] {
+        for address in &row[0] {
+            assert_eq!(key(&ClientAddress::direct(), address), row[1][0].into(), "{row:?}");
+        }
     }
 }

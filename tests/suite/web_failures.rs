@@ -133,7 +133,7 @@ async fn a_request_beyond_max_waiting_is_rejected_at_once() {
     assert_eq!(served.get("/", &USER).await.status, 200);
     // Another transaction locks the row.
     let mut tx = database.pool.begin().await.expect("begin");
-    sqlx::query("SELECT FROM rate_limits FOR UPDATE").execute(&mut *tx).await.expect("a lock");
+    sqlx::query("SELECT FROM rate_limit.rate_limits FOR UPDATE").execute(&mut *tx).await.expect("a lock");
     let mut asked: Vec<_> = (0..4).map(|_| Box::pin(served.get("/", &USER))).collect();
     let (seen, _, _) = futures_util::future::select_all(&mut asked).await;
     is_refused(&seen);
@@ -171,7 +171,7 @@ fn every_error_has_its_response() {
         (InvalidCall::IdempotencyKey { bytes: 0 }.into(), 400),
         (InvalidCall::IdempotencyKeyReused.into(), 422),
         (InvalidCall::IdempotencyKeyUnsupported.into(), 500),
-        (InvalidCall::Count { limit: "somebody-secret".into(), count: -1.0 }.into(), 500),
+        (InvalidCall::Count { limit: "somebody-secret".into(), count: -1.0, capacity: 1.0 }.into(), 500),
         (InvalidCall::UnknownLimit { limit: "somebody-secret".into() }.into(), 500),
         (InvalidCall::Name { bytes: 0 }.into(), 500),
         (InvalidCall::Contradiction { limit: "somebody-secret".into() }.into(), 500),

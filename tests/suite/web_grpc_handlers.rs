@@ -154,3 +154,25 @@ async fn a_handler_takes_tokens_in_its_own_transaction() {
     assert!(events.told().contains("no RateLimitLayer with in_handler() wraps it"), "{}", events.told());
     drop(watched);
 }
+
+/// The status of an error has the denial as its source.
+#[tokio::test]
+async fn a_handlers_denial_by_a_limit_of_its_own_is_described_in_the_metadata() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(limits());
+    let app = App::new(&database.pool);
+    let layer = layer(&limiter, "tokens").x_ratelimit_headers();
+    let served = [GrpcServed::start(&app, layer.clone()).await, GrpcServed::start_web(&app, layer).await];
+    served[0].check(call::OWN_LIMIT, Some("u1")).await.expect("a response");
+    for served in &served {
+        let denied = served.check(call::OWN_LIMIT, Some("u1")).await.expect_err("denied");
+        assert_eq!(denied.code(), Code::ResourceExhausted, "{denied:?}");
+        let fields = fields_of(&denied);
+        let number = |name: &str| fields[name].to_str().expect("text").parse::<i64>().expect("a number");
+        let states = members(&fields, "ratelimit");
+        assert_eq!(states.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["tokens", "own"], "{fields:?}");
+        assert_eq!((states[1].1["r"], states[1].1["t"]), (0, number("retry-after")), "{fields:?}");
+        assert_eq!(members(&fields, "ratelimit-policy")[1].1["q"], 1);
+        assert_eq!((number("x-ratelimit-limit"), number("x-ratelimit-remaining")), (1, 0));
+    }
+}

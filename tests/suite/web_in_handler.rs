@@ -199,7 +199,7 @@ async fn in_shadow_mode_a_denial_allows_the_request() {
     assert_eq!(Served::start(searching).await.post("/search", &[]).await.status, 200);
     assert_eq!(layer.shadow_denials(), 4);
     // A database failure is still an error: the transaction has failed.
-    database.execute("DROP TABLE rate_limits CASCADE").await;
+    database.execute("DROP TABLE rate_limit.rate_limits CASCADE").await;
     assert_eq!(served.post("/", &[]).await.status, 503);
 }
 
@@ -273,7 +273,7 @@ async fn without_a_database_a_handler_rejects_or_allows_like_the_layer() {
             _ => layer,
         })
         .await;
-        shop.database.execute("DROP TABLE rate_limits CASCADE").await;
+        shop.database.execute("DROP TABLE rate_limit.rate_limits CASCADE").await;
         let events = Events::default();
         let watched = watch(events.clone());
         let seen = shop.served.post("/search", &[ADA]).await;

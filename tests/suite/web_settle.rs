@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use crate::support::web::Served;
 use crate::support::{Database, Events};
 
-const YEAR: Duration = Duration::from_secs(8766 * 3600);
-const USER: (&str, &str) = ("x-user", "u1");
+pub(crate) const YEAR: Duration = Duration::from_secs(8766 * 3600);
+pub(crate) const USER: (&str, &str) = ("x-user", "u1");
 
-fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits::new()
         .define("tokens", Limit::token_bucket(100, YEAR))
         .and_then(|limits| limits.define("requests", Limit::token_bucket(100, YEAR)))
@@ -29,16 +29,16 @@ fn limits() -> Limits {
         .expect("limits")
 }
 
-fn layer(limiter: &Limiter, names: &[&str]) -> RateLimitLayer {
+pub(crate) fn layer(limiter: &Limiter, names: &[&str]) -> RateLimitLayer {
     let key = || HeaderKey::new("x-user").expect("a name");
     names.iter().fold(RateLimitLayer::new(limiter.clone()), |layer, name| layer.limit(*name, key()).expect("a limit"))
 }
 
-async fn left(limiter: &Limiter, limit: &str) -> f64 {
+pub(crate) async fn left(limiter: &Limiter, limit: &str) -> f64 {
     limiter.peek((limit, USER.1)).await.expect("a balance").remaining().round()
 }
 
-async fn until_left(limiter: &Limiter, limit: &str, tokens: f64) {
+pub(crate) async fn until_left(limiter: &Limiter, limit: &str, tokens: f64) {
     for _ in 0..1_000 {
         if left(limiter, limit).await == tokens {
             return;
@@ -48,7 +48,7 @@ async fn until_left(limiter: &Limiter, limit: &str, tokens: f64) {
     panic!("{} of {limit} are left, and not {tokens}", left(limiter, limit).await);
 }
 
-async fn until(what: &str, is_true: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is_true: impl Fn() -> bool) {
     for _ in 0..1_000 {
         if is_true() {
             return;
@@ -140,7 +140,8 @@ async fn a_settlement_sees_the_request_and_the_sent_response() {
 async fn streaming(limiter: &Limiter) -> (Served, watch::Sender<u64>) {
     let layer = layer(limiter, &["tokens", "slots"])
         .cost(|_| 40)
-        .settle(|_, response| response.extensions().get::<Usage>().map(|usage| usage.0.load(Ordering::Relaxed)));
+        .settle(|_, response| response.extensions().get::<Usage>().map(|usage| usage.0.load(Ordering::Relaxed)))
+        .refund_incomplete();
     let (parts, _) = watch::channel(0);
     let receiver = parts.subscribe();
     let handler = move || {
@@ -181,7 +182,7 @@ async fn a_streamed_body_is_settled_at_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_is_settled_when_its_client_goes_away() {
+async fn a_request_that_counts_as_it_goes_is_settled_when_its_client_goes_away() {
     let database = Database::migrated().await;
     let limiter = database.limiter(limits());
     let (served, parts) = streaming(&limiter).await;
@@ -288,7 +289,7 @@ async fn the_estimate_stays_if_it_cannot_be_settled() {
         let (pool, broken) = (pool.clone(), Arc::clone(&broken));
         async move {
             if broken.load(Ordering::Relaxed) {
-                let rename = "ALTER TABLE rate_limits RENAME TO gone";
+                let rename = "ALTER TABLE rate_limit.rate_limits RENAME TO gone";
                 pg_limiter::sqlx::raw_sql(rename).execute(&pool).await.expect("renamed");
             }
             "hello"
@@ -306,7 +307,7 @@ async fn the_estimate_stays_if_it_cannot_be_settled() {
     is_down.store(true, Ordering::Relaxed);
     assert_eq!(served.get("/", &[USER]).await.body, "hello");
     until("a failure", || layer.settle_failures() == 4).await;
-    database.execute("ALTER TABLE gone RENAME TO rate_limits").await;
+    database.execute("ALTER TABLE rate_limit.gone RENAME TO rate_limits").await;
     assert_eq!(left(&limiter, "tokens").await, 60.0);
     drop(watched);
     let told = events.told();

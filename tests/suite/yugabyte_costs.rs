@@ -5,7 +5,7 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
 use crate::support::{Database, guide};
 
-/// The arguments of `rate_limit_decide` for one call. A call on one bucket comes from `rate_limit_decide_one`, which counts its
+/// The arguments of `_decide` for one call. A call on one bucket comes from `_decide_one`, which counts its
 /// times, and which decides nothing itself on YugabyteDB.
 fn decide(limit: &str, names: &[&str], count: &str, reserves: &str) -> String {
     let buckets = names.len();
@@ -14,7 +14,7 @@ fn decide(limit: &str, names: &[&str], count: &str, reserves: &str) -> String {
     let items = (1..=buckets).map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
     let times = if buckets == 1 { "ARRAY[1]" } else { "NULL" };
     format!(
-        "SELECT rate_limit_decide({limit}, ARRAY['{}'], {keys}, ARRAY[{items}], {limits}, {counts}, NULL, {reserves}, \
+        "SELECT rate_limit._decide({limit}, ARRAY['{}'], {keys}, ARRAY[{items}], {limits}, {counts}, NULL, {reserves}, \
          ARRAY[{buckets}], {times}, NULL)",
         names.join("', '")
     )
@@ -30,7 +30,7 @@ const SHARDED: &str = "ARRAY['token_bucket'], ARRAY[100], ARRAY[3600000000], NUL
 fn calls() -> Vec<(&'static str, String, String)> {
     let take = |limit: &str, names: &[&str], count: &str| decide(limit, names, count, "NULL");
     let one = || take(TOKENS, &["a"], "1");
-    let acquire = || "SELECT rate_limit_acquire('a', 'k', 3)".to_owned();
+    let acquire = || "SELECT rate_limit.acquire_with('a', 'k', 3)".to_owned();
     let (two, four) = (["a", "b"], ["a", "b", "c", "d"]);
     vec![
         ("first call of a key", "SELECT".to_owned(), one()),
@@ -45,7 +45,7 @@ fn calls() -> Vec<(&'static str, String, String)> {
         ("5 shards, allowed", take(SHARDED, &["a"], "1"), take(SHARDED, &["a"], "1")),
         ("5 shards, denied", take(SHARDED, &["a"], "100"), take(SHARDED, &["a"], "1")),
         ("a slot of a concurrency limit, acquired", acquire(), acquire()),
-        ("`reset` of a key", one(), "SELECT rate_limit_reset('a', 'k')".to_owned()),
+        ("`reset` of a key", one(), "SELECT rate_limit.reset('a', 'k')".to_owned()),
     ]
 }
 
@@ -72,12 +72,12 @@ async fn the_guide_lists_the_reads_and_writes_of_every_call() {
     let mut conn = PgConnection::connect(&database.url).await.expect("connect");
     let mut found = Vec::new();
     for (name, before, call) in calls() {
-        let mut counts = (0, 0);
-        // The first time on a connection, a decision is slow and is made twice.
-        for _ in 0..2 {
-            sqlx::query("TRUNCATE rate_limits").execute(&mut conn).await.expect("truncate");
+        let mut counts = (i64::MAX, i64::MAX);
+        // A slow decision is made twice: the first one on a connection, and any one on a busy machine.
+        for _ in 0..5 {
+            sqlx::query("TRUNCATE rate_limit.rate_limits").execute(&mut conn).await.expect("truncate");
             sqlx::query(AssertSqlSafe(&*before)).execute(&mut conn).await.expect(name);
-            counts = measured(&mut conn, &call).await;
+            counts = counts.min(measured(&mut conn, &call).await);
         }
         found.push(format!("| {name} | {} | {} |", counts.0, counts.1));
     }

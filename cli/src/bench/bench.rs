@@ -17,14 +17,16 @@ use crate::{json, output};
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.start_durable().await?;
     let setup = BenchSetup::open(&running, &args).await?;
+    let interrupted = interrupt();
     let measured = tokio::select! {
         measured = bench(&args, &running, &setup) => measured,
-        () = interrupt() => Err(CliError::failed("interrupted")),
+        () = interrupted => Err(CliError::failed("interrupted")),
     };
     // The rows are removed in any case. If both steps fail, the first error is returned.
+    let interrupted = interrupt();
     let cleared = tokio::select! {
         cleared = clear(&setup) => cleared,
-        () = interrupt() => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
+        () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&measured, &cleared) {
         output::note(error);

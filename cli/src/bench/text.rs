@@ -2,7 +2,7 @@
 
 use crate::bench::report::{Figures, IsolationLevel, Report, RoundTrip, Setting};
 use crate::bench::work::Work;
-use crate::text::{grouped, plain, shown};
+use crate::text::{grouped, one_line, plain, shortened, shown};
 
 pub(super) fn heading(setting: &Setting) -> Vec<String> {
     let Setting { postgresql, private, schema, seconds, durability, lanes } = setting;
@@ -40,7 +40,11 @@ pub(super) fn figures(figures: &Figures) -> Vec<String> {
     ];
     let mut lines = vec![row(&title, cells)];
     if let Some(first) = &figures.first_error {
-        lines.push(format!("    {} calls failed; the first error: {}", grouped(figures.errors), shown(first, 300)));
+        lines.push(format!(
+            "    {} calls failed; the first error: {}",
+            grouped(figures.errors),
+            shortened(&one_line(first), 300)
+        ));
     }
     lines
 }

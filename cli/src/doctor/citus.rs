@@ -4,6 +4,7 @@
 use sqlx::Row;
 
 use crate::doctor::finding::Finding;
+use crate::doctor::schema::function_names;
 use crate::doctor::session::Session;
 
 /// The cluster, as the coordinator describes it.
@@ -14,7 +15,7 @@ struct Cluster {
     inactive: i64,
     /// Whether `rate_limits` is distributed.
     is_distributed: bool,
-    /// Whether `rate_limit_answers` is distributed in the same way.
+    /// Whether `rate_limit.answers` is distributed in the same way.
     is_colocated: bool,
 }
 
@@ -56,7 +57,7 @@ async fn read(session: &mut Session) -> Result<Cluster, sqlx::Error> {
            {limits} IS NOT NULL, coalesce({limits} = {answers}, false) \
          FROM pg_extension WHERE extname = 'citus'",
         limits = table("rate_limits"),
-        answers = table("rate_limit_answers"),
+        answers = table("answers"),
     );
     let row = session.row(&sql).await?;
     Ok(Cluster {
@@ -70,16 +71,20 @@ async fn read(session: &mut Session) -> Result<Cluster, sqlx::Error> {
 }
 
 async fn nodes(session: &mut Session) -> Result<Vec<Node>, sqlx::Error> {
-    let sql = "SELECT success, result FROM run_command_on_all_nodes($command$ \
+    let sql = format!(
+        "SELECT success, result FROM run_command_on_all_nodes($command$ \
         SELECT concat_ws(' ', \
           (SELECT md5(string_agg(p.proname || p.prosrc, ' ' ORDER BY p.proname, p.pronargs, p.prosrc)) \
            FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_dist_object AS o \
              ON o.classid = 'pg_catalog.pg_proc'::regclass AND o.objid = p.oid \
-           WHERE p.proname LIKE 'rate\\_limit%'), \
+           WHERE p.pronamespace = to_regnamespace(quote_ident({schema})) AND p.proname IN ({names})), \
           (SELECT count(*) FROM pg_catalog.pg_prepared_xacts \
            WHERE gid LIKE 'citus\\_%' AND prepared < now() - interval '1 minute'), \
-          current_setting('max_prepared_transactions')) $command$)";
-    let rows = session.rows(sql).await?;
+          current_setting('max_prepared_transactions')) $command$)",
+        schema = session.schema_literal(),
+        names = function_names(&session.schema),
+    );
+    let rows = session.rows(&sql).await?;
     rows.iter().map(|row| Ok(Node { success: row.try_get(0)?, result: row.try_get(1)? })).collect()
 }
 
@@ -97,7 +102,7 @@ impl Cluster {
                 .advise("Connect to the coordinator: the queue's tables and the migrations are there.");
         }
         if !self.is_colocated {
-            return Finding::problem(format!("{found}; rate_limit_answers is not distributed with rate_limits"))
+            return Finding::problem(format!("{found}; answers is not distributed with rate_limits"))
                 .advise("pg-limiter migrate --distributed");
         }
         if *inactive > 0 {

@@ -15,8 +15,8 @@ use crate::doctor::settings::Settings;
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, server_clock, test_clock,
-    transactions, tserver_flags,
+    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, replication, server_clock,
+    test_clock, transactions, tserver_flags,
 };
 use crate::error::CliError;
 use crate::output;
@@ -132,13 +132,19 @@ async fn limiter(
     if !tables.contains("rate_limits") {
         return Ok(());
     }
-    let drift = schema::drift(session).await;
+    let drift = schema::drift(session, &tables).await;
     if let Some(findings) = report.made("functions", drift)? {
         report.extend(findings);
     }
     let clock = test_clock::check(session).await;
     if let Some(Some(finding)) = report.made("test clock", clock)? {
         report.add("test clock", finding);
+    }
+    if !yugabyte {
+        let publications = replication::publications(session).await;
+        if let Some(Some(finding)) = report.made("publications", publications)? {
+            report.add("publications", finding);
+        }
     }
     let citus = citus::check(session).await;
     let (findings, distributed) = report.made("Citus", citus)?.unwrap_or_default();
@@ -169,12 +175,15 @@ async fn limiter(
     if !yugabyte {
         report.add_made("old transactions", transactions::check(session, args.old_transaction, piles_up).await)?;
     }
-    if !tables.contains("rate_limit_jobs") {
+    if !tables.contains(schema::JOBS) {
         return Ok(());
     }
     report.add_made("jobs", jobs::check(session).await)?;
+    if let Some(finding) = replication::job_ids(session).await {
+        report.add("ids of jobs", finding);
+    }
     if !yugabyte {
-        let table = Table::read(session, "rate_limit_jobs").await;
+        let table = Table::read(session, "jobs").await;
         if let Some(table) = report.made("table of jobs", table)? {
             report.add("table of jobs", table.size());
         }

@@ -6,69 +6,93 @@ use sqlx::Row;
 
 use crate::doctor::finding::Finding;
 use crate::doctor::rights::Role;
+use crate::doctor::schema::{TABLES, VIEWS, function_names};
 use crate::doctor::session::Session;
 
 /// Functions that are granted together, each with its number of arguments if its name is overloaded.
 struct Group {
     what: &'static str,
+    /// Whether a role may need only some of them.
+    each_is_a_use: bool,
     functions: &'static [(&'static str, Option<i64>)],
 }
 
 const LIMITING: Group = Group {
     what: "limit",
+    each_is_a_use: false,
     functions: &[
-        ("rate_limit_decide", None),
-        ("rate_limit_decide_sums", None),
-        ("rate_limit_decide_one", None),
-        ("rate_limit_decide_leases", None),
-        ("rate_limit_take_slots", None),
-        ("rate_limit_window", None),
-        ("rate_limit_held", None),
-        ("rate_limit_reset", Some(1)),
-        ("rate_limit_prune", None),
+        ("_decide", None),
+        ("_decide_sums", None),
+        ("_take_token_bucket", None),
+        ("_take_fixed_window", None),
+        ("_take_sliding_window", None),
+        ("_take_few", None),
+        ("_decide_one", None),
+        ("_take_slots", None),
+        ("window", None),
+        ("_held", None),
+        ("reset", Some(1)),
+        ("prune", None),
     ],
 };
 const FROM_SQL: Group = Group {
     what: "call from SQL and triggers",
+    each_is_a_use: true,
     functions: &[
-        ("rate_limit", None),
-        ("rate_limit_all", None),
-        ("rate_limit_check", None),
-        ("rate_limit_check_all", None),
-        ("rate_limit_charge_all", None),
-        ("rate_limit_credit_all", None),
-        ("rate_limit_enforce", None),
-        ("rate_limit_reset", Some(2)),
-        ("rate_limit_acquire", None),
-        ("rate_limit_release", None),
-        ("rate_limit_renew", None),
+        ("limit_with", None),
+        ("limit_all_with", None),
+        ("check_with", None),
+        ("check_all_with", None),
+        ("charge_all_with", None),
+        ("credit_all_with", None),
+        ("enforce_with", None),
+        ("reset", Some(2)),
+        ("acquire_with", None),
+        ("release", None),
+        ("renew", None),
     ],
 };
+const STORED: Group = Group {
+    what: "call with stored limits",
+    each_is_a_use: true,
+    functions: &[
+        ("limit", None),
+        ("check", None),
+        ("enforce", None),
+        ("acquire", None),
+        ("limit_all", None),
+        ("check_all", None),
+        ("charge_all", None),
+        ("credit_all", None),
+    ],
+};
+const STORING: Group =
+    Group { what: "store limits", each_is_a_use: true, functions: &[("define", None), ("undefine", None)] };
 const BLOCKING: Group = Group {
     what: "block keys",
-    functions: &[("rate_limit_block", None), ("rate_limit_unblock", None), ("rate_limit_blocked", None)],
+    each_is_a_use: false,
+    functions: &[("block", None), ("unblock", None), ("is_blocked", None)],
 };
 const FORGETTING: Group =
-    Group { what: "forget keys", functions: &[("rate_limit_forget", None), ("rate_limit_names", None)] };
+    Group { what: "forget keys", each_is_a_use: false, functions: &[("forget", None), ("_names", None)] };
 const QUEUE: Group = Group {
     what: "use the queue",
+    each_is_a_use: false,
     functions: &[
-        ("rate_limit_enqueue", None),
-        ("rate_limit_enqueue_slots", None),
-        ("rate_limit_claim", None),
-        ("rate_limit_claimed", None),
-        ("rate_limit_claimed_jobs", None),
-        ("rate_limit_job_done", None),
-        ("rate_limit_job_again", None),
-        ("rate_limit_job_extend", None),
-        ("rate_limit_jobs_lapsed", None),
-        ("rate_limit_job_cancel", None),
-        ("rate_limit_job_settle", None),
-        ("rate_limit_job_requeue", None),
-        ("rate_limit_jobs_prune", None),
-        ("rate_limit_dead_jobs_prune", None),
-        ("rate_limit_jobs_discard", None),
-        ("rate_limit_queue_gauges", None),
+        ("_enqueue", None),
+        ("_claim", None),
+        ("_claimed_jobs", None),
+        ("_job_done", None),
+        ("_job_again", None),
+        ("_job_extend", None),
+        ("_jobs_lapsed", None),
+        ("_job_cancel", None),
+        ("_job_settle", None),
+        ("_job_requeue", None),
+        ("_jobs_prune", None),
+        ("_dead_jobs_prune", None),
+        ("_jobs_discard", None),
+        ("_queue_gauges", None),
     ],
 };
 
@@ -76,6 +100,11 @@ const QUEUE: Group = Group {
 struct Allowed(BTreeMap<(String, i64), bool>);
 
 impl Allowed {
+    /// Whether any function of the group is installed.
+    fn has(&self, group: &Group) -> bool {
+        group.functions.iter().any(|(name, _)| self.0.keys().any(|(known, _)| known == name))
+    }
+
     /// The functions that the role may not call, as a GRANT names them. Another check reports missing functions.
     fn refused(&self, group: &Group, session: &Session) -> Vec<String> {
         let refused = |(name, arguments): &(&'static str, Option<i64>)| {
@@ -90,20 +119,20 @@ impl Allowed {
 /// The name of a function in a GRANT. Only one name is overloaded, and its arguments are of type text.
 fn callable(session: &Session, name: &str, arguments: i64) -> String {
     match (name, arguments) {
-        ("rate_limit_reset", 1) => format!("{}(text)", session.table(name)),
-        ("rate_limit_reset", _) => format!("{}(text, text)", session.table(name)),
+        ("reset", 1) => format!("{}(text)", session.table(name)),
+        ("reset", _) => format!("{}(text, text)", session.table(name)),
         _ => session.table(name),
     }
 }
 
 pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding, sqlx::Error> {
-    let schema = session.schema_literal();
+    let (schema, names) = (session.schema_literal(), function_names(&session.schema));
     let sql = format!(
         "SELECT p.proname::text, p.pronargs::bigint, \
            has_function_privilege(p.oid, 'EXECUTE'), \
            has_schema_privilege(n.oid, 'USAGE') \
          FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
-         WHERE n.nspname = {schema} AND p.proname LIKE 'rate\\_limit%' ORDER BY p.proname"
+         WHERE n.nspname = {schema} AND p.proname IN ({names}) ORDER BY p.proname"
     );
     let (mut allowed, mut usage) = (BTreeMap::new(), true);
     for row in session.rows(&sql).await? {
@@ -122,19 +151,19 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
 /// The roles other than the owner that have privileges on the limiter's objects, with the number of functions they may call
 /// and of tables they have privileges on.
 async fn grantees(session: &mut Session) -> Result<Vec<String>, sqlx::Error> {
-    let schema = session.schema_literal();
+    let (schema, names) = (session.schema_literal(), function_names(&session.schema));
     let sql = format!(
         "SELECT g.grantee::text, count(*) FILTER (WHERE g.is_function)::bigint, count(*) FILTER (WHERE NOT g.is_function)::bigint \
          FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END AS grantee, \
                  o.oid, o.is_function \
                FROM (SELECT p.oid, true AS is_function, p.proowner AS owner, coalesce(p.proacl, acldefault('f', p.proowner)) AS acl \
                      FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
-                     WHERE n.nspname = {schema} AND p.proname LIKE 'rate\\_limit%' \
+                     WHERE n.nspname = {schema} AND p.proname IN ({names}) \
                      UNION ALL \
                      SELECT c.oid, false, c.relowner, c.relacl \
                      FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
-                     WHERE n.nspname = {schema} AND c.relname LIKE 'rate\\_limit%' AND c.relkind IN ('r', 'v') \
-                       AND c.relname NOT IN ('rate_limits_migrations', 'rate_limits_objects')) AS o \
+                     WHERE n.nspname = {schema} AND c.relname IN ({TABLES}, {VIEWS}) AND c.relkind IN ('r', 'v') \
+                       AND c.relname NOT IN ('migrations', 'objects')) AS o \
                CROSS JOIN LATERAL aclexplode(o.acl) AS a \
                WHERE a.grantee <> o.owner) AS g \
          GROUP BY g.grantee ORDER BY g.grantee"
@@ -168,18 +197,30 @@ fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Find
             .advise(format!("GRANT USAGE ON SCHEMA {} TO {quoted};", session.schema.quoted())));
     }
     let grant = |functions: &[String]| format!("GRANT EXECUTE ON FUNCTION {} TO {quoted};", functions.join(", "));
-    let limiting = allowed.refused(&LIMITING, session);
-    if !limiting.is_empty() {
+    let mut may = Vec::new();
+    let mut may_not = Vec::new();
+    let refused = |group: &Group| allowed.refused(group, session);
+    // A role that calls from SQL needs none of the functions that the library calls.
+    let limiting = refused(&LIMITING);
+    let is_for_sql = |group: &Group| refused(group).len() < group.functions.len();
+    if limiting.is_empty() {
+        may.push(LIMITING.what.to_owned());
+    } else if limiting.len() == LIMITING.functions.len() && (is_for_sql(&FROM_SQL) || is_for_sql(&STORED)) {
+        may_not.push("limit from the library");
+    } else {
         add(Finding::problem(format!("the role {name} may not call {}", limiting.join(", "))).advise(grant(&limiting)));
     }
-    let mut may = vec![LIMITING.what];
-    let mut may_not = Vec::new();
-    for group in [FROM_SQL, QUEUE, BLOCKING, FORGETTING] {
-        let refused = allowed.refused(&group, session);
+    for group in [FROM_SQL, STORED, STORING, QUEUE, BLOCKING, FORGETTING] {
+        if !allowed.has(&group) {
+            continue;
+        }
+        let refused = refused(&group);
         if refused.is_empty() {
-            may.push(group.what);
+            may.push(group.what.to_owned());
         } else if refused.len() == group.functions.len() {
             may_not.push(group.what);
+        } else if group.each_is_a_use {
+            may.push(format!("{} (not {})", group.what, refused.join(", ")));
         } else {
             add(Finding::warning(format!("to {}, the role {name} lacks {}", group.what, refused.join(", ")))
                 .advise(grant(&refused)));

@@ -40,7 +40,7 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
            count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) \
          FROM {} CROSS JOIN (SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS now) AS clock",
-        session.table("rate_limit_jobs")
+        session.table("jobs")
     );
     let row = session.row(&sql).await?;
     Ok(judge(&Jobs {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::doctor::finding::{Finding, State};
-use crate::text::escaped;
+use crate::text::one_line;
 use crate::{json, output};
 use pg_limiter::Error;
 
@@ -73,8 +73,8 @@ impl Report {
         let padded = heads.iter().map(|head| format!("{:<7}  {:<width$}", head[0], head[1]));
         let mut lines = Vec::new();
         for (head, (_, finding)) in padded.zip(&self.0) {
-            lines.push(format!("{}  {}", coloured(&head, finding.state), escaped(&finding.found)));
-            lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", escaped(advice))));
+            lines.push(format!("{}  {}", coloured(&head, finding.state), one_line(&finding.found)));
+            lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }
         let counts =
             [(State::Problem, "problem"), (State::Warning, "warning"), (State::Note, "note")].map(|(state, name)| {

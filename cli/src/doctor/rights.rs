@@ -53,7 +53,7 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
            has_any_column_privilege(c.oid, 'SELECT') \
          FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
          WHERE n.nspname = {} AND c.relkind = 'r' \
-           AND c.relname IN ('rate_limits', 'rate_limit_jobs', 'rate_limit_groups', 'rate_limit_workers') \
+           AND c.relname IN ('rate_limits', 'jobs', 'groups', 'workers') \
          ORDER BY c.relname",
         session.schema_literal()
     );

@@ -7,22 +7,37 @@ use sqlx::Row;
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Drift, MigrateError, Migrator, functions, migrations};
+use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrations};
 
-const HISTORY: &str = "rate_limits_migrations";
+const HISTORY: &str = "migrations";
+pub(super) const JOBS: &str = "jobs";
+
+/// The names of the limiter's tables, as SQL strings.
+pub(crate) const TABLES: &str =
+    "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'migrations', 'objects'";
+
+/// The names of the limiter's views, as SQL strings.
+pub(super) const VIEWS: &str = "'buckets', 'limits', 'queue_groups', 'queue_jobs'";
+
+/// The names of the limiter's functions, as SQL strings.
+pub(super) fn function_names(schema: &Schema) -> String {
+    let functions = functions(schema, Part::ALL);
+    let names: BTreeSet<&str> = functions.iter().filter_map(|function| function.signature.split('(').next()).collect();
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
+}
 
 /// The names of the limiter's tables in the schema.
 pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sqlx::Error> {
     let sql = format!(
         "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
-         WHERE n.nspname = {} AND c.relkind IN ('r', 'p') AND c.relname LIKE 'rate\\_limit%'",
+         WHERE n.nspname = {} AND c.relkind IN ('r', 'p') AND c.relname IN ({TABLES})",
         session.schema_literal()
     );
     session.rows(&sql).await?.iter().map(|row| row.try_get(0)).collect()
 }
 
 fn migrate(schema: &Schema) -> String {
-    if schema.name() == "public" {
+    if *schema == Schema::default() {
         return "Run pg-limiter migrate".to_owned();
     }
     format!("Run pg-limiter migrate --schema '{}'", schema.name().replace('\'', "'\\''"))
@@ -44,25 +59,38 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
     let version: i32 = session.row(&sql).await?.try_get(0)?;
     let found = format!("the schema \"{schema}\" is at version {version}");
-    let newest = migrations(&schema).last().map_or(0, |migration| migration.version);
+    let newest = migrations(&schema, Part::ALL).last().map_or(0, |migration| migration.version);
     Ok(if version < newest {
         Finding::warning(format!("{found}, the newest is {newest}")).advise(format!("{migrate}."))
     } else if version > newest {
         Finding::note(format!("{found}, but this release knows only versions up to {newest}"))
             .advise("A newer release has migrated it. Update pg-limiter.")
     } else {
-        Finding::ok(format!("{found}, the newest"))
+        let queue = if tables.contains(JOBS) { "" } else { "; the queue is not installed" };
+        Finding::ok(format!("{found}, the newest{queue}"))
     })
 }
 
-/// Compares the database with this release. Returns the findings on functions, tables, owners and privileges.
-pub(super) async fn drift(session: &mut Session) -> Result<Vec<(&'static str, Finding)>, sqlx::Error> {
+/// Compares the database with this release. Returns the findings on functions, tables, owners and privileges. A queue that is not
+/// installed is no finding.
+pub(super) async fn drift(
+    session: &mut Session,
+    tables: &BTreeSet<String>,
+) -> Result<Vec<(&'static str, Finding)>, sqlx::Error> {
     let schema = session.schema.clone();
     let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";
     sqlx::raw_sql(begin).execute(&mut session.connection).await?;
-    let checked = Migrator::new(schema.clone()).check_on(&mut session.connection).await;
+    let checked = Migrator::new(schema.clone()).without_queue(true).check_on(&mut session.connection).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
     let drift = match checked {
+        // Without USAGE on the schema, only the owners can be compared, and the role need not own anything.
+        Ok(drift) if matches!(drift[..], [Drift::Misowned { .. }]) && !may_use(session).await? => {
+            let found = "not checked: the role may not use the schema (SQLSTATE 42501)";
+            return Ok(vec![(
+                "functions",
+                Finding::note(found).advise(migrate(&schema) + " --check: it compares the owners."),
+            )]);
+        }
         Ok(drift) => drift,
         Err(
             MigrateError::Database { source, .. }
@@ -72,22 +100,28 @@ pub(super) async fn drift(session: &mut Session) -> Result<Vec<(&'static str, Fi
         ) => return Err(source),
         Err(other) => return Ok(vec![("functions", Finding::problem(other.to_string()))]),
     };
-    Ok(judge(session, &drift))
+    let parts = if tables.contains(JOBS) { Part::ALL } else { &[Part::Core] };
+    Ok(judge(session, &drift, functions(&schema, parts).len()))
 }
 
-fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
+async fn may_use(session: &mut Session) -> Result<bool, sqlx::Error> {
+    let sql = format!("SELECT has_schema_privilege({}, 'USAGE')", session.schema_literal());
+    session.row(&sql).await?.try_get(0)
+}
+
+/// `shipped` is the number of functions that belong to what is installed.
+fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Vec<(&'static str, Finding)> {
     let list = |wanted: fn(&Drift) -> bool| -> Vec<String> {
         drift.iter().filter(|one| wanted(one)).map(ToString::to_string).collect()
     };
     let finding = |problems: Vec<String>, advice: String, ok: String| {
         if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
     };
-    let shipped = functions(&session.schema).len();
     let of_functions = list(|one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. }));
     let of_tables = list(|one| {
         matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. })
     });
-    let of_owners = list(|one| matches!(one, Drift::Untrusted(_)));
+    let of_owners = list(|one| matches!(one, Drift::Untrusted(_) | Drift::Misowned { .. }));
     vec![
         (
             "functions",
@@ -101,7 +135,8 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
             "tables",
             finding(
                 of_tables,
-                "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables.".to_owned(),
+                "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables."
+                    .to_owned(),
                 "all tables, columns and indexes match the migrations".to_owned(),
             ),
         ),
@@ -109,8 +144,11 @@ fn judge(session: &Session, drift: &[Drift]) -> Vec<(&'static str, Finding)> {
             "owners",
             finding(
                 of_owners,
-                "Remove objects that other roles created, and revoke CREATE on the schema from them; or migrate into a new schema."
-                    .to_owned(),
+                format!(
+                    "{} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from other \
+                     roles.",
+                    migrate(&session.schema)
+                ),
                 "all objects have one owner, and no other role can create objects in the schema".to_owned(),
             ),
         ),

@@ -44,10 +44,9 @@ impl Session {
     /// The name of an object in the limiter's schema, as SQL.
     pub(super) fn table(&self, name: &str) -> String {
         // Omit unneeded quotes, because people read this.
-        if self.schema.name() == "public" {
-            format!("public.{name}")
-        } else {
-            format!("{}.{name}", self.schema.quoted())
+        match self.schema.name() {
+            plain @ ("rate_limit" | "public") => format!("{plain}.{name}"),
+            _ => format!("{}.{name}", self.schema.quoted()),
         }
     }
 

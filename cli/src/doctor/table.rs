@@ -176,7 +176,7 @@ mod tests {
 
     fn table() -> Table {
         Table {
-            name: "\"public\".rate_limits".to_owned(),
+            name: "rate_limit.rate_limits".to_owned(),
             bytes: 8192,
             index_bytes: 16_384,
             options: "fillfactor=70".to_owned(),

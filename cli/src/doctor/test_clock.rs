@@ -7,14 +7,14 @@ use sqlx::Row;
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 
-const SEQUENCE: &str = "rate_limits_test_clock";
+const SEQUENCE: &str = "_test_clock";
 
 /// Returns `None` if there is no test clock.
 pub(super) async fn check(session: &mut Session) -> Result<Option<Finding>, sqlx::Error> {
     let (schema, sequence) = (session.schema_literal(), session.table(SEQUENCE));
     let installed = format!(
         "SELECT count(*) FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
-         WHERE n.nspname = {schema} AND p.proname = 'rate_limit_clock' AND p.prosrc LIKE '%{SEQUENCE}%'"
+         WHERE n.nspname = {schema} AND p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'"
     );
     if session.row(&installed).await?.try_get::<i64, _>(0)? == 0 {
         return Ok(None);

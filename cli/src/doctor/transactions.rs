@@ -7,7 +7,7 @@ use sqlx::Row;
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::{count, length};
-use crate::text::{age, escaped};
+use crate::text::{age, one_line};
 use pg_limiter::Length;
 
 /// If this role cannot see when a transaction started: it is old if this many transactions began after it.
@@ -71,8 +71,8 @@ pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bo
             ),
         };
         open.push(Open {
-            who: escaped(&who),
-            end: escaped(&end),
+            who: one_line(&who),
+            end: one_line(&end),
             seconds: row.try_get(5)?,
             since: row.try_get(6)?,
             idle: state.starts_with("idle in transaction"),

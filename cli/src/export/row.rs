@@ -15,12 +15,12 @@ pub(crate) struct Row {
     pub(crate) value: f64,
     pub(crate) ts: i64,
     pub(crate) idle_at: i64,
-    pub(crate) earlier_counts: Option<Vec<f64>>,
+    pub(crate) detail: Option<Vec<f64>>,
     /// The balance of the whole bucket. Set on its first row only, and only if its limit is known.
     pub(crate) balance: Option<f64>,
 }
 
-pub(crate) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, earlier_counts";
+pub(crate) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, detail";
 
 impl Row {
     pub(crate) fn read(row: &PgRow) -> Result<Self, sqlx::Error> {
@@ -32,7 +32,7 @@ impl Row {
             value: row.try_get(4)?,
             ts: row.try_get(5)?,
             idle_at: row.try_get(6)?,
-            earlier_counts: row.try_get(7)?,
+            detail: row.try_get(7)?,
             balance: None,
         })
     }

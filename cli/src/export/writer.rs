@@ -13,7 +13,7 @@ use crate::text::plain;
 use crate::{json, output};
 
 const HEADINGS: [&str; 10] =
-    ["name", "key", "shard", "shards", "value", "ts", "idle_at", "earlier_counts", "ts_time", "idle_at_time"];
+    ["name", "key", "shard", "shards", "value", "ts", "idle_at", "detail", "ts_time", "idle_at_time"];
 const BALANCE: &str = "balance";
 
 pub(super) struct Writer {
@@ -94,7 +94,7 @@ fn of_csv(error: csv::Error) -> io::Error {
 }
 
 fn object(row: &Row, with_balance: bool) -> String {
-    let [name, key, shard, shards, value, ts, idle_at, earlier_counts, ts_time, idle_at_time] = HEADINGS;
+    let [name, key, shard, shards, value, ts, idle_at, detail, ts_time, idle_at_time] = HEADINGS;
     let mut object = json!({
         name: row.name,
         key: row.key,
@@ -103,7 +103,7 @@ fn object(row: &Row, with_balance: bool) -> String {
         value: row.value,
         ts: row.ts,
         idle_at: row.idle_at,
-        earlier_counts: row.earlier_counts,
+        detail: row.detail,
         ts_time: time(row.ts),
         idle_at_time: time(row.idle_at),
     });
@@ -123,7 +123,7 @@ fn record(row: &Row, with_balance: bool, no_formulas: bool) -> Vec<String> {
         plain(row.value),
         row.ts.to_string(),
         row.idle_at.to_string(),
-        row.earlier_counts.as_deref().map_or_else(String::new, |counts| format!("{{{}}}", numbers(counts))),
+        row.detail.as_deref().map_or_else(String::new, |counts| format!("{{{}}}", numbers(counts))),
         time(row.ts).unwrap_or_default(),
         time(row.idle_at).unwrap_or_default(),
     ];
@@ -151,7 +151,7 @@ mod tests {
             value: -1.5,
             ts: 1_767_225_600_000_001,
             idle_at: i64::MAX,
-            earlier_counts: Some(vec![1.0, 0.25]),
+            detail: Some(vec![1.0, 0.25]),
             balance: Some(3.0),
         }
     }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(
             object(&row("é\"\n\u{9b}"), true),
             "{\"name\": \"a\", \"key\": \"é\\\"\\n\\u009b\", \"shard\": 0, \"shards\": 1, \"value\": -1.5, \
-             \"ts\": 1767225600000001, \"idle_at\": 9223372036854775807, \"earlier_counts\": [1, 0.25], \
+             \"ts\": 1767225600000001, \"idle_at\": 9223372036854775807, \"detail\": [1, 0.25], \
              \"ts_time\": \"2026-01-01T00:00:00.000001Z\", \"idle_at_time\": null, \"balance\": 3}"
         );
     }

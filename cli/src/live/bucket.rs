@@ -28,11 +28,10 @@ impl Meaning {
     }
 
     fn of(row: &Row) -> Self {
-        match &row.earlier_counts {
+        match &row.detail {
             Some(counts) if counts.first() == Some(&-1.0) => Self::SlotsInUse,
+            Some(counts) if counts.first() == Some(&-2.0) => Self::Blocked,
             Some(_) => Self::TokensTaken,
-            // A gate owes one token for each microsecond of its block. A token bucket of this size hardly exists.
-            None if row.value < 0.0 && row.idle_at.saturating_sub(row.ts) as f64 == -row.value => Self::Blocked,
             None => Self::TokensLeft,
         }
     }
@@ -125,9 +124,9 @@ impl BucketView {
     }
 }
 
-/// The leases that end after `now`: `earlier_counts` is -1, and then end, -id and count of each.
+/// The leases that end after `now`: `detail` is -1, and then end, -id and count of each.
 fn leases(row: &Row, now: i64) -> Vec<Lease> {
-    let counts = row.earlier_counts.as_deref().unwrap_or_default();
+    let counts = row.detail.as_deref().unwrap_or_default();
     if counts.first() != Some(&-1.0) {
         return Vec::new();
     }
@@ -150,7 +149,7 @@ pub(super) struct SlidingCounts {
 
 impl SlidingCounts {
     pub(super) fn read(row: &Row) -> Option<Self> {
-        let [period, phase, _rate, earlier @ ..] = row.earlier_counts.as_deref()? else { return None };
+        let [period, phase, _rate, earlier @ ..] = row.detail.as_deref()? else { return None };
         if *period <= 0.0 || earlier.is_empty() {
             return None; // Slots.
         }
@@ -187,9 +186,9 @@ impl SlidingCounts {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::live) fn row(value: f64, ts: i64, idle_at: i64, earlier_counts: Option<Vec<f64>>) -> Row {
+    pub(in crate::live) fn row(value: f64, ts: i64, idle_at: i64, detail: Option<Vec<f64>>) -> Row {
         let (name, key) = ("a".to_owned(), "k".to_owned());
-        Row { name, key, shard: 0, shards: 1, value, ts, idle_at, earlier_counts, balance: None }
+        Row { name, key, shard: 0, shards: 1, value, ts, idle_at, detail, balance: None }
     }
 
     #[test]
@@ -197,7 +196,7 @@ pub(super) mod tests {
         let meaning = |value, idle_at, counts| BucketView::new(&[row(value, 0, idle_at, counts)], 0).unwrap().meaning;
         assert_eq!(meaning(3.0, 100, None), Meaning::TokensLeft);
         assert_eq!(meaning(-3.0, 100, None), Meaning::TokensLeft);
-        assert_eq!(meaning(-100.0, 100, None), Meaning::Blocked);
+        assert_eq!(meaning(-100.0, 100, Some(vec![-2.0])), Meaning::Blocked);
         assert_eq!(meaning(3.0, 100, Some(vec![60.0, 0.0, 10.0, 1.0])), Meaning::TokensTaken);
         assert_eq!(meaning(3.0, 100, Some(vec![-1.0])), Meaning::SlotsInUse);
         assert!(BucketView::new(&[], 0).is_none());

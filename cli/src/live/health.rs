@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use crate::doctor;
+use crate::doctor::{self, TABLES};
 use crate::error::CliError;
 use crate::live::live::Live;
 use crate::live::sample;
@@ -56,12 +56,18 @@ impl Live {
         let mut tx = self.begin().await?;
         let failed = |error| self.failed(error);
         let at = sample::now(&mut tx).await.map_err(failed)?;
-        let sql = "SELECT s.relname::text, pg_table_size(s.relid), pg_indexes_size(s.relid), coalesce(s.n_live_tup, 0), \
+        let sql = format!(
+            "SELECT s.relname::text, pg_table_size(s.relid), pg_indexes_size(s.relid), coalesce(s.n_live_tup, 0), \
                      coalesce(s.n_dead_tup, 0), coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), \
                      (date_part('epoch', greatest(s.last_autovacuum, s.last_vacuum)) * 1000000)::bigint \
-                   FROM pg_stat_all_tables AS s WHERE s.schemaname = $1 AND s.relname LIKE 'rate\\_limit%' ORDER BY s.relname";
-        let rows =
-            sqlx::query(sql).bind(self.schema.name()).persistent(false).fetch_all(&mut *tx).await.map_err(failed)?;
+                   FROM pg_stat_all_tables AS s WHERE s.schemaname = $1 AND s.relname IN ({TABLES}) ORDER BY s.relname"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(self.schema.name())
+            .persistent(false)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(failed)?;
         let tables = rows.iter().map(|row| {
             Ok(TableSize {
                 table: row.try_get(0)?,

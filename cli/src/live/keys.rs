@@ -1,5 +1,6 @@
 //! All buckets of one key, and how they refill.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +11,8 @@ use crate::live::bucket::BucketView;
 use crate::live::live::Live;
 use crate::live::sample;
 use crate::replay::moment;
-use pg_limiter::{CallAt, Item, Kind, Op};
+use crate::stored::{ExactArgs, Forms};
+use pg_limiter::{CallAt, Item, KeySecret, Kind, Op};
 
 /// Points of a curve.
 const POINTS: i64 = 40;
@@ -113,6 +115,17 @@ impl Live {
         let Some((at, first)) = points.first().copied() else { return Ok(None) };
         let wait = one.and_then(|decision| decision.retry_after());
         Ok(Some(Balance { at, now: first, capacity, wait, curve: Curve(points) }))
+    }
+
+    /// The other forms of a key that have rows, such as the network of an address. `secret`: as for [`Self::key`].
+    pub(crate) async fn other_forms(&self, key: &str, secret: Option<&KeySecret>) -> Result<Vec<String>, CliError> {
+        let forms = Forms::new(key.to_owned(), ExactArgs::default());
+        let mut tx = self.begin().await?;
+        let failed = |error| self.failed(error);
+        let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
+        let found = forms.of_limits(&mut tx, &self.schema, secret, &names).await.map_err(failed)?;
+        let found: BTreeSet<String> = found.into_iter().map(|(_, form)| form).filter(|form| form != key).collect();
+        Ok(found.into_iter().collect())
     }
 
     /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit.

@@ -92,9 +92,12 @@ impl Live {
         sample::now(&mut tx).await.map_err(|error| self.failed(error))
     }
 
-    /// All queues that have jobs.
+    /// All queues that have jobs; none if the queue is not installed.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueView>, CliError> {
-        let jobs = format!("{}.rate_limit_jobs", self.schema.quoted());
+        if !self.has_queue().await? {
+            return Ok(Vec::new());
+        }
+        let jobs = format!("{}.jobs", self.schema.quoted());
         // One look-up for each queue, in each of the partial indexes.
         let of_index = |condition: &str| {
             format!(
@@ -140,10 +143,18 @@ impl Live {
         rows.and_then(|rows| rows.iter().map(read).collect()).map_err(|error| self.failed(error))
     }
 
+    async fn has_queue(&self) -> Result<bool, CliError> {
+        let sql = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
+        let jobs = format!("{}.jobs", self.schema.quoted());
+        let mut tx = self.begin().await?;
+        let found = sqlx::query_scalar(sql).bind(jobs).persistent(false).fetch_one(&mut *tx).await;
+        found.map_err(|error| self.failed(error))
+    }
+
     /// The groups of a queue in which jobs wait, by name, after the group `after`.
     pub(crate) async fn groups(&self, queue: &str, after: Option<&str>) -> Result<Vec<GroupView>, CliError> {
         let schema = self.schema.quoted();
-        let jobs = format!("{schema}.rate_limit_jobs");
+        let jobs = format!("{schema}.jobs");
         let waiting = "j.queue = $1 AND j.state IN ('scheduled', 'available')";
         let next =
             |after: &str| format!("SELECT j.key FROM {jobs} AS j WHERE {waiting} AND ({after}) ORDER BY j.key LIMIT 1");
@@ -163,7 +174,7 @@ impl Live {
                      (SELECT j.state, greatest(j.run_at, j.paid_until) FROM {jobs} AS j \
                       WHERE j.queue = $1 AND j.key = k.key AND j.state = 'scheduled' ORDER BY j.priority DESC, j.run_at, j.id LIMIT {bound}) \
                 ) AS w) AS c \
-             LEFT JOIN {schema}.rate_limit_groups AS g ON g.queue = $1 AND g.key = k.key",
+             LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key",
             next("$2::text IS NULL OR j.key > $2"),
             next("j.key > k.key")
         );
@@ -192,7 +203,7 @@ impl Live {
         let JobQuery { queue, state, skip, most } = query;
         let (source, order) = index_of(*state);
         let sql = format!(
-            "SELECT {JOB} FROM {}.rate_limit_jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
+            "SELECT {JOB} FROM {}.jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
              ORDER BY {order} LIMIT $2 OFFSET $3",
             self.schema.quoted()
         );
@@ -206,7 +217,7 @@ impl Live {
     pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>, CliError> {
         let sql = format!(
             "SELECT {JOB}, j.payload::text, j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, \
-               j.slot_keys, j.slot_counts FROM {}.rate_limit_jobs AS j WHERE j.id = $1",
+               j.slot_keys, j.slot_counts FROM {}.jobs AS j WHERE j.id = $1",
             self.schema.quoted()
         );
         let read = |row: PgRow| {

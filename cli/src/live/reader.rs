@@ -36,9 +36,5 @@ async fn why_no_connection(pool: &PgPool) -> sqlx::Error {
 }
 
 pub(super) fn failed(error: sqlx::Error, schema: &Schema) -> CliError {
-    CliError::refused(
-        Error::from_sql(error, schema.name()),
-        schema,
-        &["rate_limits", "rate_limit_jobs", "rate_limit_groups"],
-    )
+    CliError::refused(Error::from_sql(error, schema.name()), schema, &["rate_limits", "jobs", "groups"])
 }

@@ -28,10 +28,10 @@ impl Refill {
     /// Returns the tokens, or slots, that were taken from one row since `before`. It is a lower bound if nothing shows how
     /// many were refilled. It is negative if tokens were returned, or moved here from another row of the bucket.
     pub(super) fn taken(&mut self, before: Option<&Row>, now: &Row) -> f64 {
-        if let Some(counts) = &now.earlier_counts {
+        if let Some(counts) = &now.detail {
             return if counts.first() == Some(&-1.0) { slots_taken(before, now) } else { taken_in_window(before, now) };
         }
-        let before = before.filter(|before| before.earlier_counts.is_none());
+        let before = before.filter(|before| before.detail.is_none());
         match self {
             Self::Defined(limit) if limit.kind() == Kind::Gate => 0.0,
             Self::Defined(limit) => of_limit(limit, before, now),
@@ -84,7 +84,7 @@ fn of_limit(limit: &Limit, before: Option<&Row>, now: &Row) -> f64 {
 /// Slots under leases that are new.
 fn slots_taken(before: Option<&Row>, now: &Row) -> f64 {
     fn leases(row: &Row) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let counts = row.earlier_counts.as_deref().unwrap_or_default();
+        let counts = row.detail.as_deref().unwrap_or_default();
         counts.get(1..).unwrap_or_default().chunks_exact(3).map(|lease| (lease[1], lease[2]))
     }
     let is_new = |id: f64| before.is_none_or(|before| leases(before).all(|(other, _)| other != id));

@@ -44,7 +44,7 @@ struct Fixture {
 }
 
 async fn fixture() -> Fixture {
-    let args = DatabaseArgs { database_url: None, schema: "public".to_owned() };
+    let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
     let running = Database::new(args).unwrap().start().await.unwrap();
     let pool = running.ready_pool(2).await.unwrap();
     let limits = Limits::from_toml(LIMITS).unwrap();
@@ -132,10 +132,10 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_table_is_never_scanned() {
     let Fixture { _running, pool, limiter, live } = fixture().await;
-    let fill = "INSERT INTO rate_limits (name, key, value, ts, idle_at) \
+    let fill = "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) \
                 SELECT CASE WHEN n % 4 = 0 THEN 'bucket' ELSE 'other' END, 'k' || n, 5, now.t, now.t + 3300000000 \
                 FROM generate_series(1, 300000) AS n, (SELECT (date_part('epoch', now()) * 1e6)::bigint AS t) AS now; \
-                ANALYZE rate_limits; SELECT pg_stat_reset()";
+                ANALYZE rate_limit.rate_limits; SELECT pg_stat_reset()";
     sqlx::raw_sql(AssertSqlSafe(fill)).execute(&pool).await.unwrap();
     take(&limiter, Item::new("bucket", "hot").count(50)).await;
     live.watch_key("bucket", "hot").await;

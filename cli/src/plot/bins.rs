@@ -63,15 +63,13 @@ impl Bins {
     }
 }
 
-/// The resolution of the times: the longest of 1 s, 100 ms, 10 ms and so on that divides all of them. Shorter bars would be
-/// empty only because the times are rounded.
-pub(crate) fn resolution(moments: impl IntoIterator<Item = i64>) -> i64 {
-    moments.into_iter().fold(SECOND, |mut unit, moment| {
-        while moment % unit != 0 {
-            unit /= 10;
-        }
-        unit
-    })
+/// The resolution of times of this resolution and of one more: the longest of 1 s, 100 ms, 10 ms and so on that divides all of
+/// them. Shorter bars would be empty only because the times are rounded.
+pub(crate) const fn finer(mut unit: i64, moment: i64) -> i64 {
+    while moment % unit != 0 {
+        unit /= 10;
+    }
+    unit
 }
 
 const fn ceil(number: i64, divisor: i64) -> i64 {
@@ -100,9 +98,10 @@ mod tests {
             [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)],
             [500_000, SECOND, 500_000]
         );
-        assert_eq!(resolution([3 * SECOND, -SECOND, 0]), SECOND);
-        assert_eq!(resolution([3 * SECOND, 2_500_000]), 100_000);
-        assert_eq!([resolution([1_767_225_600_001_000]), resolution([7]), resolution([])], [1_000, 1, SECOND]);
+        let resolution = |moments: &[i64]| moments.iter().copied().fold(SECOND, finer);
+        assert_eq!(resolution(&[3 * SECOND, -SECOND, 0]), SECOND);
+        assert_eq!(resolution(&[3 * SECOND, 2_500_000]), 100_000);
+        assert_eq!([resolution(&[1_767_225_600_001_000]), resolution(&[7]), resolution(&[])], [1_000, 1, SECOND]);
     }
 
     #[test]

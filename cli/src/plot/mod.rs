@@ -14,8 +14,9 @@ mod style;
 mod time_axis;
 
 pub(super) use args::PlotArgs;
-pub(super) use bins::{Bins, resolution};
+pub(super) use bins::{Bins, finer};
 pub(super) use panel::Panel;
 pub(super) use picture::Picture;
 pub(super) use series::{Bar, Became};
+pub(super) use steps::SECOND;
 pub(super) use time_axis::Clock;

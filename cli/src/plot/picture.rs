@@ -8,7 +8,7 @@ use crate::plot::series::Bar;
 use crate::plot::strip::{Frame, draw_balance, draw_traffic};
 use crate::plot::style;
 use crate::plot::time_axis::{Clock, TimeAxis};
-use crate::text::{grouped, percent_of, shown, tokens};
+use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
@@ -159,9 +159,10 @@ fn many(amount: f64) -> String {
 
 /// Shortens a text to the available width.
 fn fitting<B: DrawingBackend>(canvas: &Canvas<'_, B>, text: &str, size: f64, room: f64) -> Result<String, Failure<B>> {
+    let text = one_line(text);
     let mut letters = text.chars().count().min(200);
     loop {
-        let text = shown(text, letters);
+        let text = shortened(&text, letters);
         let width = canvas.width(&text, size)?;
         if width <= room || letters <= 8 {
             return Ok(text);

@@ -1,7 +1,7 @@
 //! Round lengths of time, in microseconds, for bars and for the marks of an axis.
 
 const MILLISECOND: i64 = 1_000;
-pub(super) const SECOND: i64 = 1_000 * MILLISECOND;
+pub(crate) const SECOND: i64 = 1_000 * MILLISECOND;
 pub(super) const MINUTE: i64 = 60 * SECOND;
 pub(super) const HOUR: i64 = 60 * MINUTE;
 pub(super) const DAY: i64 = 24 * HOUR;

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::queue::queues::{Queues, no_such_job};
-use crate::{json, output, text};
+use crate::{json, output};
 use pg_limiter::queue::{JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Item, LeaseId, Op};
 use pg_limiter::{InvalidCall, Limits};
@@ -44,7 +44,7 @@ pub(super) async fn each(
         };
         if let Became::Refused { why, .. } = &became {
             code = ExitCode::from(2);
-            output::note(text::escaped(why));
+            output::note(why);
         }
         progress.add(1);
         let line = match became {

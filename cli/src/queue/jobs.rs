@@ -10,7 +10,7 @@ use crate::error::CliError;
 use crate::json;
 use crate::queue::time;
 use crate::text::aligned;
-use crate::text::{escaped, plain, shown};
+use crate::text::{escaped, one_line, plain, shortened, shown};
 use pg_limiter::queue::{JobInfo, JobItem};
 
 const HEADINGS: [&str; 7] = ["ID", "QUEUE", "GROUP", "STATE", "RUN AT", "FAILURES", "LAST ERROR"];
@@ -36,7 +36,7 @@ fn row(job: &JobInfo) -> Vec<String> {
         state(job),
         time::human(job.run_at),
         format!("{}/{}", job.failures, job.max_attempts),
-        job.last_error.as_deref().map_or_else(String::new, |error| shown(&escaped(error), WIDEST_ERROR)),
+        job.last_error.as_deref().map_or_else(String::new, |error| shortened(&one_line(error), WIDEST_ERROR)),
     ]
 }
 
@@ -47,7 +47,7 @@ fn state(job: &JobInfo) -> String {
 
 /// The name of a queue or a group, for a table.
 pub(super) fn name(text: &str) -> String {
-    if text.is_empty() { NONE.to_owned() } else { shown(&escaped(text), WIDEST_NAME) }
+    if text.is_empty() { NONE.to_owned() } else { shown(text, WIDEST_NAME) }
 }
 
 /// All fields of a job, one per line.
@@ -75,7 +75,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
     ];
     lines.extend(job.items.iter().map(|item| ("reserved", reserved(item))));
     lines.extend(job.slots.iter().map(|item| ("slots", reserved(item))));
-    lines.push(("payload", escaped(&job.payload)));
+    lines.push(("payload", one_line(&job.payload)));
     let cells: Vec<Vec<String>> = lines.into_iter().map(|(what, value)| vec![what.to_owned(), value]).collect();
     aligned(&cells, &[0, 1])
 }

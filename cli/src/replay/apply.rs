@@ -27,7 +27,26 @@ impl<T> Timed<T> {
     }
 }
 
-/// Decides all calls, in the given order, which must be the order of time.
+/// Decides the next calls, in the given order, which must be the order of time. Returns whether there were any.
+pub(crate) async fn decide_some<T>(
+    calls: &mut impl Iterator<Item = Timed<T>>,
+    limits: &Limits,
+    sandbox: &mut Sandbox,
+    mut each: impl FnMut(Timed<T>, Result<Decision, InvalidCall>),
+) -> Result<bool, CliError> {
+    let chunk: Vec<Timed<T>> = calls.take(CHUNK).collect();
+    if chunk.is_empty() {
+        return Ok(false);
+    }
+    let asked: Vec<CallAt> =
+        chunk.iter().map(|timed| CallAt::new(moment(timed.at), timed.op, timed.call.clone())).collect();
+    for (timed, decision) in chunk.into_iter().zip(sandbox.decide(limits, &asked).await?) {
+        each(timed, decision);
+    }
+    Ok(true)
+}
+
+/// Decides all calls, like [`decide_some`].
 pub(crate) async fn decide_all<T>(
     calls: impl IntoIterator<Item = Timed<T>>,
     limits: &Limits,
@@ -35,17 +54,8 @@ pub(crate) async fn decide_all<T>(
     mut each: impl FnMut(Timed<T>, Result<Decision, InvalidCall>),
 ) -> Result<(), CliError> {
     let mut calls = calls.into_iter();
-    loop {
-        let chunk: Vec<Timed<T>> = calls.by_ref().take(CHUNK).collect();
-        if chunk.is_empty() {
-            return Ok(());
-        }
-        let asked: Vec<CallAt> =
-            chunk.iter().map(|timed| CallAt::new(moment(timed.at), timed.op, timed.call.clone())).collect();
-        for (timed, decision) in chunk.into_iter().zip(sandbox.decide(limits, &asked).await?) {
-            each(timed, decision);
-        }
-    }
+    while decide_some(&mut calls, limits, sandbox, &mut each).await? {}
+    Ok(())
 }
 
 /// The time that is this many microseconds after the Unix epoch.

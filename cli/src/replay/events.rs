@@ -249,6 +249,9 @@ mod tests {
         assert!(refusal(r#"{"at": 1, "limit": "a", "op": "peek"}"#).starts_with("unknown variant `peek`"));
         assert!(refusal(r#"{"at": "1", "limit": "a"}"#).starts_with("invalid type: string"));
         assert!(refusal(r#"{"limit": "a"}"#).starts_with("missing field `at`"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "limit": "b"}"#).starts_with("duplicate field `limit`"));
+        let twice = r#"{"at": 1, "all": [{"limit": "a", "count": 1, "count": 2}]}"#;
+        assert!(refusal(twice).starts_with("duplicate field `count`"), "{}", refusal(twice));
         assert!(refusal(r#"{"at": 1767225600123000, "limit": "a"}"#).contains("between the years 1800 and 2199"));
         assert_eq!(refusal(r#"{"at": 1}"#), "neither `limit` nor `all` is given");
         assert_eq!(refusal(r#"{"at": 1, "limit": "a", "all": []}"#), "both `limit` and `all` are given");

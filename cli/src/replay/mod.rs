@@ -2,19 +2,26 @@
 
 mod access_log;
 mod apply;
+mod decisions;
 mod events;
+mod faults;
+mod leases;
 mod merge;
+mod parser;
+mod pass;
 mod pictured;
 mod recording;
 mod replay;
 mod requests;
 mod sandbox;
+mod summary;
 mod table;
 mod tally;
 
-pub use access_log::{LogField, LogLine};
+pub use access_log::{LogFormat, LogLine, UnreadableLine};
 pub use events::Event;
 
+pub(super) use access_log::LogOptions;
 pub(super) use apply::{CHUNK, Timed, decide_all, moment};
 #[cfg(test)]
 pub(super) use events::YEARS;

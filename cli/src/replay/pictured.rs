@@ -29,8 +29,9 @@ impl Pictured {
         args: &PlotArgs,
         only_key: Option<&str>,
     ) -> Result<Self, CliError> {
-        let bins = match recording.span() {
-            Some((first, last)) => args.bins(first, last, recording.resolution())?,
+        let summary = &recording.summary;
+        let bins = match summary.span {
+            Some((first, last)) => args.bins(first, last, summary.resolution)?,
             None => Bins::default(),
         };
         let mut buckets = recording.buckets();

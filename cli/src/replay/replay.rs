@@ -1,23 +1,26 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::lines::{LineArgs, Source};
 use crate::plot::{Clock, Picture, PlotArgs};
 use crate::progress::Progress;
-use crate::replay::LogField;
-use crate::replay::apply::{Timed, decide_all};
+use crate::replay::access_log::LogOptions;
+use crate::replay::apply::{Timed, decide_some};
+use crate::replay::decisions::Decisions;
+use crate::replay::faults::Faults;
 use crate::replay::merge::in_time_order;
 use crate::replay::pictured::Pictured;
 use crate::replay::recording::Recording;
 use crate::replay::sandbox::Sandbox;
 use crate::replay::table::table;
 use crate::replay::tally::Tally;
-use crate::text::describe;
-use crate::{input, json, output};
-use pg_limiter::{Limits, Op};
+use crate::text::{describe, escaped};
+use crate::{input, output};
+use pg_limiter::Limits;
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
@@ -26,17 +29,18 @@ pub(crate) struct ReplayArgs {
     limits: PathBuf,
     /// Recorded calls, one JSON object per line, such as
     /// {"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key", "log_format"])]
     events: Option<PathBuf>,
     /// For an access log: the limit to apply to each request; repeat for several limits, each of which is applied alone
     #[arg(long, value_name = "NAME", requires = "access_log")]
     apply: Vec<String>,
-    /// Access log of a web server, in the common or the combined format; `-` is standard input
+    /// Access log of a web server; `-` is standard input
     #[arg(long, value_name = "FILE", requires = "apply")]
     access_log: Option<PathBuf>,
-    /// For an access log: the field of a request to use as the key
-    #[arg(long, value_enum, value_name = "FIELD", requires = "access_log", default_value = "remote_addr")]
-    key: LogField,
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(flatten)]
+    lines: LineArgs,
     #[command(flatten)]
     plot: PlotArgs,
     /// Draw only the traffic of this key, with its balance [default: all keys together]
@@ -64,29 +68,52 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     }
     let file = args.plot.file()?;
     let limits = input::read_limits(&args.limits)?;
-    // Standard input may be typed: show no progress beside it.
-    let reading = recorded.filter(|path| !input::is_stdin(path)).map(|_| Progress::of("reading the recorded calls"));
-    let recording = read(&args, &limits)?;
-    drop(reading);
+    let recording = read(&args, &limits, file.is_some())?;
+    recording.notes.iter().for_each(output::note);
     let mut pictured = match &file {
-        Some(_) => Some(Pictured::new(&recording, &limits, &args.plot, args.only_key.as_deref())?),
+        Some(_) => Some(Pictured::new(&recording, &limits, &args.plot, only_key(&args)?.as_deref())?),
         None => None,
     };
 
     let running = database.start().await?;
     let mut sandbox = Sandbox::open(&running).await?;
-    let order = recording.in_time_order();
-    let progress = Progress::parts("replaying", recording.passes() * order.len());
+    let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
+    let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes()));
     let mut tallies = Vec::new();
-    let mut decisions = vec![String::new(); if args.json { recording.len() } else { 0 }];
     for pass in 0..recording.passes() {
-        let mut tally = Tally::default();
-        let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
-        let calls = in_time_order(
-            questions.into_iter().map(|question| question.tagged(Purpose::Balance)),
-            recording.calls(pass, &order).map(|call| call.tagged(Purpose::Line)),
-        );
-        decide_all(calls, &limits, &mut sandbox, |timed: Timed<Purpose>, decision| match (&timed.tag, &mut pictured) {
+        tallies.push(replay_once(&args, &limits, &recording, pass, &mut pictured, &mut sandbox, &progress).await?);
+    }
+    drop(progress);
+    sandbox.close().await?;
+
+    if let (Some(file), Some(pictured)) = (file, pictured) {
+        file.draw(&picture(&args, pictured))?;
+    }
+    if !args.json {
+        output::lines(tables(&args, &limits, &tallies))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One pass over the recording. With `--json`, prints its decisions.
+async fn replay_once(
+    args: &ReplayArgs,
+    limits: &Limits,
+    recording: &Recording,
+    pass: usize,
+    pictured: &mut Option<Pictured>,
+    sandbox: &mut Sandbox,
+    progress: &Progress,
+) -> Result<Tally, CliError> {
+    let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
+    let faults = if args.json { Faults::kept() } else { Faults::left_out() };
+    let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
+    let mut calls = in_time_order(
+        questions.into_iter().map(|question| question.tagged(Purpose::Balance)),
+        recording.pass(pass, &faults)?.map(|call| call.tagged(Purpose::Line)),
+    );
+    loop {
+        let each = |timed: Timed<Purpose>, decision| match (&timed.tag, &mut *pictured) {
             (Purpose::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
             (Purpose::Balance(_), None) => {}
             (Purpose::Line(place), drawn) => {
@@ -95,36 +122,30 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
                     drawn.add(&timed, &decision);
                 }
                 if args.json {
-                    decisions[*place] = match &decision {
-                        Ok(decision) if matches!(timed.op, Op::Release | Op::Renew) => json::was_held(decision),
-                        Ok(decision) => json::decision(decision),
-                        Err(error) => json::impossible(error),
-                    };
+                    decisions.add(*place, timed.op, &decision);
                 } else {
                     tally.add(&timed, &decision);
                 }
             }
-        })
-        .await?;
-        tallies.push(tally);
+        };
+        let goes_on = decide_some(&mut calls, limits, sandbox, each).await?;
+        faults.take()?.iter().for_each(|line| decisions.add_bad(line));
+        decisions.print()?;
+        if !goes_on {
+            return Ok(tally);
+        }
     }
-    drop(progress);
-    sandbox.close().await?;
-
-    if let (Some(file), Some(pictured)) = (file, pictured) {
-        file.draw(&picture(&args, pictured))?;
-    }
-    if args.json {
-        output::lines(decisions)?;
-    } else {
-        output::lines(tables(&args, &limits, &tallies))?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
+/// The key of `--only-key`. An address is the key of its client.
+fn only_key(args: &ReplayArgs) -> Result<Option<String>, CliError> {
+    let Some(key) = &args.only_key else { return Ok(None) };
+    Ok(Some(if args.access_log.is_some() { args.log.read()?.1.named(key) } else { key.clone() }))
+}
+
+fn read(args: &ReplayArgs, limits: &Limits, needs_keys: bool) -> Result<Recording, CliError> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => Recording::events(events, limits),
+        (Some(events), ..) => Recording::events(Source::open(events)?, limits, &args.lines, needs_keys),
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {
@@ -140,7 +161,8 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
             if args.json && args.apply.len() > 1 {
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
-            Recording::access_log(&input::read(log)?, &input::name(log), &args.apply, args.key)
+            let applied = args.apply.iter().map(|name| name.as_str().into()).collect();
+            Recording::access_log(Source::open(log)?, &args.log, limits, applied, &args.lines, needs_keys)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }
@@ -148,7 +170,7 @@ fn read(args: &ReplayArgs, limits: &Limits) -> Result<Recording, CliError> {
 
 /// The tables, one for each limit that was applied.
 fn tables(args: &ReplayArgs, limits: &Limits, tallies: &[Tally]) -> Vec<String> {
-    let by = args.access_log.as_ref().map(|_| field_name(args.key));
+    let by = args.access_log.as_ref().map(|_| args.log.key.as_str());
     let mut lines = Vec::new();
     for (place, tally) in tallies.iter().enumerate() {
         if place > 0 {
@@ -156,7 +178,7 @@ fn tables(args: &ReplayArgs, limits: &Limits, tallies: &[Tally]) -> Vec<String> 
         }
         let name = args.apply.get(place);
         lines.extend(name.and_then(|name| Some(describe(name, limits.get(name)?))));
-        lines.extend(table(tally, by.as_deref()));
+        lines.extend(table(tally, by));
     }
     lines
 }
@@ -169,14 +191,10 @@ fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
     };
     let mut heading = args.events.as_ref().or(args.access_log.as_ref()).map(name).unwrap_or_default();
     if args.access_log.is_some() {
-        heading.push_str(&format!(", limited by {}", field_name(args.key)));
+        heading.push_str(&format!(", limited by {}", args.log.key));
     }
     if let Some(key) = &args.only_key {
-        heading.push_str(&format!(", the key {key}"));
+        heading.push_str(&format!(", the key {}", escaped(key)));
     }
     Picture { heading, clock: Clock::Utc, panels: pictured.into_panels() }
-}
-
-fn field_name(field: LogField) -> String {
-    field.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::database::Running;
 use crate::error::CliError;
 use crate::progress::Progress;
-use pg_limiter::migrate::{functions, migrations};
+use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::{CallAt, Decision, InvalidCall, Limits, Schema, TransactionLimiter};
 
 pub(crate) struct Sandbox {
@@ -24,8 +24,8 @@ impl Sandbox {
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
         let schema = Schema::new("pg_temp")?;
         sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
-        let tables = migrations(&schema).into_iter().map(|migration| migration.sql);
-        for sql in tables.chain(functions(&schema).into_iter().map(|function| function.sql)) {
+        let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
+        for sql in tables.chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql)) {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
                 CliError::failed(format!(
                     "cannot create temporary tables and functions: {error}\nThe role needs TEMPORARY on the database, and \

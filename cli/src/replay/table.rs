@@ -1,12 +1,14 @@
 //! Prints the tally as a table.
 
+use std::collections::{HashMap, HashSet};
+
 use jiff::Timestamp;
 
 use crate::length::format_micros;
 use crate::replay::tally::{Row, Tally};
 use crate::text::WIDEST_NAME;
 use crate::text::aligned;
-use crate::text::{grouped, percent, shown};
+use crate::text::{grouped, one_line, percent, shortened, shown};
 
 const SECOND: i64 = 1_000_000;
 /// The most rows to print.
@@ -17,11 +19,13 @@ const WIDEST_KEY: usize = 46;
 pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
     let mut lines = Vec::new();
     let rows = tally.denied_rows();
-    let mut cells: Vec<Vec<String>> = rows.iter().take(TOP).map(|((limit, key), row)| cells(limit, key, row)).collect();
+    let top = || rows.iter().take(TOP);
+    let keys = key_cells(top().map(|((_, key), _)| &**key));
+    let mut cells: Vec<Vec<String>> = top().zip(keys).map(|(((limit, _), row), key)| cells(limit, key, row)).collect();
     if cells.is_empty() {
         lines.push("No key would have been limited.".to_owned());
     } else {
-        let key = by.unwrap_or("KEY").to_uppercase();
+        let key = shown(&by.unwrap_or("KEY").to_uppercase(), WIDEST_KEY);
         let headings =
             ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
         cells.insert(0, headings.map(str::to_owned).into());
@@ -40,10 +44,25 @@ pub(super) fn table(tally: &Tally, by: Option<&str>) -> Vec<String> {
     lines
 }
 
-fn cells(limit: &str, key: &str, row: &Row) -> Vec<String> {
+/// The keys for a column. Keys that would look alike if they were shortened are whole.
+fn key_cells<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Vec<String> {
+    let cell = |key: &str, width| match key {
+        "" => "-".to_owned(),
+        "-" => "\\u{2d}".to_owned(),
+        _ => shown(key, width),
+    };
+    let mut keys_of: HashMap<String, HashSet<&str>> = HashMap::new();
+    for key in keys.clone() {
+        keys_of.entry(cell(key, WIDEST_KEY)).or_default().insert(key);
+    }
+    let is_clear = |text: &String| keys_of.get(text).is_some_and(|keys| keys.len() == 1);
+    keys.map(|key| Some(cell(key, WIDEST_KEY)).filter(is_clear).unwrap_or_else(|| cell(key, usize::MAX))).collect()
+}
+
+fn cells(limit: &str, key: String, row: &Row) -> Vec<String> {
     vec![
         shown(limit, WIDEST_NAME),
-        if key.is_empty() { "-".to_owned() } else { shown(key, WIDEST_KEY) },
+        key,
         grouped(row.requests),
         grouped(row.admitted),
         grouped(row.denied),
@@ -71,7 +90,11 @@ fn totals(tally: &Tally, keys_denied: usize) -> Vec<String> {
         lines.push(format!("not counted above: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
     }
     for (code, (count, message)) in &tally.impossible {
-        lines.push(format!("{} impossible, not counted above: {code}: {}", grouped(*count), shown(message, 300)));
+        lines.push(format!(
+            "{} impossible, not counted above: {code}: {}",
+            grouped(*count),
+            shortened(&one_line(message), 300)
+        ));
     }
     if let Some((first, last)) = tally.span {
         let length = format_micros(last.saturating_sub(first) / SECOND * SECOND);

@@ -13,8 +13,8 @@ Exit codes:
   3  the database is unavailable or lacks the schema, this is no terminal, or something else failed
   128 and the number of the signal that ended it
 
-Keys: ? lists them. `top` writes nothing, and reads a large table only through indexes and samples. The role needs SELECT on the
-tables rate_limits, rate_limit_jobs and rate_limit_groups, and with --limits EXECUTE on the function rate_limit_decide.";
+Keys: ? lists them. `top` writes nothing, and reads a large table only through indexes and samples. The role needs USAGE on the
+schema, SELECT on its tables rate_limits, jobs and groups, and for balances EXECUTE on its functions _limits_file and _decide.";
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
@@ -28,7 +28,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "TEXT")]
     queue: Option<String>,
     /// Show capacities and balances of the limits that this file defines: TOML, or JSON if its name ends in .json; `-` is
-    /// standard input
+    /// standard input [default: the limits that are stored in the database]
     #[arg(long, value_name = "FILE")]
     pub(super) limits: Option<PathBuf>,
     /// Time between two reads of the database, from 200ms to 1h; longer if a read takes long

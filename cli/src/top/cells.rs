@@ -8,7 +8,7 @@ use ratatui::symbols::border;
 use crate::error::CliError;
 use crate::hidden_keys::HiddenKeys;
 use crate::live::{BucketView, Counted, How, KeyView, Meaning};
-use crate::text::{age, escaped, grouped, tokens};
+use crate::text::{age, grouped, shown, tokens};
 
 const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
@@ -53,7 +53,7 @@ impl Style {
         if key.is_empty() {
             return "(all callers)".to_owned();
         }
-        let text = escaped(&self.key(key));
+        let text = shown(&self.key(key), usize::MAX);
         if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
     }
 

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 
 use crate::live::{Coverage, KeyView, LimitView};
 use crate::output;
-use crate::text::{escaped, grouped};
+use crate::text::{escaped, grouped, one_line};
 use crate::top::app::{App, Tab};
 use crate::top::cells;
 use crate::top::columns::{Column, Listed, Sort};
@@ -120,11 +120,11 @@ fn footer_line(app: &App, width: u16) -> Line<'static> {
     let data = &app.data;
     let error = if app.tab == Tab::Queue { data.queue_error.as_ref() } else { data.seen.error.as_ref() };
     if let Some(error) = error {
-        let text = format!("! {}", escaped(&error.replace('\n', " ")));
+        let text = format!("! {}", one_line(&error.replace('\n', " ")));
         return Line::styled(text, coloured(REVERSED, Color::Red));
     }
     if let Some(note) = data.seen.snapshot.note.as_ref().filter(|_| app.tab != Tab::Queue) {
-        return Line::styled(format!("! {}", escaped(&note.replace('\n', " "))), coloured(BOLD, Color::Yellow));
+        return Line::styled(format!("! {}", one_line(&note.replace('\n', " "))), coloured(BOLD, Color::Yellow));
     }
     let keys = "q quit  ? help  Tab next  / filter  s sort  r reverse";
     let more = "  up/down select  Enter keys of the limit  Esc no filter";

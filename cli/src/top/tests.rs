@@ -38,7 +38,7 @@ struct Fixture {
 impl Fixture {
     /// Three keys of `api`, one of `logins`, and two groups of the queue `mails`.
     async fn new(hide_keys: bool) -> Self {
-        let args = DatabaseArgs { database_url: None, schema: "public".to_owned() };
+        let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
         let running = Database::new(args).unwrap().start().await.unwrap();
         let pool = running.ready_pool(2).await.unwrap();
         let limits = Limits::from_toml(LIMITS).unwrap();

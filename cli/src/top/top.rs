@@ -15,13 +15,16 @@ use crate::top::data::{Data, keep_reading};
 use crate::top::terminal::Terminal;
 use crate::top::{once, screen};
 use crate::{input, output};
-use pg_limiter::Limits;
 
 pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, CliError> {
-    let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
+    let of_file = args.limits.as_deref().map(input::read_limits).transpose()?;
     let running = database.named()?;
     // Report a wrong URL before the screen is switched.
     let _ = running.connect().await?;
+    let limits = match of_file {
+        Some(limits) => limits,
+        None => running.shown_limits().await?,
+    };
     let live = Live::new(running.options().clone(), running.schema().clone(), limits);
     let app = App::new(args.filters(), Style::of_locale(args.hide_keys)?);
     let result = if args.once { print(&args, &live, app).await } else { show(&args, &live, app).await };

@@ -16,6 +16,7 @@ pub(crate) struct UiArgs {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8420")]
     pub(super) listen: SocketAddr,
     /// Show the balances of the limits that this file defines: TOML, or JSON if its name ends in .json; `-` is standard input
+    /// [default: the limits that are stored in the database]
     #[arg(long, value_name = "FILE", conflicts_with = "demo")]
     pub(super) limits: Option<PathBuf>,
     /// Let visitors reset, credit and unblock keys, and requeue and cancel jobs

@@ -85,6 +85,11 @@ async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> 
     } else {
         Vec::new()
     };
+    let forms = if buckets.is_empty() && !wanted.is_empty() {
+        app.live.other_forms(wanted, app.key_secret.as_ref()).await?
+    } else {
+        Vec::new()
+    };
     let mut histories = Vec::with_capacity(buckets.len());
     for bucket in &buckets {
         histories.push(app.live.history(&bucket.bucket.name, &bucket.bucket.key).await);
@@ -100,6 +105,10 @@ async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> 
             div class="empty" {
                 p { strong { "No limit has a row for this key." } }
                 p { "Its buckets are full" @if gates > 0 { ", and no gate blocks it" } ". A key that was never used looks the same." }
+                @if !forms.is_empty() {
+                    p { "It is stored in another form:" }
+                    ul class="inline" { @for form in &forms { li { a href=(key_url(app, form)) { (key(app, form)) } } } }
+                }
                 @if !like.is_empty() {
                     p { "Keys that begin like this:" }
                     ul class="inline" { @for like in &like { li { a href=(key_url(app, like)) { (key(app, like)) } } } }

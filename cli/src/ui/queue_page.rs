@@ -204,7 +204,7 @@ fn error(app: &App, job: &JobView) -> String {
     match &job.last_error {
         None => "–".to_owned(),
         Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(error) => text::shown(&text::escaped(error), WIDEST_ERROR),
+        Some(error) => text::shortened(&text::one_line(error), WIDEST_ERROR),
     }
 }
 
@@ -220,7 +220,7 @@ async fn of_job(app: &App, WantedJob { id, done }: WantedJob) -> Result<Page, Pa
     let shown = |text: &Option<String>| match text {
         None => "–".to_owned(),
         Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(text) => text::escaped(text),
+        Some(text) => text::one_line(text),
     };
     let body = html! {
         p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { bdi { (job.queue) } } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }

@@ -18,7 +18,7 @@ use crate::ui::keys::Keys;
 use crate::ui::routes::routes;
 use crate::ui::what_if::Simulator;
 use crate::{input, output};
-use pg_limiter::{Limiter, LimiterConfig, Limits};
+use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
 
 const CHANGING: u32 = 2;
 
@@ -33,6 +33,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
     let running = Arc::new(if args.demo { database.start_private().await? } else { database.named()? });
     // Report a wrong address or password at once. Later, pages report a lost database.
     drop(running.connect().await?);
+    let limits = if args.limits.is_none() && !args.demo { running.shown_limits().await? } else { limits };
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| CliError::usage(format!("cannot listen on {}: {error}", args.listen)))?;
@@ -41,6 +42,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
         None if !address.ip().is_loopback() => Some(random_token()?),
         token => token,
     };
+    let interrupted = interrupt();
     let demo = if args.demo { Some(Demo::start(&running, &limits).await?) } else { None };
     let live = Live::new(running.options().clone(), running.schema().clone(), limits.clone());
     let changes = if args.allow_changes { Some(Changes(writing(&running, &limits).await?)) } else { None };
@@ -62,7 +64,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
         served = served => served.map_err(CliError::failed),
         () = live.watch(INTERVAL) => Ok(()),
         () = app.simulator.tidy() => Ok(()),
-        () = interrupt() => Ok(()),
+        () = interrupted => Ok(()),
     };
     app.simulator.close().await;
     live.close().await;
@@ -92,6 +94,6 @@ fn place(running: &Running, is_demo: bool) -> String {
     let options = running.options();
     let database = options.get_database().unwrap_or_else(|| options.get_username());
     let schema =
-        if running.schema().name() == "public" { String::new() } else { format!(", schema {}", running.schema()) };
+        if *running.schema() == Schema::default() { String::new() } else { format!(", schema {}", running.schema()) };
     format!("{database} on {}{schema}", options.get_host())
 }

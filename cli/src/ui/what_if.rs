@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::database::Running;
 use crate::error::CliError;
 use crate::plot::Panel;
-use crate::replay::{LogField, Sandbox, panels_of_log};
+use crate::replay::{LogOptions, Sandbox, panels_of_log};
 use crate::simulate::{SimulateArgs, panels_of_traffic};
 use pg_limiter::Limit;
 
@@ -38,7 +38,7 @@ pub(super) enum Offered {
     MadeUp(Box<SimulateArgs>),
     Recorded {
         log: Vec<u8>,
-        key: LogField,
+        options: Box<LogOptions>,
         limit: Limit,
     },
 }
@@ -71,9 +71,11 @@ pub(super) fn parse(options: &[String]) -> Result<SimulateArgs, CliError> {
     })
 }
 
-/// A field of a log by its name.
-pub(super) fn log_field(name: &str) -> Result<LogField, CliError> {
-    LogField::from_str(name, false).map_err(CliError::usage)
+/// How the log is read. An empty format is the default.
+pub(super) fn log_options(format: &str, key: &str) -> Result<LogOptions, CliError> {
+    let format = Some(format).filter(|format| !format.is_empty()).map(str::parse).transpose();
+    let log_format = format.map_err(|reason| CliError::usage(format!("--log-format: {reason}")))?;
+    Ok(LogOptions { log_format, key: key.to_owned(), ..LogOptions::default() })
 }
 
 /// The limit that the options define.
@@ -109,11 +111,12 @@ impl Simulator {
                 let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut one.sandbox).await?;
                 Outcome { traffic, panels }
             }
-            Offered::Recorded { log, key, limit } => {
+            Offered::Recorded { log, options, limit } => {
                 let mut named: Vec<(Arc<str>, Limit)> = vec![(limit.kind().as_str().into(), *limit)];
                 named.extend(today);
-                let panels = panels_of_log(log, *key, &named, MOST_CALLS, &mut one.sandbox).await?;
-                Outcome { traffic: "the access log".to_owned(), panels }
+                let (panels, notes) = panels_of_log(log, options, &named, MOST_CALLS, &mut one.sandbox).await?;
+                let traffic = std::iter::once("the access log".to_owned()).chain(notes).collect::<Vec<_>>().join("; ");
+                Outcome { traffic, panels }
             }
         };
         one.used = Instant::now();

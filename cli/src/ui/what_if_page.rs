@@ -16,7 +16,7 @@ use crate::ui::chart;
 use crate::ui::format::amount;
 use crate::ui::layout::Here;
 use crate::ui::page::{Page, PageError, respond};
-use crate::ui::what_if::{Offered, Outcome, log_field, one_limit, parse};
+use crate::ui::what_if::{Offered, Outcome, log_options, one_limit, parse};
 use pg_limiter::{Kind, Limit};
 
 type Fields = HashMap<String, String>;
@@ -139,7 +139,8 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
         if log.is_empty() {
             return Err(CliError::usage("paste lines of an access log, or choose a file"));
         }
-        Offered::Recorded { log, key: log_field(field("log_key"))?, limit: one_limit(&parse(&options)?)? }
+        let read_by = Box::new(log_options(field("log_format"), field("log_key"))?);
+        Offered::Recorded { log, options: read_by, limit: one_limit(&parse(&options)?)? }
     } else {
         options.push(format!("--traffic={traffic}"));
         Offered::MadeUp(Box::new(parse(&options)?))
@@ -155,7 +156,7 @@ fn page(app: &App, fields: &Fields, result: Result<Outcome, CliError>) -> Page {
         div id="result" aria-live="polite" {
             @match result {
                 Ok(outcome) => (outcome_of(&outcome)),
-                Err(error) => div class="notice warning" { p class="message" { (in_words(&error.to_string())) } },
+                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::foreign::message(&error.to_string()))) } },
             }
         }
     };
@@ -167,6 +168,7 @@ fn in_words(message: &str) -> String {
     OF_LIMIT
         .iter()
         .chain(&OF_TRAFFIC)
+        .chain(&[("log-format", "Format of the log", "", "")])
         .fold(message.to_owned(), |text, (name, label, ..)| text.replace(&format!("--{name}"), &format!("“{label}”")))
 }
 
@@ -208,6 +210,7 @@ fn form(app: &App, fields: &Fields) -> Markup {
                 (options("traffic", "Kind", &TRAFFICS))
                 (inputs(&OF_TRAFFIC))
                 label data-for="log" { span { "Key" } select name="log_key" { @for name in LOG_FIELDS { option value=(name) selected[field("log_key") == name] { (name) } } } }
+                label data-for="log" { span { "Format of the log" } input name="log_format" value=(field("log_format")) placeholder="common or combined" autocomplete="off"; }
                 label data-for="log" class="long" { span { "Lines of the log" } textarea name="log" rows="4" spellcheck="false" {} }
                 label data-for="log" { span { "or a file" } input type="file" name="file"; }
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::binary::{run, tool};
-use crate::support::Database;
+use crate::support::{Database, signal};
 
 /// A database with one row that belongs to an application.
 async fn somebody_elses() -> Database {
@@ -18,7 +18,7 @@ async fn somebody_elses() -> Database {
 }
 
 async fn rows(database: &Database) -> String {
-    let sql = "SELECT string_agg(concat_ws(' ', name, key, value, ts, xmin), ',') FROM rate_limits";
+    let sql = "SELECT string_agg(concat_ws(' ', name, key, value, ts, xmin), ',') FROM rate_limit.rate_limits";
     pg_limiter::sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the rows")
 }
 
@@ -69,7 +69,7 @@ async fn an_interrupted_bench_leaves_no_row() {
     let database = somebody_elses().await;
     let before = rows(&database).await;
     // One signal during the round trips, and one during the decisions.
-    for (signal, seconds) in [("-INT", "30"), ("-TERM", "1")] {
+    for (name, seconds) in [("INT", "30"), ("TERM", "1")] {
         let mut command = Command::new(tool());
         command.args(["bench", "--seconds", seconds]).env("DATABASE_URL", &database.url);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");
@@ -81,8 +81,7 @@ async fn an_interrupted_bench_leaves_no_row() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
-        assert!(killed.success());
+        signal(child.id(), name);
         let output = child.wait_with_output().expect("its end");
         assert_eq!(
             (output.status.code(), String::from_utf8_lossy(&output.stderr).trim()),
@@ -96,7 +95,7 @@ async fn an_interrupted_bench_leaves_no_row() {
 async fn invalid_bench_options_are_rejected() {
     let database = Database::empty().await;
     let url = Some(database.url.as_str());
-    run(url, &["bench"], "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    run(url, &["bench"], "").refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
     run(url, &["bench", "--schema", "limits", "--json"], "").refuses(3, &["\"limits\"", "pg-limiter migrate"]);
     for (option, bad) in [("--seconds", "0 -1 NaN inf 1e9 soon"), ("--callers", "0 -1 1.5"), ("--lanes", "0")] {
         for value in bad.split(' ') {
@@ -114,7 +113,7 @@ async fn a_bench_without_decisions_prints_no_figures() {
     database
         .execute(
             "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not here'; END $$;
-             CREATE TRIGGER no BEFORE INSERT ON rate_limits FOR EACH ROW EXECUTE FUNCTION no()",
+             CREATE TRIGGER no BEFORE INSERT ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION no()",
         )
         .await;
     run(Some(&database.url), &["bench", "--seconds", "0.1", "--json"], "")

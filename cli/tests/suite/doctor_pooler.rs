@@ -5,6 +5,7 @@ use crate::support::Database;
 use crate::support::pooler::{Pooler, Settings};
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs pgbouncer: run tests/pooler"]
 async fn a_transaction_pooler_is_recognised() {
     let database = Database::migrated().await;
     let transaction = ["in transaction mode", "Connections::Pool", "pgbouncer 1.21 or newer", "named_statements"];

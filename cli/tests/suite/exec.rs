@@ -7,7 +7,7 @@ use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Item, Limit};
 
 use crate::binary::{files, run, tool};
-use crate::support::Database;
+use crate::support::{Database, signal};
 
 fn start(database: &Database, options: &[&str], command: &[&str]) -> Child {
     let mut tool = Command::new(tool());
@@ -29,8 +29,8 @@ async fn until(pool: &PgPool, sql: &'static str) {
     }
 }
 
-const HELD: &str = "SELECT coalesce((SELECT value > 0 FROM rate_limits), false)";
-const FREE: &str = "SELECT coalesce((SELECT value = 0 FROM rate_limits), true)";
+const HELD: &str = "SELECT coalesce((SELECT value > 0 FROM rate_limit.rate_limits), false)";
+const FREE: &str = "SELECT coalesce((SELECT value = 0 FROM rate_limit.rate_limits), true)";
 
 async fn free(database: &Database) -> f64 {
     let slot = Item::new(("job", Limit::concurrency(1).build().expect("a limit")), "k");
@@ -69,7 +69,7 @@ async fn a_second_command_is_refused_or_waits() {
     assert!(said.contains("no slot of \"job\" is free, but in "), "{said}");
     let waiting = start(&database, &["--slots", "1", "--wait", "10m"], &["sh", "-c", "exit 3"]);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    signal(&first, "TERM");
+    signal(first.id(), "TERM");
     assert_eq!(code(first).0, Some(143), "the command got the signal");
     let (code_of_waiting, said) = code(waiting);
     assert_eq!((code_of_waiting, said.as_str()), (Some(3), "pg-limiter: waiting for a slot of \"job\"\n"));
@@ -93,21 +93,16 @@ async fn a_command_is_stopped_or_warned_about_when_its_lease_is_lost() {
     let database = Database::migrated().await;
     let stopped = start(&database, &["--slots", "1", "--lease", "3s"], &["sleep", "60"]);
     until(&database.pool, HELD).await;
-    database.execute("SELECT rate_limit_reset('job', 'k')").await; // Ends all leases.
+    database.execute("SELECT rate_limit.reset('job', 'k')").await; // Ends all leases.
     let (code_of_stopped, said) = code(stopped);
     assert_eq!(code_of_stopped, Some(124), "{said}");
     assert!(said.contains("the lease was lost: stopping the command"), "{said}");
 
     let warned = start(&database, &["--slots", "1", "--lease", "3s", "--on-lost", "warn"], &["sleep", "4"]);
     until(&database.pool, HELD).await;
-    database.execute("SELECT rate_limit_reset('job', 'k')").await;
+    database.execute("SELECT rate_limit.reset('job', 'k')").await;
     let (code_of_warned, said) = code(warned);
     assert_eq!(code_of_warned, Some(0), "{said}");
     assert!(said.contains("the lease was lost, and the command goes on"), "{said}");
     until(&database.pool, FREE).await;
-}
-
-fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().expect("kill");
-    assert!(sent.success());
 }

@@ -29,7 +29,7 @@ fn records(text: &str) -> Vec<Vec<String>> {
 }
 
 const ROWS: &str = r#"
-    INSERT INTO rate_limits (name, key, shard, shards, value, ts, idle_at, earlier_counts) VALUES
+    INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail) VALUES
     ('a', 'u1', 0, 1, 2.5, 1767225600000001, 1767225660000000, NULL),
     ('a', E'=cmd|''/C calc''!A0,"q"\r\nb', 0, 1, -0.1, 0, 9223372036854775807, NULL),
     ('a', '', 0, 1, 1e-100, -1, 0, NULL),
@@ -66,7 +66,7 @@ async fn json_has_every_row_exactly() {
         rows[2],
         serde_json::json!({
             "name": "a", "key": "u1", "shard": 0, "shards": 1, "value": 2.5, "ts": 1_767_225_600_000_001_i64,
-            "idle_at": 1_767_225_660_000_000_i64, "earlier_counts": null, "ts_time": "2026-01-01T00:00:00.000001Z",
+            "idle_at": 1_767_225_660_000_000_i64, "detail": null, "ts_time": "2026-01-01T00:00:00.000001Z",
             "idle_at_time": "2026-01-01T00:01:00Z",
         })
     );
@@ -74,7 +74,7 @@ async fn json_has_every_row_exactly() {
     assert_eq!(rows[1]["idle_at_time"], Value::Null, "the year is out of range");
     assert_eq!(rows[0]["value"], 1e-100);
     assert_eq!(rows[3]["value"], 0.30000000000000004);
-    assert_eq!(rows[6]["earlier_counts"], serde_json::json!([60_000_000, 0, 10, 2, 0.5]));
+    assert_eq!(rows[6]["detail"], serde_json::json!([60_000_000, 0, 10, 2, 0.5]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +104,7 @@ async fn the_number_of_rows_is_reported_even_if_it_is_zero() {
         "pg-limiter: 0 rows: the limit \"nosuch\" has no row",
     );
     assert_eq!(fs::read_to_string(&file).expect("the file"), "yesterday");
-    database.execute("DELETE FROM rate_limits").await;
+    database.execute("DELETE FROM rate_limit.rate_limits").await;
     says(&["--must-exist"], 1, 0, "pg-limiter: 0 rows: the table is empty");
 }
 
@@ -115,12 +115,12 @@ async fn csv_can_be_copied_back() {
     let csv = export(&database, &["--format", "csv"]);
     assert_eq!((csv.code, csv.stderr.as_str()), (Some(0), "pg-limiter: 7 rows\n"));
     let records = records(&csv.stdout);
-    assert_eq!(records[0].join(","), "name,key,shard,shards,value,ts,idle_at,earlier_counts,ts_time,idle_at_time");
+    assert_eq!(records[0].join(","), "name,key,shard,shards,value,ts,idle_at,detail,ts_time,idle_at_time");
     assert_eq!(records.len(), 8);
     assert_eq!(records[2][1], "=cmd|'/C calc'!A0,\"q\"\r\nb", "as it is stored");
     assert_eq!(records[7][7], "{60000000,0,10,2,0.5}");
     // The first eight columns are those of the table, in the format of COPY.
-    database.execute("CREATE TABLE read (LIKE rate_limits)").await;
+    database.execute("CREATE TABLE read (LIKE rate_limit.rate_limits)").await;
     for record in &records[1..] {
         let cells = record[..8].iter().map(|cell| format!("'{}'", cell.replace('\'', "''")));
         let cells: Vec<String> = cells.map(|cell| if cell == "''" { "NULL".to_owned() } else { cell }).collect();
@@ -128,8 +128,8 @@ async fn csv_can_be_copied_back() {
         let rest = cells[2..].join(", ");
         database.execute(&format!("INSERT INTO read VALUES ({}, {key}, {rest})", cells[0])).await;
     }
-    let differing = "SELECT count(*) FROM ((TABLE rate_limits EXCEPT TABLE read) UNION ALL \
-                     (TABLE read EXCEPT TABLE rate_limits)) AS d";
+    let differing = "SELECT count(*) FROM ((TABLE rate_limit.rate_limits EXCEPT TABLE read) UNION ALL \
+                     (TABLE read EXCEPT TABLE rate_limit.rate_limits)) AS d";
     let differing: i64 = sqlx::query_scalar(differing).fetch_one(&database.pool).await.expect("a count");
     assert_eq!(differing, 0);
 
@@ -153,7 +153,7 @@ async fn rows_are_selected_by_limit_and_key_and_can_go_to_a_file() {
     let file = path("rows.csv");
     export(&database, &["--format", "csv", "--limit", "nobody", "--output", &file]).says(0, "");
     let text = fs::read_to_string(&file).expect("the file");
-    assert_eq!(text, "name,key,shard,shards,value,ts,idle_at,earlier_counts,ts_time,idle_at_time\n");
+    assert_eq!(text, "name,key,shard,shards,value,ts,idle_at,detail,ts_time,idle_at_time\n");
     export(&database, &["--output", &path("no/such")]).refuses(2, &["cannot write", "no/such"]);
 }
 
@@ -182,7 +182,9 @@ async fn balances_match_peek() {
         let taken = run(Some(&database.url), &["limit", name, "u1", "--limits", &limits, "--count", count], "");
         assert_eq!(taken.code, Some(0), "{}", taken.stderr);
     }
-    database.execute("INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('unknown', 'u1', 1, 0, 0)").await;
+    database
+        .execute("INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('unknown', 'u1', 1, 0, 0)")
+        .await;
     let before: String = rows(&database).await;
     let exported = objects(&export(&database, &["--limits", &limits]));
     for row in &exported {
@@ -203,7 +205,7 @@ async fn balances_match_peek() {
 }
 
 async fn rows(database: &Database) -> String {
-    let sql = "SELECT string_agg(concat_ws(' ', r, xmin, xmax), ',' ORDER BY name, key, shard) FROM rate_limits AS r";
+    let sql = "SELECT string_agg(concat_ws(' ', r, xmin, xmax), ',' ORDER BY name, key, shard) FROM rate_limit.rate_limits AS r";
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the rows")
 }
 
@@ -212,7 +214,7 @@ async fn many_rows_are_exported_in_order_and_output_may_be_closed_early() {
     let database = Database::migrated().await;
     database
         .execute(
-            "INSERT INTO rate_limits (name, key, value, ts, idle_at) \
+            "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) \
              SELECT 'n' || n % 3, 'k' || n, n, 0, 0 FROM generate_series(1, 25001) AS n",
         )
         .await;
@@ -235,20 +237,20 @@ async fn missing_objects_and_rights_are_reported() {
     let (_dir, path) = files(&[("rows.json", "of yesterday")]);
     let file = path("rows.json");
     for to in [&[][..], &["--output", &file]] {
-        export(&database, to).refuses(3, &["\"public\"", "pg-limiter migrate"]);
+        export(&database, to).refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
     }
     assert_eq!(fs::read_to_string(&file).expect("the file"), "of yesterday");
     let database = Database::migrated().await;
     database.execute(ROWS).await;
     let role = Role::new(&database).await;
     let url = role.url.clone();
-    run(Some(&url), &["export"], "").refuses(3, &["permission denied", "GRANT SELECT ON \"public\".rate_limits"]);
-    role.gets("GRANT SELECT ON rate_limits TO app_role").await;
+    run(Some(&url), &["export"], "").refuses(3, &["permission denied", "GRANT SELECT ON \"rate_limit\".rate_limits"]);
+    role.gets("GRANT USAGE ON SCHEMA rate_limit TO app_role; GRANT SELECT ON rate_limit.rate_limits TO app_role").await;
     assert_eq!(run(Some(&url), &["export"], "").stdout.lines().count(), 7);
     let (_dir, path) = files(&[("limits.toml", "[limits.a]\nkind = \"token_bucket\"\nrate = 1\nperiod = \"1s\"\n")]);
     let limits = path("limits.toml");
-    run(Some(&url), &["export", "--limits", &limits], "").refuses(3, &["permission denied", "rate_limit_decide"]);
-    role.gets("GRANT EXECUTE ON FUNCTION rate_limit_decide TO app_role").await;
+    run(Some(&url), &["export", "--limits", &limits], "").refuses(3, &["permission denied", "_decide"]);
+    role.gets("GRANT EXECUTE ON FUNCTION rate_limit._decide TO app_role").await;
     assert_eq!(run(Some(&url), &["export", "--limits", &limits], "").code, Some(0));
     role.drop().await;
 }

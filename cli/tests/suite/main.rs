@@ -1,6 +1,8 @@
 //! The tool, as its user meets it. One binary, one server, a database for each test.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::future_not_send, unexpected_cfgs)]
 
+mod access_log;
+mod addresses;
 mod bench;
 mod binary;
 mod block;
@@ -8,14 +10,18 @@ mod calendar;
 mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
+mod doctor_sample;
 mod exec;
 mod export;
+mod foreign_text;
 mod forget;
 mod headroom;
 mod json;
 mod key_secret;
 mod kinds;
 mod lengths;
+mod limits;
+mod lines;
 mod plot;
 mod privacy;
 mod progress;

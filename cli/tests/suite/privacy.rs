@@ -30,6 +30,8 @@ async fn failing_commands_of_the_tool_show_no_key() {
     run(Some(&empty.url), &["peek", "a", KEY], 3);
     run(Some("postgres://127.0.0.1:1/anna"), &["check", "a", KEY], 3);
     // A constraint rejects rows of the key; its DETAIL contains the row.
-    database.execute("ALTER TABLE rate_limits ADD CONSTRAINT nobody CHECK (key NOT LIKE '%anna%') NOT VALID").await;
+    database
+        .execute("ALTER TABLE rate_limit.rate_limits ADD CONSTRAINT nobody CHECK (key NOT LIKE '%anna%') NOT VALID")
+        .await;
     run(url, &["limit", "a", &format!("{KEY} 2")], 3);
 }

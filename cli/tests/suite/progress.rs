@@ -14,7 +14,7 @@ const WORK: &str = "resetting the limit";
 async fn slow_work_shows_progress_on_a_terminal_and_removes_it() {
     let database = Database::migrated().await;
     let mut lock = database.pool.begin().await.expect("a transaction");
-    sqlx::query("LOCK TABLE rate_limits").execute(&mut *lock).await.expect("the lock");
+    sqlx::query("LOCK TABLE rate_limit.rate_limits").execute(&mut *lock).await.expect("the lock");
 
     // `script` runs the command in a terminal of its own, and copies what it prints.
     let command = format!("exec {} reset a --all-keys", tool().display());

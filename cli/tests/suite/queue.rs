@@ -50,7 +50,7 @@ impl QueueFixture {
     }
 
     async fn change(&self, id: i64, columns: &str) {
-        self.database.execute(&format!("UPDATE rate_limit_jobs SET {columns} WHERE id = {id}")).await;
+        self.database.execute(&format!("UPDATE rate_limit.jobs SET {columns} WHERE id = {id}")).await;
     }
 
     async fn state(&self, id: i64) -> JobState {
@@ -65,7 +65,7 @@ impl QueueFixture {
     /// is a double, which cannot represent every microsecond from the year 2255 on.
     async fn run_at(&self, id: i64) -> String {
         let sql = "SELECT to_char('epoch'::timestamp + (run_at / 1000) * interval '1 millisecond', \
-                   'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') FROM rate_limit_jobs WHERE id = $1";
+                   'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') FROM rate_limit.jobs WHERE id = $1";
         sqlx::query_scalar(sql).bind(id).fetch_one(&self.database.pool).await.expect("a time")
     }
 
@@ -146,7 +146,7 @@ async fn jobs_are_listed_by_state_and_group() {
         ids.push(id);
     }
     let error = format!("no luck\n\u{1b}]0;owned\u{7}{}", "x".repeat(100));
-    let sql = "UPDATE rate_limit_jobs SET state = 'dead', failures = 10, last_error = $1 WHERE id = $2";
+    let sql = "UPDATE rate_limit.jobs SET state = 'dead', failures = 10, last_error = $1 WHERE id = $2";
     sqlx::query(sql).bind(&error).bind(ids[1]).execute(&fixture.database.pool).await.expect("an error");
     assert_eq!(ids, [1, 2, 3, 4]);
 
@@ -514,15 +514,16 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         &["discard", "--queue", "q"],
     ];
     let role = format!("queue_{}", std::process::id());
-    fixture.database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}")).await;
+    let create = format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; GRANT USAGE ON SCHEMA rate_limit TO {role}");
+    fixture.database.execute(&create).await;
     let url = &fixture.database.url;
     let as_role = format!("{url}{}options[role]={role}", if url.contains('?') { '&' } else { '?' });
     for args in all {
         let args = [&["queue"], args].concat();
-        run(Some(&none.url), &args, "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+        run(Some(&none.url), &args, "").refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
         let elsewhere = [&args[..], &["--schema", "else"]].concat();
         run(Some(&none.url), &elsewhere, "").refuses(3, &["\"else\"", "pg-limiter migrate"]);
-        run(Some(&as_role), &args, "").refuses(3, &["permission denied", "rate_limit_jobs"]);
+        run(Some(&as_role), &args, "").refuses(3, &["permission denied", "jobs"]);
     }
-    fixture.database.execute(&format!("DROP ROLE {role}")).await;
+    fixture.database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }

@@ -96,7 +96,7 @@ async fn reset_reports_whether_a_row_existed() {
 async fn prune_reports_the_number_of_deleted_rows() {
     let database = Database::migrated().await;
     let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
-    let idle = "INSERT INTO rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', 1, 0, 0)";
+    let idle = "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', 1, 0, 0)";
     assert_eq!(tool("limit a in-use --rate 1 --period 1d").code, Some(0));
     database.execute(idle).await;
     tool("prune").says(0, "done, 1 row removed");
@@ -105,14 +105,14 @@ async fn prune_reports_the_number_of_deleted_rows() {
     tool("prune --json").says(0, r#"{"ok": true, "rows": 1}"#);
     assert_eq!(database.rows().await, 1);
     let none = Database::empty().await;
-    run(Some(&none.url), &["prune"], "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    run(Some(&none.url), &["prune"], "").refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_have_their_own_exit_codes() {
     let database = Database::empty().await;
     let limit = ["limit", "a", "--rate", "1", "--period", "1m"];
-    run(Some(&database.url), &limit, "").refuses(3, &["\"public\"", "pg-limiter migrate"]);
+    run(Some(&database.url), &limit, "").refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
     run(Some("postgres://nobody@127.0.0.1:1/none"), &limit, "").refuses(3, &["cannot connect"]);
     run(Some("mysql://nobody@127.0.0.1/none"), &limit, "").refuses(2, &["postgres://"]);
     // If a script's variable is empty, a private server, where every bucket is full, must not answer it.
@@ -137,7 +137,7 @@ async fn failures_have_their_own_exit_codes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn printed_sql_is_sufficient() {
     let database = Database::empty().await;
-    for schema in ["public", "Of \"limits\""] {
+    for schema in ["rate_limit", "public", "Of \"limits\""] {
         // Printing needs no database: none could be started in this folder.
         let print = |what| {
             let output = Command::new(tool_path())
@@ -149,44 +149,51 @@ async fn printed_sql_is_sufficient() {
             assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), [].as_slice()));
             String::from_utf8(output.stdout).expect("UTF-8")
         };
-        assert_eq!(
-            print("--list"),
-            "0001 rate_limits\n0002 queue\n0003 answers\n0004 queue_columns\n0005 queue_slots\n0006 views\n"
-        );
+        assert_eq!(print("--list"), "0001 rate_limits\n0001 queue\n");
         database.execute(&print("--print")).await;
         let limit = ["limit", "a", "--rate", "2", "--period", "1d", "--schema", schema];
         run(Some(&database.url), &limit, "").says(0, "allowed, 1 left");
         let checked = run(Some(&database.url), &["migrate", "--check", "--schema", schema], "");
         checked.says(0, &format!("schema \"{schema}\" matches this release"));
         let migrated = run(Some(&database.url), &["migrate", "--schema", schema], "");
-        migrated.says(0, &format!("schema \"{schema}\" is at version 6: nothing to do"));
+        migrated.says(0, &format!("schema \"{schema}\" is at version 1: nothing to do"));
         database.execute(&print("--print-uninstall")).await;
         run(Some(&database.url), &limit, "").refuses(3, &["pg-limiter migrate"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_versions_can_be_printed_alone() {
+async fn parts_of_the_sql_can_be_printed_alone() {
     let database = Database::empty().await;
     let print = |more: &[&str]| run(None, &[&["migrate", "--print"], more].concat(), "");
-    let first = &pg_limiter::migrate::migrations(&pg_limiter::Schema::default())[0];
-    database.execute(&first.sql).await;
-    let new = print(&["--from", "2"]).stdout;
-    assert!(!new.contains("-- 0001_rate_limits\n"), "{}", &new[..100]);
-    assert!(new.contains("-- 0002_queue\n") && new.contains("-- 0003_answers\n"), "{}", &new[..100]);
-    database.execute(&new).await;
-    run(Some(&database.url), &["queue", "ls", "mails"], "").refuses(2, &["mails"]);
     assert_eq!(print(&["--from", "1"]).stdout, print(&[]).stdout);
     let functions = print(&["--functions"]).stdout;
     assert!(
-        !functions.contains("CREATE TABLE public.rate_limits (")
-            && functions.contains("FUNCTION public.rate_limit_take(")
+        !functions.contains("CREATE TABLE rate_limit.rate_limits (")
+            && functions.contains("FUNCTION rate_limit._decide_one(")
     );
-    let newest = pg_limiter::migrate::migrations(&pg_limiter::Schema::default()).len();
-    let next = (newest + 1).to_string();
-    print(&["--from", &next]).refuses(2, &[&format!("--from {next}"), &format!("from 1 to {newest}")]);
-    assert_eq!(run(None, &["migrate", "--from", "2"], "").code, Some(2));
-    assert_eq!(run(None, &["migrate", "--print", "--from", "2", "--functions"], "").code, Some(2));
+    print(&["--from", "2"]).refuses(2, &["--from 2", "from 1 to 1"]);
+    assert_eq!(run(None, &["migrate", "--from", "1"], "").code, Some(2));
+    assert_eq!(run(None, &["migrate", "--print", "--from", "1", "--functions"], "").code, Some(2));
+
+    // The queue is added to the core.
+    let core = print(&["--without-queue"]).stdout;
+    assert!(core.contains("-- 0001_rate_limits\n") && !core.contains("-- 0001_queue\n"), "{}", &core[..100]);
+    database.execute(&core).await;
+    run(Some(&database.url), &["queue", "ls", "mails"], "").refuses(3, &["pg-limiter migrate"]);
+    let of_tool = |args: &[&str]| run(Some(&database.url), args, "");
+    of_tool(&["migrate", "--without-queue"]).says(0, "schema \"rate_limit\" is at version 1: nothing to do");
+    of_tool(&["migrate", "--check", "--without-queue"]).says(0, "schema \"rate_limit\" matches this release");
+    of_tool(&["migrate", "--check"]).says(1, "migration 1 (queue) is not applied");
+    for (args, expected) in [
+        (&["top", "--once"][..], "no jobs"),
+        (&["doctor"], "the queue is not installed"),
+        (&["migrate"], "schema \"rate_limit\" is at version 1: applied queue, updated"),
+    ] {
+        let output = of_tool(args);
+        assert!(output.stdout.contains(expected), "{args:?}: {}", output.stdout);
+    }
+    run(Some(&database.url), &["queue", "ls", "mails"], "").refuses(2, &["mails"]);
 }
 
 const EVENTS: &str = r#"{"at": 1767225601000.5, "limit": "send_message", "key": "u1"}
@@ -206,16 +213,16 @@ const DECISIONS: &str = r#"{"ok": false, "retry_after_ms": 4999.5, "value": 0.16
 {"ok": true, "retry_after_ms": null, "value": 1}
 {"ok": false, "retry_after_ms": 14999.5, "value": 0.16683333333333333, "denied_by": ["per_org", "send_message"]}
 {"error": "count_exceeds_capacity", "message": "the count 11 can never be served by the limit \"send_message\", which grants at most 10; lower the count, or raise the capacity"}
-{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not valid; use 0, or a number from 1e-100 to 1e100"}
+{"error": "invalid_count", "message": "the count -1 for the limit \"send_message\" is not valid; use 0, or a number from 1e-6 to 1e13"}
 {"error": "unknown_limit", "message": "there is no limit \"nope\"; define it, or pass it inline with the call"}
 {"error": "reserve_unsupported", "message": "the limit \"search\" is a sliding_window, which cannot reserve; use a token bucket or a fixed window"}
 {"ok": true, "retry_after_ms": null, "value": 10}
 {"ok": true, "retry_after_ms": 12000, "value": -2}"#;
 
 async fn snapshot(database: &Database) -> String {
-    let sql = "SELECT concat_ws(' ', (SELECT string_agg(r::text, ',' ORDER BY key) FROM public.rate_limits AS r), \
+    let sql = "SELECT concat_ws(' ', (SELECT string_agg(r::text, ',' ORDER BY key) FROM rate_limit.rate_limits AS r), \
                (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), \
-               (SELECT string_agg(xmin::text, ',') FROM public.rate_limits))";
+               (SELECT string_agg(xmin::text, ',') FROM rate_limit.rate_limits))";
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&database.pool).await.expect("a snapshot")
 }
 

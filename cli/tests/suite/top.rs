@@ -59,20 +59,20 @@ async fn missing_grants_are_named_and_the_rest_is_shown() {
     let role = Role::new(&database).await;
     // The two lines of the guide for people with psql.
     role.gets(
-        "GRANT USAGE ON SCHEMA public TO app_role; \
-         GRANT SELECT ON rate_limit_buckets, rate_limit_queue_groups, rate_limit_queue_jobs TO app_role",
+        "GRANT USAGE ON SCHEMA rate_limit TO app_role; \
+         GRANT SELECT ON rate_limit.buckets, rate_limit.queue_groups, rate_limit.queue_jobs TO app_role",
     )
     .await;
     let top = || run(Some(&role.url), &["top", "--once", "--interval", "200ms"], "");
     let refused = top();
     assert_eq!(refused.code, Some(3));
-    for part in ["permission denied", "GRANT SELECT", ".rate_limits", ".rate_limit_jobs", ".rate_limit_groups"] {
+    for part in ["permission denied", "GRANT SELECT", ".rate_limits", ".jobs", ".groups"] {
         assert!(refused.stderr.contains(part), "no {part} in {}", refused.stderr);
     }
-    role.gets("GRANT SELECT ON rate_limits TO app_role").await;
+    role.gets("GRANT SELECT ON rate_limit.rate_limits TO app_role").await;
     let part = top();
     assert_eq!(part.code, Some(0), "{}", part.stderr);
-    assert!(part.stdout.contains("secret-user") && part.stderr.contains("rate_limit_jobs"), "{}", part.stderr);
+    assert!(part.stdout.contains("secret-user") && part.stderr.contains("jobs"), "{}", part.stderr);
     role.drop().await;
 }
 

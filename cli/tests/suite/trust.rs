@@ -12,7 +12,7 @@ async fn migrate_rejects_objects_of_another_role() {
         let database = Database::empty().await;
         let other = OtherRole::new(&database).await;
         other.does(&put).await;
-        database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM {}", other.name)).await;
+        database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", other.name)).await;
         let refused = run(Some(&database.url), &["migrate"], "");
         assert!(refused.code == Some(3) && refused.stderr.contains("not safe"), "{}", refused.stderr);
         other.drop().await;
@@ -23,9 +23,9 @@ async fn migrate_rejects_objects_of_another_role() {
 async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
     let database = Database::empty().await;
     let other = OtherRole::new(&database).await;
-    database.execute(&format!("REVOKE CREATE ON SCHEMA public FROM PUBLIC, {}", other.name)).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM PUBLIC, {}", other.name)).await;
     migrate(&database.pool).await.expect("migrated");
-    database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
+    database.execute("GRANT CREATE ON SCHEMA rate_limit TO PUBLIC").await;
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains("every role can create objects in it"), "{}", doctor.stdout);
     other.drop().await;
@@ -35,13 +35,15 @@ async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
 async fn doctor_lists_privileges_that_were_granted_by_hand() {
     let database = Database::empty().await;
     let anon = format!("anon_of_{}", database.name);
-    database.execute(&format!("CREATE ROLE {anon}; GRANT USAGE ON SCHEMA public TO {anon}")).await;
+    database.execute(&format!("CREATE ROLE {anon}")).await;
     migrate(&database.pool).await.expect("migrated");
     database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
-    database.execute(&format!("GRANT INSERT ON rate_limits TO {anon}; ALTER FUNCTION rate_limit_held STABLE")).await;
+    database
+        .execute(&format!("GRANT INSERT ON rate_limit.rate_limits TO {anon}; ALTER FUNCTION rate_limit._held STABLE"))
+        .await;
     migrate(&database.pool).await.expect("migrated");
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
-    assert!(doctor.stdout.contains(&format!("granted to: {anon} (11 functions, 1 tables)")), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains(&format!("granted to: {anon} (14 functions, 1 tables)")), "{}", doctor.stdout);
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
 }

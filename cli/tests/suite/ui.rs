@@ -36,6 +36,10 @@ async fn every_page_shows_what_the_database_has() {
     }
     let page = ui.get("/key?key=u").await.1;
     assert!(page.contains("Keys that begin like this") && page.contains("/key?key=u1"), "{page}");
+    // An address is stored as a web layer counts it.
+    database.execute("UPDATE rate_limit.rate_limits SET key = '2:2001:db8::/64' WHERE name = 'banned'").await;
+    let page = ui.get("/key?key=2001:db8::1").await.1;
+    assert!(page.contains("stored in another form") && page.contains("/key?key=2%3A2001%3Adb8%3A%3A%2F64"), "{page}");
     assert!(ui.get("/health").await.1.contains("rate_limits"));
     let page = ui.get("/what-if").await.1;
     assert!(page.contains("% admitted"), "{page}");
@@ -135,7 +139,7 @@ async fn changes_are_made_where_they_are_allowed() {
     };
     database
         .execute(&format!(
-            "UPDATE rate_limit_jobs SET state = 'dead', finished_at = 1, last_error = 'no u1' WHERE id = {dead}"
+            "UPDATE rate_limit.jobs SET state = 'dead', finished_at = 1, last_error = 'no u1' WHERE id = {dead}"
         ))
         .await;
     let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
@@ -297,7 +301,7 @@ async fn hidden_keys_are_nowhere() {
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let job = Job::new(("sharded", secret), &secret).expect("a job").unique_id(secret);
     let id = scheduled(&queue.enqueue(job).await.expect("an answer")).id;
-    database.execute(&format!("UPDATE rate_limit_jobs SET last_error = '{secret}' WHERE id = {id}")).await;
+    database.execute(&format!("UPDATE rate_limit.jobs SET last_error = '{secret}' WHERE id = {id}")).await;
     let ui = Ui::start(Some(&database), &["--limits", &limits, "--hide-keys", "--allow-changes"]);
     let form = ui.form().await;
     ui.page_with("/limits", "keys in use").await;
@@ -340,8 +344,8 @@ async fn a_large_table_is_never_scanned() {
     let database = Database::migrated().await;
     database
         .execute(
-            "INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'api', 'k' || n, 5, 0, 9e15 \
-             FROM generate_series(1, 1000000) AS n; ANALYZE rate_limits",
+            "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT 'api', 'k' || n, 5, 0, 9e15 \
+             FROM generate_series(1, 1000000) AS n; ANALYZE rate_limit.rate_limits",
         )
         .await;
     let ui = Ui::start(Some(&database), &[]);

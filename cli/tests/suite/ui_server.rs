@@ -7,8 +7,8 @@ use pg_limiter::{Item, Limits};
 use tempfile::TempDir;
 
 use crate::binary::{files, tool};
-use crate::support::Database;
 use crate::support::gate::limiter;
+use crate::support::{Database, signal};
 
 /// One limit of each kind. Their tokens do not refill during a test.
 pub const LIMITS: &str = r#"
@@ -107,8 +107,7 @@ impl Ui {
 
     /// Ends the page as Ctrl-C does, and returns its exit code and its messages.
     pub fn interrupt(mut self) -> (Option<i32>, String) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().expect("kill").success());
+        signal(self.child.id(), "INT");
         let code = self.child.wait().expect("its end").code();
         let mut text = String::new();
         let mut messages = self.child.stderr.take().expect("its messages");

@@ -1,4 +1,4 @@
-//! Limits through `rate_limit_all`, with three other drivers for PostgreSQL. Each module has the same three functions:
+//! Limits through `limit_all_with`, with three other drivers for PostgreSQL. Each module has the same three functions:
 //!
 //! - `limit` takes tokens on the connection that it is given: in autocommit or in the caller's transaction.
 //! - `limit_alone` takes tokens in a transaction of its own, and runs it again after a conflict.

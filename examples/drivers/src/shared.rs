@@ -11,9 +11,9 @@ pub const LIMITS: &str = include_str!("../../limits.json");
 
 /// The interval as seconds, because each driver has another type for an interval.
 pub const RATE_LIMIT_ALL: &str = "SELECT ok, extract(epoch FROM retry_after)::float8 AS retry_after, denied_by, limits \
-                                  FROM rate_limit_all($1::jsonb)";
+                                  FROM rate_limit.limit_all_with($1::jsonb)";
 
-/// The answer of `rate_limit_all`.
+/// The answer of `limit_all_with`.
 #[derive(Debug)]
 pub struct Decision {
     pub ok: bool,
@@ -32,7 +32,7 @@ pub struct LimitState {
     pub denied: bool,
     /// The balance that is left.
     pub value: f64,
-    /// For rate_limit_release, if the element took slots of a concurrency limit.
+    /// For rate_limit.release, if the element took slots of a concurrency limit.
     pub lease_id: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The tokens that a message takes, as the argument of `rate_limit_all`.
+    /// The tokens that a message takes, as the argument of `limit_all_with`.
     pub fn cost(&self) -> Value {
         json!([item("per_user", self.author), item("per_org", self.org)])
     }

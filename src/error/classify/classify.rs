@@ -66,6 +66,15 @@ impl Cause {
             Self::Refused => "refused",
         }
     }
+
+    /// The cause if the statement writes nothing. A lost outcome is then only a lost connection: the statement can be
+    /// repeated.
+    pub(crate) const fn of_read(self) -> Self {
+        match self {
+            Self::Unknown => Self::Connection,
+            cause => cause,
+        }
+    }
 }
 
 /// Looks up the cause of a failure. While the engine is unknown, the worse of the two meanings applies.
@@ -184,14 +193,14 @@ pub(crate) fn is_unknown_zone(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the server cancelled the statement, as after the session's statement_timeout: query_canceled.
+pub(crate) fn is_cancelled(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "57014"
+}
+
 /// Whether a function needs another isolation level than the session's: invalid_transaction_state.
 pub(crate) fn needs_another_level(error: &sqlx::Error) -> bool {
     sqlstate(error) == "25000"
-}
-
-/// Whether CREATE OR REPLACE FUNCTION would change the type of the result: invalid_function_definition.
-pub(crate) fn changes_result_type(error: &sqlx::Error) -> bool {
-    sqlstate(error) == "42P13"
 }
 
 /// As `is_read_only`, for an error of the application, which may wrap the driver's error.

@@ -5,7 +5,7 @@ mod migration;
 mod table;
 
 pub(crate) use classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, changes_result_type, classify,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, SettingsIgnored, classify, is_cancelled,
     is_in_failed_transaction, is_not_supported, is_read_only, is_unknown_zone, needs_another_level, read_only_in_chain,
     refuses_settings, sqlstate, transient_in_chain,
 };

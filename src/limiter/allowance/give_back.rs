@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::call::{Item, Op};
 use crate::error::Error;
-use crate::limit::{Kind, SMALLEST_NUMBER};
+use crate::limit::Kind;
 use crate::limiter::Limiter;
 use crate::limiter::allowance::allowance::Shared;
 use crate::limiter::allowance::tokens::Batch;
@@ -34,7 +34,8 @@ pub(super) async fn give_back(limiter: &Limiter, item: &Item, batch: Batch) -> R
     let Batch { tokens, window_ends_at, item: taken_from, .. } = batch;
     let is_replaced = item.clone().pinned(&limiter.limits()).inline_limit() != taken_from.inline_limit();
     let is_sliding = taken_from.inline_limit().is_none_or(|limit| limit.kind() == Kind::SlidingWindow);
-    if tokens < SMALLEST_NUMBER || is_replaced || is_sliding {
+    let tokens = taken_from.inline_limit().map_or(0.0, |limit| limit.exact_difference(Op::Credit, tokens));
+    if tokens == 0.0 || is_replaced || is_sliding {
         return Ok(());
     }
     let credit = taken_from.count(tokens).leave(0);

@@ -50,8 +50,7 @@ pub(crate) async fn enqueue(
     only_estimate: bool,
 ) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
     let has_slots = !jobs.slot_names.is_empty();
-    let query = if has_slots { &statements.enqueue_slots } else { &statements.enqueue }.query().bind(queue);
-    let mut query = bind_items(query, batch)
+    let query = bind_items(statements.enqueue.query().bind(queue), batch)
         .bind(&jobs.keys)
         .bind(&jobs.payloads)
         .bind(&jobs.priorities)
@@ -59,14 +58,11 @@ pub(crate) async fn enqueue(
         .bind(&jobs.jitters)
         .bind(&jobs.not_befores)
         .bind(&jobs.max_attempts)
-        .bind(only_estimate);
-    if has_slots {
-        query = query
-            .bind(&jobs.slot_sizes)
-            .bind(jobs.slot_names.iter().map(|name| &**name).collect::<Vec<&str>>())
-            .bind(jobs.slot_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
-            .bind(&jobs.slot_counts);
-    }
+        .bind(only_estimate)
+        .bind(has_slots.then_some(&jobs.slot_sizes))
+        .bind(has_slots.then(|| jobs.slot_names.iter().map(|name| &**name).collect::<Vec<&str>>()))
+        .bind(has_slots.then(|| jobs.slot_keys.iter().map(|key| &**key).collect::<Vec<&str>>()))
+        .bind(has_slots.then_some(&jobs.slot_counts));
     let row = query.fetch_one(conn).await?;
     let outcomes: Vec<String> = row.try_get("job_outcomes")?;
     let ids = optional(row.try_get("job_ids")?);

@@ -1,5 +1,7 @@
 //! Operations on jobs by their ids.
 
+use std::collections::HashMap;
+
 use sqlx::{PgConnection, Row};
 
 use crate::sql::queue::{KnownLimits, QueueStatements};
@@ -17,7 +19,8 @@ pub(crate) enum Again {
 }
 
 impl Again {
-    const fn as_str(self) -> &'static str {
+    /// The name in SQL and in logs.
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Lapsed => "lapsed",
@@ -67,15 +70,22 @@ pub(crate) async fn extend(
     statements.extend.scalar().bind(ids).bind(starts).bind(lease).fetch_all(conn).await
 }
 
-/// Returns the ids and starts of jobs whose leases have expired.
+/// Returns jobs with an expired lease: their ids, starts and failures.
 pub(crate) async fn lapsed(
     conn: &mut PgConnection,
     statements: &QueueStatements,
     queue: &str,
     most: i32,
-) -> Result<Vec<(i64, i32)>, sqlx::Error> {
-    let rows = statements.lapsed.query().bind(queue).bind(most).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+) -> Result<Vec<(i64, i32, i32)>, sqlx::Error> {
+    let rows = statements.lapsed.query().bind(queue).bind(most).fetch_all(&mut *conn).await?;
+    let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+    let starts = rows.iter().map(|row| row.try_get(1)).collect::<Result<Vec<i32>, _>>()?;
+    let mut failures: HashMap<i64, i32> = HashMap::new();
+    for job in statements.failures.query().bind(&ids).bind(&starts).fetch_all(conn).await? {
+        failures.insert(job.try_get("id")?, job.try_get("failures")?);
+    }
+    let of_job = |(id, starts)| Some((id, starts, *failures.get(&id)?)); // Without a row, it was taken over meanwhile.
+    Ok(ids.into_iter().zip(starts).filter_map(of_job).collect())
 }
 
 /// Cancels a job, and returns the state that it was in; `None` if there is no such job.

@@ -1,13 +1,13 @@
 use crate::sql::{Names, Schema, Sql};
 
 /// The current time, in microseconds since the Unix epoch. An expression, because roles that run jobs may not call
-/// `rate_limit_clock`.
+/// `_clock`.
 const CLOCK: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint";
 
 /// The time, which a test clock may have advanced.
 fn clock(schema: &Schema) -> String {
     if cfg!(feature = "testing") {
-        let sequence = format!("pg_catalog.to_regclass($name${}.rate_limits_test_clock$name$)", schema.quoted());
+        let sequence = format!("pg_catalog.to_regclass($name${}._test_clock$name$)", schema.quoted());
         format!("({CLOCK} + coalesce(pg_catalog.pg_sequence_last_value({sequence}), 0))")
     } else {
         CLOCK.to_owned()
@@ -26,9 +26,9 @@ const ENQUEUED: &str = "job_outcomes, job_ids, job_run_ats, job_waits, job_ahead
 pub(crate) struct QueueStatements {
     pub(crate) schema: Schema,
     pub(super) enqueue: Sql,
-    pub(super) enqueue_slots: Sql,
     pub(super) claim: Sql,
     pub(super) claimed: Sql,
+    pub(super) failures: Sql,
     pub(super) again: Sql,
     pub(super) done: Sql,
     pub(super) extend: Sql,
@@ -65,39 +65,39 @@ impl QueueStatements {
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
                pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until \
-             FROM {quoted}.rate_limit_jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
+             FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
         );
         // A group is on hold until the latest time among its jobs.
         let jobs = format!(
             "WITH held AS ( \
-               SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.rate_limit_jobs \
+               SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.jobs \
                WHERE waits_until > {clock} GROUP BY queue, key) \
              SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
                j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
                j.enqueued_at, j.started_at, j.finished_at, j.waits, \
                CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until \
-             FROM {quoted}.rate_limit_jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
+             FROM {quoted}.jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
              WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) AND j.state = coalesce($3, j.state) \
                AND j.id = coalesce($4, j.id) \
              ORDER BY j.run_at, j.id LIMIT $5"
         );
         Self {
-            enqueue: call(ENQUEUED, "rate_limit_enqueue", 23),
-            enqueue_slots: call(ENQUEUED, "rate_limit_enqueue_slots", 27),
-            claim: call(&format!("*, {clock} AS clock"), "rate_limit_claim", 12),
-            claimed: call(CLAIMED, "rate_limit_claimed_jobs", 2),
-            again: call("job_states", "rate_limit_job_again", 12),
-            done: call("*", "rate_limit_job_done", 8),
-            extend: call("*", "rate_limit_job_extend", 3),
-            lapsed: call("job_id, job_starts", "rate_limit_jobs_lapsed", 2),
-            cancel: call("*", "rate_limit_job_cancel", 9),
-            settle: call("*", "rate_limit_job_settle", 12),
-            requeue: call("*", "rate_limit_job_requeue", 9),
-            prune: call("*", "rate_limit_jobs_prune", 3),
-            prune_dead: call("*", "rate_limit_dead_jobs_prune", 3),
-            discard: call("*", "rate_limit_jobs_discard", 2),
+            enqueue: call(ENQUEUED, "_enqueue", 27),
+            claim: call(&format!("*, {clock} AS clock"), "_claim", 12),
+            claimed: call(CLAIMED, "_claimed_jobs", 2),
+            failures: call("id, failures", "_claimed_jobs", 2),
+            again: call("job_states", "_job_again", 12),
+            done: call("*", "_job_done", 8),
+            extend: call("*", "_job_extend", 3),
+            lapsed: call("job_id, job_starts", "_jobs_lapsed", 2),
+            cancel: call("*", "_job_cancel", 9),
+            settle: call("*", "_job_settle", 12),
+            requeue: call("*", "_job_requeue", 9),
+            prune: call("*", "_jobs_prune", 3),
+            prune_dead: call("*", "_dead_jobs_prune", 3),
+            discard: call("*", "_jobs_discard", 2),
             #[cfg(feature = "metrics")]
-            gauges: call("*", "rate_limit_queue_gauges", 1),
+            gauges: call("*", "_queue_gauges", 1),
             groups: text(groups),
             jobs: text(jobs),
             schema,

@@ -2,13 +2,19 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::web::address::embedded;
 
 /// A list of networks and addresses. Cheap to clone.
 ///
 /// An IPv4 address that is mapped into IPv6 (`::ffff:10.0.0.1`) counts as the IPv4 address, in this list and as the address
 /// that is looked up. `::ffff:10.0.0.0/104` is `10.0.0.0/8`. So IPv6 networks never contain IPv4 clients: `::/0` contains every
 /// IPv6 address, and `0.0.0.0/0` every IPv4 address.
+///
+/// An IPv6 address that a NAT64 has translated, or that belongs to a tunnel of 6to4 or Teredo, is in the IPv4 networks of its
+/// IPv4 address, too: `10.0.0.0/8` contains `64:ff9b::10.0.0.1`, and `64:ff9b::10.0.0.0/104` is the same network. The guide's
+/// page [Addresses](crate::guide::addresses) lists all these forms.
 ///
 /// As text, it has commas or new lines between the networks:
 ///
@@ -50,7 +56,23 @@ impl Networks {
     /// Whether one of the networks contains this address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.networks.iter().any(|network| network.contains(&address))
+        let (host, site) = (embedded::host(address), embedded::site(address));
+        let contains =
+            |network: &IpNet| [Some(address), Some(host), site].iter().flatten().any(|form| network.contains(form));
+        self.networks.iter().any(contains)
+    }
+}
+
+impl Networks {
+    /// The network, if the list has only one.
+    pub(super) fn only(&self) -> Option<IpNet> {
+        if let [network] = *self.networks { Some(network) } else { None }
+    }
+}
+
+impl InvalidNetworks {
+    pub(super) fn no_nat64_prefix(prefix: Ipv6Net) -> Self {
+        Self { text: prefix.to_string(), problem: "no prefix of NAT64; it must have 32, 40, 48, 56, 64 or 96 bits" }
     }
 }
 
@@ -89,11 +111,14 @@ fn network(text: &str) -> Result<IpNet, InvalidNetworks> {
 /// The length, in bits, of the prefix of all mapped IPv4 addresses, `::ffff:0:0/96`.
 const MAPPED_BITS: u8 = 96;
 
-/// Converts a mapped network to its IPv4 network, like `IpAddr::to_canonical` for addresses. Returns any other network
-/// unchanged.
+/// Converts a network of mapped or translated addresses, or of sites of 6to4, to its IPv4 network. Returns any other network
+/// unchanged, such as the whole prefix of a translator.
 fn canonical(network: IpNet) -> IpNet {
-    let IpNet::V6(mapped) = network else { return network };
-    let ipv4 = mapped.addr().to_ipv4_mapped();
-    let bits = mapped.prefix_len().checked_sub(MAPPED_BITS);
-    ipv4.zip(bits).and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(network, IpNet::V4)
+    let IpNet::V6(wide) = network else { return network };
+    let is_mapped = wide.addr().to_ipv4_mapped().is_some();
+    let ipv4 = embedded::ipv4_from(wide.addr()).and_then(|(address, first)| {
+        let bits = wide.prefix_len().checked_sub(first).filter(|bits| *bits > 0 || is_mapped)?;
+        Ipv4Net::new(address, bits).ok() // A part of a site of 6to4 is less than its IPv4 address.
+    });
+    ipv4.map_or(network, IpNet::V4)
 }

@@ -5,8 +5,9 @@ use http::Extensions;
 /// The address of the peer, at the other end of the connection: the client, or the last proxy before this server.
 ///
 /// With axum, `ConnectInfo<SocketAddr>` provides it, if the app is served with `into_make_service_with_connect_info`. With
-/// other servers, or if the listener knows a better address (PROXY protocol, a Unix socket), insert a `PeerAddress` into the
-/// request's extensions, in a layer outside of the rate limits. It takes precedence over `ConnectInfo`.
+/// other servers, or if the listener knows a better address (PROXY protocol), insert a `PeerAddress` into the request's
+/// extensions, in a layer outside of the rate limits. It takes precedence over `ConnectInfo`. A peer on a Unix socket has no
+/// address: insert the [loopback address](crate::guide::addresses#unix-sockets).
 ///
 /// ```
 /// use std::net::SocketAddr;

@@ -1,10 +1,10 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-use crate::web::address::{InvalidNetworks, Networks, forwarded};
+use crate::web::address::{InvalidNetworks, Networks, Reason, forwarded};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -13,9 +13,13 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// The header is read from its end, where the nearest proxy has appended, starting from the peer's address. While the current
 /// address belongs to a trusted proxy, the next entry of the header replaces it. Reading stops at the first address that is
-/// not a trusted proxy: this is the client's address. It also stops before an entry that is not an address, and then the last
-/// trusted address counts. Entries that the client sent itself are further to the left, and are not read. Several lines of
-/// the header form one list, and ports are ignored.
+/// not a trusted proxy: this is the client's address. If all addresses belong to trusted proxies, the last one that was read is
+/// the client's. Entries that the client sent itself are further to the left, and are not read. Several lines of the header form
+/// one list, and ports and zones are ignored.
+///
+/// If a trusted proxy reports something that is no address, the client's address cannot be read: see
+/// [`ClientAddress::unreadable`](crate::web::ClientAddress::unreadable). So it is if the header is empty. Without the header, the
+/// request is the proxy's own, such as a health check.
 ///
 /// An IPv4 address that is mapped into IPv6 counts as the IPv4 address: in the header, as the peer, and in this list (see
 /// [`Networks`]).
@@ -51,21 +55,33 @@ impl TrustedProxies {
         self
     }
 
+    pub(super) const fn networks(&self) -> &Networks {
+        &self.networks
+    }
+
+    pub(super) const fn header(&self) -> &HeaderName {
+        &self.header
+    }
+
     /// The client's address, for a request from this peer.
-    pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let read =
-            if self.header == header::FORWARDED { forwarded::forwarded_address } else { forwarded::plain_address };
+    pub(super) fn client(
+        &self,
+        peer: IpAddr,
+        headers: &HeaderMap,
+        is_trusted: impl Fn(IpAddr) -> bool,
+    ) -> Result<IpAddr, Reason> {
         let mut client = peer.to_canonical();
-        for hop in forwarded::from_the_nearest(headers, &self.header) {
-            if !self.networks.contains(client) {
-                break;
-            }
-            match read(hop) {
-                Some(address) => client = address,
+        let mut entries = forwarded::entries(headers, &self.header).peekable();
+        if is_trusted(client) && entries.peek().is_none() && headers.contains_key(&self.header) {
+            return Err(Reason::Missing);
+        }
+        while is_trusted(client) {
+            match entries.next() {
+                Some(entry) => client = entry?.to_canonical(),
                 None => break,
             }
         }
-        client
+        Ok(client)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::limiter::Limiter;
 use crate::sql::{AskWindow, PresentWindow};
 
 #[derive(Debug, Default)]
-pub(in crate::web) struct Calendars {
+pub(super) struct Calendars {
     known: Mutex<Vec<Known>>,
     /// Held while the database is asked, so that one request asks for all.
     asking: tokio::sync::Mutex<()>,
@@ -28,18 +28,26 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// The largest number of known windows.
 const MOST: usize = 1000;
 
+/// The windows of a calendar window at a time.
+pub(super) struct CalendarNow {
+    /// The length of the windows that fill an empty bucket.
+    pub(super) length: Duration,
+    /// The time until the present window ends.
+    pub(super) ends_in: Duration,
+}
+
 impl Calendars {
     /// Asks for the windows of these limits, unless they are known.
-    pub(in crate::web) async fn learn(&self, limiter: &Limiter, limits: &[Limit]) {
+    pub(super) async fn learn(&self, limiter: &Limiter, limits: &[Limit]) {
         for limit in limits.iter().filter(|limit| limit.kind() == Kind::CalendarWindow) {
-            if self.is_known(limit) {
+            if self.is_known(limit, limiter.clock().now()) {
                 continue;
             }
             let _asking = self.asking.lock().await;
-            if self.is_known(limit) {
+            let since = limiter.clock().now();
+            if self.is_known(limit, since) {
                 continue;
             }
-            let since = Instant::now();
             let window = match limiter.own_transaction(AskWindow(*limit)).await {
                 Ok(window) => Some(window),
                 Err(error) => {
@@ -56,18 +64,15 @@ impl Calendars {
         }
     }
 
-    /// The length of the windows that fill an empty bucket, and the time until so many more have started; `None` if they are not
-    /// known.
-    pub(super) fn window(&self, limit: &Limit) -> Option<(Duration, Duration)> {
-        let now = Instant::now();
+    /// The windows of this limit; `None` if they are not known.
+    pub(super) fn at(&self, now: Instant, limit: &Limit) -> Option<CalendarNow> {
         let known = self.lock();
         let known = known.iter().find(|known| known.limit == *limit && known.until > now)?;
-        let window = known.window?;
-        Some((window.length, window.filled_in.saturating_sub(now.saturating_duration_since(known.since))))
+        let PresentWindow { length, ends_in } = known.window?;
+        Some(CalendarNow { length, ends_in: ends_in.saturating_sub(now.saturating_duration_since(known.since)) })
     }
 
-    fn is_known(&self, limit: &Limit) -> bool {
-        let now = Instant::now();
+    fn is_known(&self, limit: &Limit, now: Instant) -> bool {
         self.lock().iter().any(|known| known.limit == *limit && known.until > now)
     }
 

@@ -1,13 +1,13 @@
 //! The header fields that describe limits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef, key_ref};
 
-use crate::web::answer::Standing;
 use crate::web::answer::standing::whole_seconds;
+use crate::web::answer::{Standing, is_denial};
 
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -23,9 +23,12 @@ pub(in crate::web) struct Fields {
 }
 
 impl Fields {
-    /// Adds the fields. If another layer has already added some, the lists continue in further lines. A `t` later than the
-    /// response's `Retry-After` is left out, as the draft requires.
-    pub(in crate::web) fn add(self, headers: &mut HeaderMap, standings: &[Standing]) {
+    /// Adds the fields to a response at this moment. If another layer has already added some, the lists continue in further lines. A `t` later
+    /// than the response's `Retry-After` is left out, as the draft requires.
+    pub(in crate::web) fn add<B>(self, response: &mut Response<B>, standings: &[Standing], now: Instant) {
+        // If a handler denies for reasons of its own, limits that allowed the request do not describe the denial.
+        let is_described = !is_denial(response) || standings.iter().any(|standing| standing.denied);
+        let headers = response.headers_mut();
         if self.draft {
             let policies =
                 standings.iter().map(|standing| (standing, [(Q, Some(standing.quota)), (W, standing.window)]));
@@ -33,18 +36,19 @@ impl Fields {
                 headers.append(RATELIMIT_POLICY, value);
             }
             let latest = whole_number(headers, &RETRY_AFTER).unwrap_or(i64::MAX);
-            let now = standings.iter().map(|standing| {
-                let reset = standing.reset.filter(|reset| *reset <= latest);
+            let states = standings.iter().map(|standing| {
+                let reset = standing.known_reset(now).filter(|reset| *reset <= latest);
                 (standing, [(R, Some(standing.remaining)), (T, reset)])
             });
-            if let Some(value) = list(now) {
+            if let Some(value) = list(states) {
                 headers.append(RATELIMIT, value);
             }
         }
         if self.x_ratelimit
+            && is_described
             && let Some(standing) = standings.iter().min_by_key(|standing| (!standing.denied, standing.remaining))
         {
-            add_x_ratelimit(headers, standing);
+            add_x_ratelimit(headers, standing, now);
         }
     }
 }
@@ -74,14 +78,14 @@ fn list<'s>(members: impl Iterator<Item = (&'s Standing, Parameters)>) -> Option
 
 /// The older fields describe one limit: the limit that denied the request, or the limit with the fewest tokens left. The
 /// limits of other layers are compared, too.
-fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing) {
+fn add_x_ratelimit(headers: &mut HeaderMap, standing: &Standing, now: Instant) {
     let present = whole_number(headers, &X_RATELIMIT_REMAINING);
     if !standing.denied && present.is_some_and(|present| present <= standing.remaining) {
         return;
     }
     headers.insert(X_RATELIMIT_LIMIT, standing.quota.into());
     headers.insert(X_RATELIMIT_REMAINING, standing.remaining.into());
-    headers.insert(X_RATELIMIT_RESET, standing.reset.unwrap_or(standing.whole).into());
+    headers.insert(X_RATELIMIT_RESET, standing.any_reset(now).into());
 }
 
 fn whole_number(headers: &HeaderMap, name: &HeaderName) -> Option<i64> {

@@ -8,11 +8,12 @@ mod problem;
 mod protocol;
 mod refusal;
 mod standing;
+mod windows;
 
 pub use problem::error_response;
 
-pub(super) use calendars::Calendars;
 pub(super) use fields::{Fields, set_retry_after};
-pub(super) use protocol::{Protocol, is_denial, is_success};
+pub(super) use protocol::{Protocol, is_denial, is_success, own_denial};
 pub(super) use refusal::Refusal;
-pub(super) use standing::{Standing, standings};
+pub(super) use standing::{Context, Standing, add_denied, denied_standings, standings};
+pub(super) use windows::Windows;

@@ -35,10 +35,18 @@ struct Problem<'a> {
 /// | all other invalid calls, limits and jobs; [`Error::Aborted`] | 500: a bug in the program |
 /// | all other errors: the database made no decision | 503, `Retry-After: 1` |
 ///
+/// A [`RateLimitLayer`](crate::web::RateLimitLayer) around the handler describes the limits that denied in the fields of the
+/// response. For that, the [`Denied`](crate::Denied) is among the extensions of the response. Insert it there, if a handler
+/// creates its own response to a denial.
+///
 /// The response contains no keys and no details of the database. The cause of a 5xx is logged instead: as an event of level
 /// ERROR if something is misconfigured (a limit that is not defined, a missing schema), otherwise of level WARN.
 pub fn error_response(error: &Error) -> Response<String> {
-    Refusal::of(error).problem()
+    let mut response = Refusal::of(error).problem();
+    if let Error::Denied(denied) = error {
+        response.extensions_mut().insert(denied.clone()); // For the fields that a layer adds.
+    }
+    response
 }
 
 impl Refusal {

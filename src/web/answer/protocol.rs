@@ -1,5 +1,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
+use crate::call::Denied;
+#[cfg(feature = "tonic")]
+use crate::error::Error;
 use crate::web::answer::Refusal;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -65,6 +68,28 @@ pub(in crate::web) fn is_success<B>(response: &Response<B>) -> bool {
 pub(in crate::web) fn is_denial<B>(response: &Response<B>) -> bool {
     response.status() == StatusCode::TOO_MANY_REQUESTS || failed_at_once(response).is_some_and(|status| status == "8")
 }
+
+/// Takes the denial that a handler reports, so that no other layer describes it again: in the extensions of the response, or as
+/// the source of a gRPC status.
+pub(in crate::web) fn own_denial<B>(response: &mut Response<B>) -> Option<Denied> {
+    if !is_denial(response) || response.extensions_mut().insert(Described).is_some() {
+        return None;
+    }
+    let denied = response.extensions().get::<Denied>().cloned();
+    #[cfg(feature = "tonic")]
+    let denied = denied.or_else(|| {
+        let status = response.extensions().get::<tonic::Status>()?;
+        match std::error::Error::source(status)?.downcast_ref() {
+            Some(Error::Denied(denied)) => Some(denied.clone()),
+            _ => None,
+        }
+    });
+    denied
+}
+
+/// A layer has described the denial in this response.
+#[derive(Clone, Copy)]
+struct Described;
 
 #[cfg(all(test, feature = "tonic"))]
 mod tests {

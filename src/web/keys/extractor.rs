@@ -13,6 +13,11 @@ use crate::web::keys::{Or, OrShared, OrUnlimited};
 /// change that, use [`or`](Self::or), [`or_shared`](Self::or_shared) or [`or_unlimited`](Self::or_unlimited).
 ///
 /// All requests with the empty key share one bucket.
+///
+/// # Long keys
+/// A key of more than 1024 bytes, such as a long path, is stored as `sha256:` and the SHA-256 of the key (43 characters,
+/// base64url). So is a shorter key that begins with `sha256:`, so that a client cannot send the stored form of another client's
+/// key. A [`HeaderKey`](crate::web::HeaderKey) rejects a value of more than 1024 bytes instead.
 pub trait KeyExtractor: Send + Sync {
     /// Returns the key, or `None` if the limit does not apply to the request.
     ///

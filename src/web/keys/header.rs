@@ -2,13 +2,13 @@ use http::HeaderName;
 use http::header::InvalidHeaderName;
 use http::request::Parts;
 
-use crate::call::Key;
+use crate::call::{Key, LONGEST_KEY};
 use crate::web::keys::{KeyExtractor, NoKey};
 
 /// Uses the value of a header as the key, without surrounding whitespace: the id of an API key, an organisation or a tenant.
 ///
 /// An empty header counts as missing. A request that has the header more than once is rejected with 400, because the handler
-/// might use another one of its values. So is a value that is not UTF-8.
+/// might use another one of its values. So is a value that is not UTF-8, or has more than 1024 bytes.
 ///
 /// Use no gRPC metadata whose name ends in `-bin`: its values are base64, and one value has several forms, which would be
 /// different keys.
@@ -59,6 +59,10 @@ impl KeyExtractor for HeaderKey {
         }
         match std::str::from_utf8(value.as_bytes().trim_ascii()) {
             Ok("") => Err(missing()),
+            // An id is shorter. A path may be longer, and is hashed then: see `storable`.
+            Ok(key) if key.len() > LONGEST_KEY => {
+                Err(NoKey::Unusable { what: self.what().into(), reason: "is longer than 1024 bytes".into() })
+            }
             Ok(key) => Ok(Some(key.into())),
             Err(_) => Err(NoKey::Unusable { what: self.what().into(), reason: "is not UTF-8".into() }),
         }

@@ -7,7 +7,7 @@ use crate::web::keys::{KeyExtractor, NoKey};
 ///
 /// The path is used exactly as the client sent it. `/a`, `/a/` and `/%61` are three keys, and paths that do not exist are
 /// keys, too. Within axum's `Router::nest`, the prefix of the nested router is missing. With axum, `RouteKey` is better in
-/// most cases.
+/// most cases. A path of more than 1024 bytes is stored as its hash: see [`KeyExtractor`].
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct PathKey;

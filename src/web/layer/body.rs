@@ -5,11 +5,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::web::layer::settlement::Held;
+use crate::web::layer::held::Sending;
 
 pin_project! {
-    /// The body of the inner service's response, or of a response by the layer. It holds the slots of the request until it has
-    /// ended or is dropped, and then settles.
+    /// The body of the inner service's response, or of a response by the layer. It holds what the request has taken
+    /// until it has ended or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -21,14 +21,14 @@ pin_project! {
     #[project = Projected]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, held: Held },
+        Inner { #[pin] body: B, sending: Sending },
         Refusal { rest: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) const fn inner(body: B, held: Held) -> Self {
-        Self { kind: Kind::Inner { body, held } }
+    pub(super) const fn inner(body: B, sending: Sending) -> Self {
+        Self { kind: Kind::Inner { body, sending } }
     }
 
     pub(super) fn refusal(text: String) -> Self {
@@ -48,15 +48,15 @@ where
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
-            Projected::Inner { mut body, held } => {
+            Projected::Inner { mut body, sending } => {
                 let frame = body.as_mut().poll_frame(cx);
                 match &frame {
                     Poll::Pending => {}
-                    Poll::Ready(Some(Ok(frame))) => held.sent(frame),
-                    Poll::Ready(Some(Err(_))) => held.end(),
+                    Poll::Ready(Some(Ok(frame))) => sending.sent(frame),
+                    Poll::Ready(Some(Err(_))) => sending.end(),
                     Poll::Ready(None) => {
-                        held.complete();
-                        held.end();
+                        sending.complete();
+                        sending.end();
                     }
                 }
                 frame
@@ -67,10 +67,10 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, held } => {
+            Kind::Inner { body, sending } => {
                 let is_end = body.is_end_stream();
                 if is_end {
-                    held.complete();
+                    sending.complete();
                 }
                 is_end
             }

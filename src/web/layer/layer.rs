@@ -31,7 +31,8 @@ use crate::web::layer::{RateLimitService, SentResponse};
 ///
 /// With axum, `Router::layer` limits all routes and the fallback, `Router::route_layer` only requests that match a route, and
 /// `MethodRouter::layer` a single route. An outer layer runs first, so put authentication outside this layer. Preflight
-/// requests of browsers (`OPTIONS`) count as requests: [`skip`](Self::skip) them, or put a CORS layer outside this one.
+/// requests of browsers (`OPTIONS`) count as requests: put a [CORS layer](crate::guide::web#cors) outside this one, or
+/// [`skip`](Self::skip) them.
 ///
 /// With tonic, `Server::layer` limits all services, and `tonic::service::LayerExt::named_layer` a single one. An interceptor
 /// cannot limit, because it cannot wait for the database. The feature `tonic` adds [gRPC responses](crate::web#grpc).
@@ -53,8 +54,11 @@ impl RateLimitLayer {
     }
 
     /// Adds a limit, and the extractor that finds its key. A request charges all limits of the layer or none. It holds a slot of a
-    /// [concurrency limit](crate::Limit::concurrency) until the body of the response has ended, or the client is gone. (Not with
-    /// `in_handler`.)
+    /// [concurrency limit](crate::Limit::concurrency) until the body of the response has ended, or the client is gone.
+    ///
+    /// **A connection that is upgraded, such as a WebSocket, holds no slot unless the handler moves a
+    /// [`RequestHold`](crate::web::RequestHold) into it.** Otherwise the slot is free again with the response, and an event of level
+    /// WARN is logged.
     ///
     /// # Errors
     /// [`InvalidCall::UnknownLimit`], as [`Error::Invalid`], if the limiter defines no limit of this name and the argument
@@ -200,6 +204,8 @@ impl RateLimitLayer {
     /// Rejects requests from these networks with 403, before any limit is charged. A second call adds networks. An address in
     /// both a denied and an [allowed](Self::allow_networks) network is denied. [Skipped](Self::skip) requests are not rejected.
     ///
+    /// An unreadable client may be in the list, so it is rejected with 400: see [`ClientAddress::unreadable`].
+    ///
     /// The list is part of the layer. To block clients at run time, in all processes, use a [gate](crate::Limit::gate).
     ///
     /// ```
@@ -216,15 +222,20 @@ impl RateLimitLayer {
     }
 
     /// Exempts requests from these networks from all limits of the layer: for example your own monitoring. A second call adds
-    /// networks. They are looked up after the [denied networks](Self::deny_networks).
+    /// networks. They are looked up after the [denied networks](Self::deny_networks). An
+    /// [unreadable client](ClientAddress::unreadable) is in none of them.
     pub fn allow_networks(self, client: ClientAddress, networks: Networks) -> Self {
         self.change(|rules| rules.allowed_networks.push((client, networks)))
     }
 
     /// Corrects what requests were charged, once it is known what they used. `used` gets the request, without its body, and the
-    /// response after its body has ended. It returns the tokens that the request used, or `None` to leave the estimate. The
+    /// response after its body has been sent. It returns the tokens that the request used, or `None` to leave the estimate. The
     /// estimate is the request's [cost](Self::cost), or the count of its item. The layer gives back or charges the difference, as
     /// [`Limiter::settle`] does.
+    ///
+    /// **A response that is cut gives nothing back.** If the client goes away before the end, or the body fails, the usage until then is
+    /// rarely known. So the estimate stays charged, unless the closure returns more. If your closure counts as it goes, turn on
+    /// [`refund_incomplete`](Self::refund_incomplete).
     ///
     /// It applies to every limit of the layer without [its own](Self::settle_limit), except concurrency limits and gates. A
     /// second call replaces it.
@@ -243,26 +254,25 @@ impl RateLimitLayer {
     /// # Ok(()) }
     /// ```
     ///
-    /// A handler that learns the usage while it streams the body shares a counter in the response's
-    /// [extensions](SentResponse::extensions):
+    /// A handler that learns the usage at the end of a stream, as providers of language models report it, shares a cell in the
+    /// response's [extensions](SentResponse::extensions). While the cell is empty, the closure returns `None`:
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
     /// # mod app {
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use std::sync::{Arc, OnceLock};
     /// use axum::Extension;
     /// use axum::body::Body;
     /// use axum::response::IntoResponse;
     /// use pg_limiter::web::{HeaderKey, RateLimitLayer};
     ///
     /// #[derive(Clone, Default)]
-    /// struct Usage(Arc<AtomicU64>);
+    /// struct Usage(Arc<OnceLock<u64>>);
     ///
     /// # fn stream_of_the_model(_: Usage) -> Body { Body::empty() }
     /// async fn complete() -> impl IntoResponse {
     ///     let usage = Usage::default();
-    ///     let body: Body = stream_of_the_model(usage.clone()); // Adds the tokens of each part to `usage`.
+    ///     let body: Body = stream_of_the_model(usage.clone()); // Sets `usage` when the model reports it.
     ///     (Extension(usage), body)
     /// }
     ///
@@ -270,14 +280,15 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(limiter)
     ///     .limit("llm_tokens", HeaderKey::new("x-account")?)?
     ///     .cost(|_| 4_000) // the most that a request may use
-    ///     .settle(|_, response| response.extensions().get::<Usage>().map(|usage| usage.0.load(Relaxed)));
+    ///     .settle(|_, response| response.extensions().get::<Usage>()?.0.get().copied());
     /// # Ok(()) }
     /// # }
     /// ```
     ///
     /// # When it runs
     /// In the background, when the body of the response has ended, or is dropped because the client went away (see
-    /// [`is_complete`](SentResponse::is_complete)). It delays no response, and changes none.
+    /// [`is_complete`](SentResponse::is_complete)), and each [`RequestHold`](crate::web::RequestHold) of the request is dropped. It delays
+    /// no response, and changes none.
     ///
     /// **Until then, and whenever it does not run, the estimate stays charged**: if the process dies, if the inner service
     /// returns an error or panics, if the client goes away before the handler has responded, if the runtime shuts down (see
@@ -287,8 +298,8 @@ impl RateLimitLayer {
     ///
     /// Requests that took nothing are not settled: those denied, [skipped](Self::skip), or let through by
     /// [`OnFailure::Open`]. With [`in_handler`](Self::in_handler), it settles what
-    /// [`enforce`](crate::web::RequestLimits::enforce) took. In the handler's transaction, which may have rolled back, settle
-    /// yourself with [`Within::settle`](crate::Within::settle).
+    /// [`enforce`](crate::web::RequestLimits::enforce) took, also of limits that only the handler [added](crate::web::RequestLimits::and).
+    /// In the handler's transaction, which may have rolled back, settle yourself with [`Within::settle`](crate::Within::settle).
     ///
     /// A number of tokens that is negative or not a number is a bug in the program: it is logged, and the estimate stays.
     pub fn settle<T: Into<Tokens>>(
@@ -296,6 +307,38 @@ impl RateLimitLayer {
         used: impl Fn(&Parts, &SentResponse) -> Option<T> + Send + Sync + 'static,
     ) -> Self {
         self.add_settle(None, used)
+    }
+
+    /// Also gives tokens back if a response is [cut](SentResponse::is_complete), as the closures of [`settle`](Self::settle) and
+    /// [`settle_limit`](Self::settle_limit) return: for closures that count as they go, and so know the usage until then
+    /// (default: off).
+    ///
+    /// **Every closure of the layer must be right for such responses**: it returns `None` if it does not know the usage. A counter
+    /// that is only set at the end would give back the whole estimate, and a client that closes each connection early would pay for
+    /// nothing.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")]
+    /// # mod app {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use pg_limiter::web::{HeaderKey, RateLimitLayer};
+    ///
+    /// // The handler inserts it into the response's extensions, and adds to it before it sends each part of the body.
+    /// #[derive(Clone, Default)]
+    /// struct Exported(Arc<AtomicU64>);
+    ///
+    /// # fn f(limiter: pg_limiter::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let layer = RateLimitLayer::new(limiter)
+    ///     .limit("exported_rows", HeaderKey::new("x-account")?)?
+    ///     .cost(|_| 10_000) // the most that a request may export
+    ///     .settle(|_, response| response.extensions().get::<Exported>().map(|rows| rows.0.load(Relaxed)))
+    ///     .refund_incomplete();
+    /// # Ok(()) }
+    /// # }
+    /// ```
+    pub fn refund_incomplete(self) -> Self {
+        self.change(|rules| rules.refund_incomplete = true)
     }
 
     /// Like [`settle`](Self::settle), for the limit with this name only.
@@ -333,7 +376,8 @@ impl RateLimitLayer {
     }
 
     /// Waits until all responses that have been sent are settled. Call it after a graceful shutdown of the server: otherwise the
-    /// estimates of the last requests stay charged.
+    /// estimates of the last requests stay charged. It does not wait for those that a
+    /// [`RequestHold`](crate::web::RequestHold) still holds: servers do not wait for upgraded connections either.
     ///
     /// ```no_run
     /// # #[cfg(feature = "axum")]
@@ -368,7 +412,7 @@ impl RateLimitLayer {
 
     /// Sets the cost of a request in tokens (default: 1), for every limit without its own cost, except
     /// concurrency limits, of which a request holds one slot. A cost of 0 checks the limits
-    /// and takes nothing. A request that costs more than a limit can ever grant is rejected with 400. A cost that is
+    /// and takes nothing, also no slot. A request that costs more than a limit can ever grant is rejected with 400. A cost that is
     /// negative or not a number is a bug in the program, and the response is 500.
     pub fn cost<T: Into<Tokens>>(self, cost: impl Fn(&Parts) -> T + Send + Sync + 'static) -> Self {
         self.change(|rules| rules.cost = Some(Arc::new(move |request| cost(request).into())))
@@ -449,6 +493,9 @@ impl RateLimitLayer {
     /// [`on_failure`](Self::on_failure) applies only to [`enforce`](crate::web::RequestLimits::enforce), which runs outside
     /// the handler's transaction.
     ///
+    /// Slots of a [concurrency limit](crate::Limit::concurrency) are taken when the handler charges the limits, together with the
+    /// tokens or not at all, and are held until the response has been sent, as without `in_handler`.
+    ///
     /// Wrap a handler in only one layer of this kind: with two, the response is 500. It may be combined with layers
     /// that decide themselves.
     pub fn in_handler(self) -> Self {
@@ -457,7 +504,8 @@ impl RateLimitLayer {
 
     /// Adds the older fields `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (default: not added). They
     /// describe the limit that denied the request, or else the limit with the fewest tokens left. `Reset` is in seconds from
-    /// now: `t` if there is one, otherwise `w`, after which the whole quota is available in any case.
+    /// now: the [`t`](crate::web#responses) of that limit; 0 if a token bucket is full, 1 for a concurrency limit. If the end of a
+    /// window is not known, it is the length of the window. A handler's own 429 for another reason does not get them.
     pub fn x_ratelimit_headers(self) -> Self {
         self.change(|rules| rules.fields.x_ratelimit = true)
     }

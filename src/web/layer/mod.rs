@@ -1,6 +1,7 @@
 //! The tower layer.
 
 mod body;
+mod held;
 mod layer;
 mod rules;
 mod service;
@@ -12,5 +13,6 @@ pub use layer::RateLimitLayer;
 pub use service::RateLimitService;
 pub use settlement::SentResponse;
 
-pub(super) use rules::{Passed, Rules, limits};
+pub(super) use held::Held;
+pub(super) use rules::{Rules, is_of_slots, limits};
 pub(super) use trial::Trial;

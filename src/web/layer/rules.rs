@@ -7,16 +7,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::HeaderMap;
+use http::Response;
 use http::request::Parts;
 
 use crate::call::{Decision, Item, LimitRef};
 use crate::error::Error;
 use crate::limit::{Kind, Limit, Tokens};
 use crate::limiter::{Acquired, Lease, Limiter, OnFailure};
-use crate::web::address::{ClientAddress, Networks};
-use crate::web::answer::{Calendars, Fields, Refusal, Standing, standings};
-use crate::web::keys::{KeyExtractor, NoKey};
+use crate::web::address::{ClientAddress, Networks, Unreadable};
+use crate::web::answer::{
+    Context, Fields, Refusal, Standing, Windows, add_denied, denied_standings, own_denial, set_retry_after, standings,
+};
+use crate::web::keys::{KeyExtractor, NoKey, storable};
 use crate::web::layer::settlement::{Settle, UnderWay};
 use crate::web::layer::trial::Trial;
 use crate::web::log;
@@ -57,12 +59,13 @@ pub(in crate::web) struct Rules {
     /// The limits that are in shadow mode while others are enforced, with their numbers of denials.
     pub(super) shadow_limits: BTreeMap<Arc<str>, Arc<AtomicU64>>,
     pub(super) settles: Vec<Settle>,
+    pub(super) refund_incomplete: bool,
     pub(super) in_handler: bool,
     pub(super) fields: Fields,
     pub(in crate::web) shadow_denials: Arc<AtomicU64>,
     pub(super) settle_failures: Arc<AtomicU64>,
     pub(super) settling: UnderWay,
-    calendars: Arc<Calendars>,
+    windows: Arc<Windows>,
 }
 
 /// The decision on a request.
@@ -74,15 +77,15 @@ pub(super) enum Verdict {
 
 /// The tokens and slots of a request that passes.
 #[derive(Default)]
-pub(in crate::web) struct Passed {
+pub(super) struct Passed {
     /// For the fields of the response.
-    pub(in crate::web) standings: Vec<Standing>,
+    pub(super) standings: Vec<Standing>,
     /// The items of which tokens were taken.
-    pub(in crate::web) taken: Vec<Item>,
-    /// Holds the request's slots until the response has been sent.
-    pub(in crate::web) lease: Option<Lease>,
+    pub(super) taken: Vec<Item>,
+    /// Holds the request's slots.
+    pub(super) lease: Option<Lease>,
     /// The limits in shadow mode.
-    pub(in crate::web) trial: Option<Trial>,
+    pub(super) trial: Option<Trial>,
 }
 
 /// Why a request has no items.
@@ -113,12 +116,13 @@ impl Rules {
             shadow: false,
             shadow_limits: BTreeMap::new(),
             settles: Vec::new(),
+            refund_incomplete: false,
             in_handler: false,
             fields: Fields { draft: true, x_ratelimit: false },
             shadow_denials: Arc::default(),
             settle_failures: Arc::default(),
             settling: UnderWay::default(),
-            calendars: Arc::default(),
+            windows: Arc::default(),
         }
     }
 
@@ -149,10 +153,10 @@ impl Rules {
     }
 
     async fn find_items(&self, request: &Parts) -> Result<Vec<Item>, NoItems> {
-        if is_in(&self.denied_networks, request)? {
+        if is_in(&self.denied_networks, request, Unreadable::Reject)? {
             return Err(NoItems::DeniedNetwork);
         }
-        if is_in(&self.allowed_networks, request)? {
+        if is_in(&self.allowed_networks, request, Unreadable::SharedKey)? {
             return Ok(Vec::new());
         }
         let mut items = Vec::new();
@@ -193,11 +197,13 @@ impl Rules {
         }))
     }
 
-    /// The items that are enforced, and those in shadow mode. The limits are passed inline, so that the whole request uses the
-    /// same limits, even if they are replaced meanwhile.
+    /// The items that are enforced, and those in shadow mode, without those that take no slot. The limits are passed inline, so that
+    /// the whole request uses the same limits, even if they are replaced meanwhile.
     pub(in crate::web) fn divide(&self, items: &[Item]) -> (Vec<Item>, Vec<Item>) {
         let limits = self.limiter.limits();
-        let items = items.iter().map(|item| item.clone().pinned(&limits));
+        let takes_no_slot = |item: &Item| is_of_slots(item) && item.tokens() == 0.0;
+        let items = items.iter().map(|item| Item { key: storable(item.key.clone()), ..item.clone().pinned(&limits) });
+        let items = items.filter(|item| !takes_no_slot(item));
         items.partition(|item| !self.shadow_limits.contains_key(&item.limit.name))
     }
 
@@ -218,8 +224,8 @@ impl Rules {
     }
 
     /// Takes the tokens, and slots if there are any.
-    pub(super) async fn ask(&self, items: Vec<Item>) -> Result<(Decision, Option<Lease>), Error> {
-        if limits(&items).iter().any(|limit| limit.kind() == Kind::Concurrency) {
+    pub(in crate::web) async fn ask(&self, items: Vec<Item>) -> Result<(Decision, Option<Lease>), Error> {
+        if items.iter().any(is_of_slots) {
             let (decision, lease) = self.limiter.acquire(items).await.map(Acquired::into_parts)?;
             Ok((decision, lease.map(Lease::keep_renewed)))
         } else {
@@ -234,7 +240,7 @@ impl Rules {
         decision: Decision,
         lease: Option<Lease>,
     ) -> Verdict {
-        let standings = self.note(&limits(&enforced), &decision);
+        let standings = self.note(&enforced, &decision);
         let taken = if decision.is_denied() { Vec::new() } else { enforced };
         if !self.shadow
             && let Err(denied) = decision.enforce()
@@ -265,7 +271,7 @@ impl Rules {
     }
 
     /// Counts and logs a denial. Returns the limits for the fields of the response: none in shadow mode.
-    pub(in crate::web) fn note(&self, limits: &[Limit], decision: &Decision) -> Vec<Standing> {
+    pub(in crate::web) fn note(&self, items: &[Item], decision: &Decision) -> Vec<Standing> {
         match (self.shadow, decision.is_denied()) {
             (true, true) => {
                 self.count_shadow_denial();
@@ -274,13 +280,13 @@ impl Rules {
             (false, true) => log::denied(decision),
             (_, false) => {}
         }
-        if self.shadow { Vec::new() } else { standings(limits, decision, &self.calendars) }
+        if self.shadow { Vec::new() } else { standings(items, decision, self.context()) }
     }
 
-    /// Asks for the present windows of calendar windows, unless they are known or not shown.
+    /// Learns when the windows of these limits end, unless that is known or not shown.
     pub(in crate::web) async fn learn_windows(&self, limits: &[Limit]) {
         if !self.shadow && (self.fields.draft || self.fields.x_ratelimit) {
-            self.calendars.learn(&self.limiter, limits).await;
+            self.windows.learn(&self.limiter, limits).await;
         }
     }
 
@@ -299,9 +305,41 @@ impl Rules {
         }
     }
 
-    pub(in crate::web) fn add_fields(&self, headers: &mut HeaderMap, standings: &[Standing]) {
-        self.fields.add(headers, standings);
+    /// Adds the fields for a decision, and for a denial of the handler's own.
+    pub(in crate::web) fn add_fields<B>(&self, response: &mut Response<B>, standings: &[Standing]) {
+        if self.shadow {
+            return;
+        }
+        let context = self.context();
+        match own_denial(response) {
+            None => self.fields.add(response, standings, context.now),
+            Some(denied) => {
+                let mut standings = standings.to_vec();
+                add_denied(&mut standings, denied_standings(&denied, |name| self.limit_of(name), context));
+                set_retry_after(response.headers_mut(), denied.retry_after);
+                self.fields.add(response, &standings, context.now);
+            }
+        }
     }
+
+    fn context(&self) -> Context<'_> {
+        let secret = self.limiter.transaction_limiter().key_secret();
+        Context { now: self.limiter.clock().now(), windows: &self.windows, secret }
+    }
+
+    /// The limit of this name, if the layer or its limiter defines it.
+    fn limit_of(&self, name: &str) -> Option<Limit> {
+        let inline = self.rules.iter().find_map(|rule| match rule {
+            Rule::Keyed(keyed) if *keyed.limit.name == *name => keyed.limit.inline,
+            _ => None,
+        });
+        inline.or_else(|| self.limiter.limits().get(name).copied())
+    }
+}
+
+/// Whether the item takes slots. Its limit is passed inline.
+pub(in crate::web) fn is_of_slots(item: &Item) -> bool {
+    item.limit.inline.is_some_and(|limit| limit.kind() == Kind::Concurrency)
 }
 
 /// The limits of these items, which are passed inline, in their order.
@@ -309,9 +347,9 @@ pub(in crate::web) fn limits(items: &[Item]) -> Vec<Limit> {
     items.iter().filter_map(|item| item.limit.inline).collect()
 }
 
-fn is_in(networks: &[(ClientAddress, Networks)], request: &Parts) -> Result<bool, NoKey> {
+fn is_in(networks: &[(ClientAddress, Networks)], request: &Parts, unreadable: Unreadable) -> Result<bool, NoKey> {
     for (client, networks) in networks {
-        if networks.contains(client.require(request)?) {
+        if client.is_in(networks, request, unreadable)? {
             return Ok(true);
         }
     }

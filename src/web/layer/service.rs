@@ -2,16 +2,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::request::Parts;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use tower_service::Service;
 
 use crate::web::RequestLimits;
 use crate::web::answer::{Protocol, Refusal, Standing};
 use crate::web::keys::NoKey;
 use crate::web::layer::ResponseBody;
+use crate::web::layer::held::Held;
 use crate::web::layer::rules::{Passed, Rules, Verdict, limits};
-use crate::web::layer::settlement::Held;
+use crate::web::request_hold::offer;
 
 /// A service that limits its requests. Created by [`RateLimitLayer`](crate::web::RateLimitLayer).
 ///
@@ -68,24 +68,29 @@ where
         Ok(items) => items,
         Err(refusal) => return Ok(refuse(&rules, &protocol, &refusal, &[])),
     };
-    let kept = (!rules.settles.is_empty() && !items.is_empty()).then(|| parts.clone());
+    let method = parts.method.clone();
+    let settles = !rules.settles.is_empty() && (rules.in_handler || !items.is_empty());
+    let held = Held::new(&rules, settles.then(|| parts.clone()));
+    offer(&mut parts.extensions, &held);
     if rules.in_handler {
         // Not later: the handler's transaction may hold the last connection of the pool.
         rules.learn_windows(&limits(&rules.divide(&items).0)).await;
-        let limits = RequestLimits::new(Arc::clone(&rules), items);
+        let limits = RequestLimits::new(Arc::clone(&rules), items, &held);
         if parts.extensions.insert(limits.clone()).is_some() {
             // The limits of the other layer would be lost.
             return Ok(refuse(&rules, &protocol, &Refusal::without_key(&two_in_handler()), &[]));
         }
         let mut response = inner.call(Request::from_parts(parts, body)).await?;
         limits.add_fields(&mut response);
-        return Ok(hold(&rules, limits.passed(), kept, response));
+        return Ok(hold(held, &method, response));
     }
     match rules.decide(&items).await {
-        Verdict::Pass(passed) => {
+        Verdict::Pass(Passed { standings, taken, lease, trial }) => {
+            held.add(taken, lease);
+            held.add_trial(trial);
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            rules.add_fields(response.headers_mut(), &passed.standings);
-            Ok(hold(&rules, passed, kept, response))
+            rules.add_fields(&mut response, &standings);
+            Ok(hold(held, &method, response))
         }
         Verdict::Refuse(refusal, standings) => Ok(refuse(&rules, &protocol, &refusal, &standings)),
     }
@@ -98,24 +103,15 @@ fn refuse<Body>(
     standings: &[Standing],
 ) -> Response<ResponseBody<Body>> {
     let mut response = refusal.response(protocol);
-    rules.add_fields(response.headers_mut(), standings);
+    rules.add_fields(&mut response, standings);
     response.map(ResponseBody::refusal)
 }
 
-/// Keeps the request's slots until the response has been sent, and settles its tokens then.
-fn hold<Body>(
-    rules: &Arc<Rules>,
-    passed: Passed,
-    request: Option<Parts>,
-    response: Response<Body>,
-) -> Response<ResponseBody<Body>> {
-    let Passed { taken, lease, trial, .. } = passed;
-    let mut held = Held::new(lease, trial);
+/// Keeps what the request has taken until the response has been sent.
+fn hold<Body>(held: Arc<Held>, method: &Method, response: Response<Body>) -> Response<ResponseBody<Body>> {
     let (parts, body) = response.into_parts();
-    if let Some(request) = request {
-        held = held.settling(rules, taken, request, parts.clone());
-    }
-    Response::from_parts(parts, ResponseBody::inner(body, held))
+    let sending = held.respond(method, &parts);
+    Response::from_parts(parts, ResponseBody::inner(body, sending))
 }
 
 fn two_in_handler() -> NoKey {

@@ -1,20 +1,15 @@
 //! Corrections after the response: of the tokens that a request took to those that it used.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use bytes::Buf;
 use http::request::Parts;
 use http::{Extensions, HeaderMap, StatusCode, response};
-use http_body::Frame;
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::call::Item;
 use crate::limit::{Kind, Tokens};
-use crate::limiter::Lease;
 use crate::web::layer::Rules;
 use crate::web::layer::trial::Trial;
 use crate::web::log;
@@ -32,12 +27,16 @@ pub(super) struct Settle {
 #[derive(Debug)]
 pub struct SentResponse {
     parts: response::Parts,
-    trailers: Option<HeaderMap>,
-    body_bytes: u64,
-    is_complete: bool,
+    pub(super) trailers: Option<HeaderMap>,
+    pub(super) body_bytes: u64,
+    pub(super) is_complete: bool,
 }
 
 impl SentResponse {
+    pub(super) const fn new(parts: response::Parts) -> Self {
+        Self { parts, trailers: None, body_bytes: 0, is_complete: false }
+    }
+
     /// Returns the status.
     pub const fn status(&self) -> StatusCode {
         self.parts.status
@@ -48,8 +47,8 @@ impl SentResponse {
         &self.parts.headers
     }
 
-    /// Returns the extensions. A handler that learns the usage while it streams the body inserts a shared counter here, such as
-    /// an `Arc<AtomicU64>`, and adds to it while the body is sent.
+    /// Returns the extensions. A handler that learns the usage while it streams the body inserts a shared cell here, such as an
+    /// `Arc<OnceLock<u64>>`, and sets it when it knows the usage.
     pub const fn extensions(&self) -> &Extensions {
         &self.parts.extensions
     }
@@ -90,28 +89,24 @@ impl SentResponse {
         self.body_bytes
     }
 
-    /// Returns whether the server took the whole body. `false` if the client went away before its end, or the body failed.
+    /// Returns whether the server took the whole body. `false` if the client went away before its end, or the body failed: then no
+    /// tokens are given back, except with [`refund_incomplete`](crate::web::RateLimitLayer::refund_incomplete).
+    ///
+    /// The response that upgraded a connection is complete if each [`RequestHold`](crate::web::RequestHold) of the connection has been
+    /// [finished](crate::web::RequestHold::finish), and there was one.
     pub const fn is_complete(&self) -> bool {
         self.is_complete
     }
-}
-
-/// The slots that a request holds, and the items to settle, until its response has been sent. Ends when it is dropped.
-pub(super) struct Held {
-    lease: Option<Lease>,
-    trial: Option<Trial>,
-    settlement: Option<Box<Settlement>>,
-    is_complete: AtomicBool,
 }
 
 /// How many requests are being settled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnderWay(Arc<watch::Sender<u64>>);
 
-struct Counted(UnderWay);
+pub(super) struct Counted(UnderWay);
 
 impl UnderWay {
-    fn begin(&self) -> Counted {
+    pub(super) fn begin(&self) -> Counted {
         self.0.send_modify(|count| *count += 1);
         Counted(self.clone())
     }
@@ -128,92 +123,27 @@ impl Drop for Counted {
     }
 }
 
-struct Settlement {
-    rules: Arc<Rules>,
-    items: Vec<Item>,
-    request: Parts,
-    response: SentResponse,
-    runtime: Handle,
-}
-
-impl Held {
-    pub(super) fn new(lease: Option<Lease>, trial: Option<Trial>) -> Self {
-        Self { lease, trial, settlement: None, is_complete: AtomicBool::default() }
-    }
-
-    /// Also settles these items at the end.
-    pub(super) fn settling(
-        mut self,
-        rules: &Arc<Rules>,
-        items: Vec<Item>,
-        request: Parts,
-        parts: response::Parts,
-    ) -> Self {
-        if !items.is_empty() || self.trial.is_some() {
-            let response = SentResponse { parts, trailers: None, body_bytes: 0, is_complete: false };
-            self.settlement = Handle::try_current()
-                .ok()
-                .map(|runtime| Box::new(Settlement { rules: Arc::clone(rules), items, request, response, runtime }));
-        }
-        self
-    }
-
-    pub(super) fn sent<D: Buf>(&mut self, frame: &Frame<D>) {
-        let Some(settlement) = &mut self.settlement else { return };
-        if let Some(data) = frame.data_ref() {
-            settlement.response.body_bytes += data.remaining() as u64;
-        } else if let Some(trailers) = frame.trailers_ref() {
-            settlement.response.trailers = Some(trailers.clone());
-            self.complete(); // Nothing follows trailers, so servers do not ask for more.
-        }
-    }
-
-    /// The server has taken the whole body. It need not ask for its end then.
-    pub(super) fn complete(&self) {
-        self.is_complete.store(true, Ordering::Relaxed);
-    }
-
-    /// Releases the slots and settles, both in the background.
-    pub(super) fn end(&mut self) {
-        self.lease.take();
-        let trial = self.trial.take();
-        if let Some(mut settlement) = self.settlement.take() {
-            settlement.response.is_complete = self.is_complete.load(Ordering::Relaxed);
-            let (runtime, counted) = (settlement.runtime.clone(), settlement.rules.settling.begin());
-            runtime.spawn(async move {
-                settlement.run(trial).await;
-                drop(counted);
-            });
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
-            .field("lease", &self.lease)
-            .field("settles", &self.settlement.is_some())
-            .finish_non_exhaustive()
-    }
+/// The arguments of the closures of `settle`.
+pub(super) struct Settlement {
+    pub(super) rules: Arc<Rules>,
+    pub(super) request: Parts,
+    pub(super) response: SentResponse,
 }
 
 impl Settlement {
-    async fn run(mut self: Box<Self>, trial: Option<Trial>) {
-        if let Some(trial) = trial {
-            self.items.extend(trial.taken().await);
+    pub(super) async fn run(self, mut items: Vec<Item>, trials: Vec<Trial>) {
+        // The usage of a response that was cut is rarely known.
+        let keeps_estimate = !self.response.is_complete && !self.rules.refund_incomplete;
+        for trial in trials {
+            items.extend(trial.taken().await);
         }
-        for item in std::mem::take(&mut self.items) {
+        for item in items {
             // Here and not where the body ends, so that a slow or panicking closure harms no response.
             let settled = match catch_unwind(AssertUnwindSafe(|| self.used(&item))) {
                 Err(_) => Err(None),
                 Ok(None) => continue,
                 Ok(Some(used)) if used.get() == item.tokens() => continue,
+                Ok(Some(used)) if keeps_estimate && (0.0..item.tokens()).contains(&used.get()) => continue,
                 Ok(Some(used)) => self.rules.limiter.settle(item.clone(), used).await.map_err(Some),
             };
             if let Err(error) = settled {
@@ -224,12 +154,22 @@ impl Settlement {
     }
 
     fn used(&self, item: &Item) -> Option<Tokens> {
+        (self.rules.settle_of(item)?.used)(&self.request, &self.response)
+    }
+}
+
+impl Rules {
+    /// Whether the item is settled.
+    pub(in crate::web) fn settles(&self, item: &Item) -> bool {
+        self.settle_of(item).is_some()
+    }
+
+    fn settle_of(&self, item: &Item) -> Option<&Settle> {
         if item.limit.inline.is_some_and(|limit| limit.is_gate() || limit.kind() == Kind::Concurrency) {
             return None; // They have no tokens.
         }
-        let settles = || self.rules.settles.iter().rev();
+        let settles = || self.settles.iter().rev();
         let own = settles().find(|settle| settle.limit.as_ref().is_some_and(|limit| *limit == item.limit.name));
-        let settle = own.or_else(|| settles().find(|settle| settle.limit.is_none()))?;
-        (settle.used)(&self.request, &self.response)
+        own.or_else(|| settles().find(|settle| settle.limit.is_none()))
     }
 }

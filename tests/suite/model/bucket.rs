@@ -203,13 +203,8 @@ impl Bucket {
         unreachable!("an empty window has room for any possible count")
     }
 
-    /// A fixed window is stamped with the start of its window on this call's grid. So a call with a
-    /// longer period may stamp an earlier time than the previous call did.
     pub fn take(&mut self, now: i64, rule: &Rule, taken: Femto) {
-        let t = self.time(now);
-        let has_windows = matches!(rule.kind, Kind::FixedWindow | Kind::CalendarWindow(_));
-        let at = if has_windows { rule.window_start(t) } else { t };
-        self.0.push(Event { at, rule: rule.clone(), taken });
+        self.0.push(Event { at: self.time(now), rule: rule.clone(), taken });
     }
 
     pub fn give_back(&mut self, now: i64, rule: &Rule, mut back: Femto) {

@@ -10,7 +10,7 @@
 //!   refill over any stretch is rounded once, so nothing drifts. Only reported figures are `f64`.
 //! * Every wait is checked against the rule itself, at the promised time and just before it.
 //!
-//! Valid for rates and counts between about 1e-6 and 1e12 tokens. Comparisons tolerate 1e-9 tokens.
+//! Valid for rates and counts between about 1e-6 and 1e13 tokens. Comparisons tolerate 1e-9 tokens.
 //! The model does not cover what the contract leaves open: a name that changes its kind, or a sliding
 //! window that changes its grid (period, start or resolution) while it holds counts.
 

@@ -60,4 +60,8 @@ impl Events {
     pub fn told(&self) -> String {
         self.fields.lock().expect("the events").join(" ")
     }
+
+    pub fn clear(&self) {
+        self.fields.lock().expect("the events").clear();
+    }
 }

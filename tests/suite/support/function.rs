@@ -5,7 +5,7 @@ use super::sqlx;
 
 use crate::model::{Kind, Rule};
 
-/// One call of `rate_limit_decide`. The arrays are built here, independently of the library's code.
+/// One call of `_decide`. The arrays are built here, independently of the library's code.
 #[derive(Clone, Debug)]
 pub struct Step<'a> {
     pub op: &'a str,
@@ -43,15 +43,15 @@ fn kind(kind: Kind) -> String {
 }
 
 const ON_THE_TABLE: &str =
-    "SELECT * FROM rate_limit_decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
+    "SELECT * FROM rate_limit._decide($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)";
 
 /// Decides as if no bucket had a row, and writes none.
 const IN_MEMORY: &str = "SELECT d.*
     FROM (SELECT ARRAY(
-        SELECT ROW(u.name, u.key, 0, 1, NULL, NULL, NULL, NULL)::rate_limits
+        SELECT ROW(u.name, u.key, 0, 1, NULL, NULL, NULL, NULL)::rate_limit.rate_limits
         FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS u (name, key, nth) ORDER BY u.nth) AS rows
       WHERE $8::integer[] IS NOT NULL) AS b
-    CROSS JOIN LATERAL rate_limit_decide_rows(
+    CROSS JOIN LATERAL rate_limit._decide_rows(
       $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, NULL, 0, NULL, NULL, NULL, NULL) AS d";
 
 /// Runs all steps in one statement, each repeated `times` times.

@@ -53,7 +53,7 @@ pub async fn until_waiting(database: &Database, backends: i64) {
 /// Locks the rows of these keys, which have to exist.
 pub async fn hold(database: &Database, name: &str, keys: &[&str]) -> Transaction<'static, Postgres> {
     let mut holder = database.pool.begin().await.expect("begin");
-    let held = sqlx::query("SELECT FROM rate_limits WHERE name = $1 AND key = ANY ($2) FOR UPDATE")
+    let held = sqlx::query("SELECT FROM rate_limit.rate_limits WHERE name = $1 AND key = ANY ($2) FOR UPDATE")
         .bind(name)
         .bind(keys)
         .execute(&mut *holder)
@@ -81,7 +81,7 @@ impl Gate {
                WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.005); END LOOP;
                RETURN NEW;
              END $$;
-             CREATE TRIGGER gate BEFORE UPDATE ON rate_limits FOR EACH ROW
+             CREATE TRIGGER gate BEFORE UPDATE ON rate_limit.rate_limits FOR EACH ROW
                WHEN (NEW.name = 'gate') EXECUTE FUNCTION stand_at_the_gate()";
         database.execute(trigger).await;
     }
@@ -90,11 +90,13 @@ impl Gate {
         Self::build(database).await;
         // Enough keys to reach every lane.
         let keys: Vec<String> = (0..if lanes == 1 { 1 } else { 32 * lanes }).map(|nth| nth.to_string()).collect();
-        sqlx::query("INSERT INTO rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0")
-            .bind(&keys)
-            .execute(&database.pool)
-            .await
-            .expect("rows");
+        sqlx::query(
+            "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT 'gate', unnest($1), 1, 0, 0",
+        )
+        .bind(&keys)
+        .execute(&database.pool)
+        .await
+        .expect("rows");
         let mut holder = database.pool.begin().await.expect("begin");
         sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *holder).await.expect("the gate");
         let limit = Limit::token_bucket(9, CENTURY).build().expect("a limit");

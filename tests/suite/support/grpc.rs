@@ -1,11 +1,13 @@
 //! gRPC servers on real ports. They serve the health service of the package tonic-health, with handlers of our own.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::web::{PeerAddress, RateLimitLayer, RequestLimits};
+use pg_limiter::{Item, Limit, Limiter, Limits};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::service::{InterceptorLayer, LayerExt};
@@ -27,6 +29,8 @@ pub mod call {
     pub const ORDER_AND_FAIL: &str = "order and fail";
     /// Takes the tokens of `RequestLimits` without a transaction, and responds to a denial with a status of its own.
     pub const OWN_STATUS: &str = "own status";
+    /// Takes a token of a limit of its own.
+    pub const OWN_LIMIT: &str = "own limit";
     /// In `watch`: streams until the test ends it.
     pub const STREAM: &str = "stream";
 }
@@ -69,6 +73,11 @@ impl Health for App {
             call::OWN_STATUS => {
                 let permit = RequestLimits::of(request.extensions())?.enforce().await;
                 permit.map_err(|_| Status::resource_exhausted("slow down"))?;
+            }
+            call::OWN_LIMIT => {
+                let own = Limit::token_bucket(1, Duration::from_secs(8766 * 3600)).build().expect("a limit");
+                let limiter = Limiter::new(self.pool.clone(), Limits::new());
+                limiter.limit(Item::new(("own", own), "k")).await?.enforce()?;
             }
             _ => {}
         }

@@ -7,7 +7,8 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 31] = chapters![
+pub const GUIDE: [(&str, &str); 32] = chapters![
+    "addresses",
     "alerts",
     "alternatives",
     "beyond_one_machine",
@@ -50,10 +51,10 @@ pub fn sql_of(text: &str) -> Vec<&str> {
     text.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect()
 }
 
-/// The guide's grants for a role of the application: to call from Rust, to call from SQL, for the queue, and to
-/// block and forget keys.
-pub fn grants() -> [&'static str; 4] {
+/// The guide's grants for a role of the application: to call from Rust, to call from SQL, for the queue, to
+/// block and forget keys, and to call from SQL with stored limits.
+pub fn grants() -> [&'static str; 5] {
     let blocks: Vec<&str> =
         sql_of(chapter("migrations")).into_iter().filter(|block| block.contains("TO app_role;")).collect();
-    blocks.try_into().expect("four blocks of grants")
+    blocks.try_into().expect("five blocks of grants")
 }

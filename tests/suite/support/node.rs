@@ -6,11 +6,14 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
+
+use super::signal;
 
 /// The folder of the server programs and the user that they run as: the same as for the tests' other servers.
 struct Programs {
@@ -19,9 +22,15 @@ struct Programs {
 }
 
 impl Programs {
-    fn find() -> Self {
+    fn find() -> &'static Self {
+        static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+        PROGRAMS.get_or_init(Self::of_a_server)
+    }
+
+    fn of_a_server() -> Self {
         let mut config = ServerConfig::default();
         config.durable = false;
+        config.startup_timeout = std::time::Duration::from_secs(120); // The machine may be busy.
         config.version = std::env::var("PG_LIMITER_TEST_VERSION").ok();
         let server = Server::start(&config).expect("a server");
         let source = server.source();
@@ -46,7 +55,7 @@ impl Programs {
 
 /// A server with its data folder. Dropping it kills the server.
 pub struct Node {
-    programs: Programs,
+    programs: &'static Programs,
     dir: TempDir,
     data: PathBuf,
     port: u16,
@@ -64,16 +73,14 @@ impl Node {
         node
     }
 
-    /// Starts a server with messages in another language, if the machine and the server programs have it.
+    /// Starts a server with messages in another language. The machine and the server programs must have it.
     pub async fn start_in(locale: &str) -> Self {
         let locales = tempfile::Builder::new().prefix("pg-limiter-locales-").tempdir_in("/tmp").expect("a folder");
         fs::set_permissions(locales.path(), PermissionsExt::from_mode(0o755)).expect("a readable folder");
         let path = locales.path().join(format!("{locale}.UTF-8"));
-        let made = Command::new("localedef").args(["-i", locale, "-f", "UTF-8"]).arg(&path).output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("the locale {locale} cannot be made on this machine: apt-get install locales");
-            return Self::start(&[]).await;
-        }
+        let made =
+            Command::new("localedef").args(["-i", locale, "-f", "UTF-8"]).arg(&path).output().expect("localedef");
+        assert!(made.status.success(), "the locale {locale} cannot be made: apt-get install locales: {made:?}");
         let setting = format!("lc_messages={locale}.UTF-8");
         let mut node = tokio::task::spawn_blocking(move || Self::make(vec![setting])).await.expect("a server");
         node.locales = Some(locales);
@@ -139,8 +146,7 @@ impl Node {
     /// Replaces the server by a copy in standby mode, which is read-only until it is promoted.
     pub async fn fail_over(&mut self) {
         let pid = self.postmaster.as_ref().expect("a server").id();
-        let stopped = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill");
-        assert!(stopped.success());
+        signal(pid, "INT");
         self.postmaster.take().expect("a server").wait().expect("its end");
         let copy = self.dir.path().join("standby");
         let copied = Command::new("cp").arg("-a").arg(&self.data).arg(&copy).status().expect("cp");

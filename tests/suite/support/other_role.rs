@@ -15,7 +15,8 @@ impl<'d> OtherRole<'d> {
         let name = format!("mallory_of_{}", database.name);
         database
             .execute(&format!(
-                "DROP ROLE IF EXISTS {name}; CREATE ROLE {name}; GRANT CREATE ON SCHEMA public TO {name}"
+                "DROP ROLE IF EXISTS {name}; CREATE ROLE {name}; CREATE SCHEMA IF NOT EXISTS rate_limit;
+                 GRANT USAGE, CREATE ON SCHEMA rate_limit, public TO {name}"
             ))
             .await;
         Self { database, name }
@@ -43,20 +44,20 @@ const TRAP: &str = "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
 
 /// SQL that creates an object under one of the limiter's names, and the problem that `migrate` reports.
 pub fn objects_in_the_way() -> [(String, &'static str); 4] {
-    let history = "CREATE TABLE rate_limits_migrations (version integer PRIMARY KEY, name text NOT NULL,
-        applied_at timestamptz NOT NULL DEFAULT now(), sha256 text, crate_version text, breaking boolean NOT NULL DEFAULT false)";
+    let history = "CREATE TABLE rate_limit.migrations (version integer, name text, sha256 text NOT NULL, crate_version text NOT NULL,
+        breaking boolean NOT NULL DEFAULT false, applied_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (version, name))";
     let trapped = format!(
-        "{history}; {TRAP}; CREATE TRIGGER trap BEFORE INSERT ON rate_limits_migrations FOR EACH ROW EXECUTE FUNCTION trap()"
+        "{history}; {TRAP}; CREATE TRIGGER trap BEFORE INSERT ON rate_limit.migrations FOR EACH ROW EXECUTE FUNCTION trap()"
     );
-    let a_view = "CREATE VIEW rate_limits_migrations AS SELECT 1 AS version, 'a' AS name";
-    let clock = "CREATE FUNCTION rate_limit_clock() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'";
+    let a_view = "CREATE VIEW rate_limit.migrations AS SELECT 1 AS version, 'a' AS name";
+    let clock = "CREATE FUNCTION rate_limit._clock() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'";
     let table =
-        "CREATE TABLE rate_limits (name text, key text, shard int, shards int, value float8, ts bigint, idle_at bigint,
-        earlier_counts float8[])";
+        "CREATE TABLE rate_limit.rate_limits (name text, key text, shard int, shards int, value float8, ts bigint, idle_at bigint,
+        detail float8[])";
     [
-        (trapped, "the relation rate_limits_migrations belongs to the role"),
-        (a_view.to_owned(), "the relation rate_limits_migrations belongs to the role"),
-        (clock.to_owned(), "rate_limit_clock() belongs to the role"),
+        (trapped, "the relation migrations belongs to the role"),
+        (a_view.to_owned(), "the relation migrations belongs to the role"),
+        (clock.to_owned(), "_clock() belongs to the role"),
         (table.to_owned(), "the relation rate_limits belongs to the role"),
     ]
 }

@@ -152,6 +152,6 @@ pub const PAYLOADS: &[Payload] = &[
         ..error("pivot", "40001", "could not serialize access due to read/write dependencies among transactions")
     },
     error("division", "22012", "division by zero"),
-    error("no table", "42P01", "relation \"public.rate_limits\" does not exist"),
+    error("no table", "42P01", "relation \"rate_limit.rate_limits\" does not exist"),
     error("no privilege", "42501", "permission denied for table rate_limits"),
 ];

@@ -1,9 +1,7 @@
 //! pgbouncer in front of a server, in transaction mode: many client connections share few server connections.
 
-use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use pg_limiter::sqlx::postgres::PgConnectOptions;
@@ -26,23 +24,8 @@ pub struct Pooler {
     folder: tempfile::TempDir,
 }
 
-const INSTALL: &str = "these tests need pgbouncer, in PATH or /usr/sbin: `apt-get install pgbouncer` (Debian, Ubuntu), \
-                       `brew install pgbouncer` (macOS)";
-
 /// Ensures that a killed test process leaves no pgbouncer running.
 const WATCH: &str = r#""$@" & pid=$!; trap '' INT TERM; cat >/dev/null; kill -9 "$pid"; wait "$pid""#;
-
-fn program() -> &'static str {
-    static PROGRAM: OnceLock<&str> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let runs = |program: &&&str| match Command::new(program).arg("--version").output() {
-            Ok(output) => output.status.success(),
-            Err(error) if error.kind() == ErrorKind::NotFound => false,
-            Err(error) => panic!("{program}: {error}"),
-        };
-        ["pgbouncer", "/usr/sbin/pgbouncer"].iter().find(runs).unwrap_or_else(|| panic!("{INSTALL}"))
-    })
-}
 
 fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output().expect("id");
@@ -58,6 +41,8 @@ impl Pooler {
 
     /// The same in this mode.
     pub fn start_in(mode: &str, url: &str, size: u32, settings: Settings) -> Self {
+        let version = Command::new("pgbouncer").arg("--version").output();
+        version.expect("these tests need pgbouncer, which tests/pooler installs");
         let server: PgConnectOptions = url.parse().expect("a URL");
         let folder = tempfile::Builder::new().prefix("pg-limiter-pooler-").tempdir().expect("a folder");
         open_to_all(folder.path(), 0o755);
@@ -81,7 +66,7 @@ impl Pooler {
         std::fs::write(&path, config).expect("a file");
         open_to_all(&path, 0o644);
         let mut watcher = Command::new("/bin/sh");
-        watcher.args(["-c", WATCH, "sh", program(), "-q"]).arg(&path);
+        watcher.args(["-c", WATCH, "sh", "pgbouncer", "-q"]).arg(&path);
         if is_root() {
             watcher.args(["-u", "nobody"]);
         }

@@ -132,12 +132,21 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
 /// Runs a test in a database of its own with this default isolation level, where the application has its table. `number`
 /// counts the attempts to insert a row.
 pub(crate) async fn app<D: Driver>(isolation: &str, test: impl AsyncFnOnce(&PgPool, &D) -> Result<(), BoxError>) {
+    app_with("default_transaction_isolation", isolation, test).await;
+}
+
+/// As `app`, with another setting of the database.
+pub(crate) async fn app_with<D: Driver>(
+    setting: &str,
+    value: &str,
+    test: impl AsyncFnOnce(&PgPool, &D) -> Result<(), BoxError>,
+) {
     let url = tokio::task::spawn_blocking(|| SERVER.url("postgres")).await.expect("a server");
     common::on_a_fresh_database_of(&url, async |pool| {
         let setup = format!(
             "CREATE TABLE messages (author text NOT NULL, org text NOT NULL, body text PRIMARY KEY, number bigserial);
              DO $$ BEGIN
-               EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{isolation}');
+               EXECUTE format('ALTER DATABASE %I SET {setting} = %L', current_database(), '{value}');
              END $$"
         );
         sqlx::raw_sql(AssertSqlSafe(setup)).execute(pool).await?;

@@ -9,7 +9,7 @@ mod driver;
 use std::collections::BTreeSet;
 
 use conflicts::{a_deadlock_is_retried, a_serialization_failure_is_retried};
-use driver::{DieselAsync, Driver, SeaOrm, TokioPostgres, app};
+use driver::{DieselAsync, Driver, SeaOrm, TokioPostgres, app, app_with};
 use pg_limiter::Item;
 use pg_limiter_drivers::sea_orm;
 use pg_limiter_drivers::shared::{Message, item};
@@ -30,6 +30,7 @@ with_every_driver! {
     many_callers_never_exceed_the_limit,
     a_malformed_call_reports_what_is_wrong,
     slots_are_held_until_they_are_released,
+    a_denial_has_its_seconds_in_every_interval_style,
     a_serialization_failure_is_retried,
     a_deadlock_is_retried,
 }
@@ -137,7 +138,7 @@ async fn slots_are_held_until_they_are_released<D: Driver>() {
         let denied = driver.limit_alone(&call).await?;
         assert!(denied.denied_by == ["reports"] && denied.limits[0].lease_id.is_none(), "{denied:?}");
         for expected in [true, false] {
-            let release = sqlx::query_scalar("SELECT rate_limit_release('reports', 'u1', $1)").bind(leases.first());
+            let release = sqlx::query_scalar("SELECT rate_limit.release('reports', 'u1', $1)").bind(leases.first());
             let is_released: bool = release.fetch_one(pool).await?;
             assert_eq!(is_released, expected);
         }
@@ -145,6 +146,24 @@ async fn slots_are_held_until_they_are_released<D: Driver>() {
         Ok(())
     })
     .await;
+}
+
+/// The style in which the database writes intervals.
+async fn a_denial_has_its_seconds_in_every_interval_style<D: Driver>() {
+    for style in ["postgres", "postgres_verbose", "sql_standard", "iso_8601"] {
+        app_with("intervalstyle", style, async |_, driver: &D| {
+            for body in ["one", "two", "three"] {
+                assert!(driver.post(&Message { author: "u1", org: "o1", body }).await?.ok);
+            }
+            let denied = driver.post(&Message { author: "u1", org: "o1", body: "four" }).await?;
+            assert!(
+                denied.retry_after.is_some_and(|seconds| 600.0 < seconds && seconds <= 1200.0),
+                "{style}: {denied:?}"
+            );
+            Ok(())
+        })
+        .await;
+    }
 }
 
 /// The library's calls on the pool of SeaORM, and the SQL in its transactions, take from the same buckets.

@@ -332,12 +332,15 @@ fn of_text(text: &str) -> Option<Point> {
     } else if text.starts_with("SELECT pg_catalog.version()") {
         Some(Point::Version)
     } else if [
-        ".rate_limit_decide(",
-        ".rate_limit_decide_leases(",
-        ".rate_limit_take_slots(",
-        ".rate_limit_decide_sums(",
-        ".rate_limit_decide_one(",
-        ".rate_limit_decide_once(",
+        "._decide(",
+        "._take_slots(",
+        "._decide_sums(",
+        "._decide_one(",
+        "._take_token_bucket(",
+        "._take_fixed_window(",
+        "._take_sliding_window(",
+        "._take_few(",
+        "._decide_once(",
     ]
     .iter()
     .any(|name| text.contains(name))

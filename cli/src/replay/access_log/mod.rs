@@ -1,0 +1,25 @@
+//! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
+
+mod apache;
+mod client_keys;
+mod fields;
+mod format;
+mod guess;
+mod json_line;
+mod key;
+mod line;
+mod nginx;
+mod options;
+mod pattern;
+mod prefix;
+#[cfg(test)]
+mod tests;
+mod time;
+
+pub use format::{LogFormat, UnreadableLine};
+pub use line::LogLine;
+
+#[cfg(test)]
+use client_keys::ClientArgs;
+pub(in crate::replay) use key::LogKey;
+pub(crate) use options::LogOptions;

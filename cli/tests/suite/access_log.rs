@@ -1,0 +1,100 @@
+//! Access logs of other formats than the default: what is counted as a client, and what is refused.
+
+use std::fmt::Write;
+
+use crate::binary::{Run, files, run};
+use crate::support::Database;
+
+const LIMITS: &str = "[limits.api]\nkind = \"fixed_window\"\nrate = 2\nperiod = \"1h\"\nstart = \"0s\"\n";
+const TAIL: &str = "- - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1";
+
+fn replay(url: Option<&str>, log: &str, more: &[&str]) -> Run {
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("access.log", log)]);
+    let args = ["replay", "--limits", &path("limits.toml"), "--apply", "api", "--access-log", &path("access.log")];
+    run(url, &[&args, more].concat(), "")
+}
+
+/// Three requests of each of these clients.
+fn log(line: impl Fn(usize) -> String) -> String {
+    (0..9).fold(String::new(), |mut text, place| {
+        let _ = writeln!(text, "{}", line(place));
+        text
+    })
+}
+
+#[test]
+fn a_first_field_that_is_no_address_names_the_format() {
+    for (first, words) in [
+        ("example.com:80 203.0.113.1", ["\"example.com:80\"", "--log-format vhost"]),
+        ("Dec 16 00:00:00 host nginx: 203.0.113.1", ["\"Dec\"", "--log-format syslog"]),
+        ("2026-01-01T00:00:00.000000000Z 203.0.113.1", ["\"2026-01-01T00:00:00.000000000Z\"", "--log-format docker"]),
+        ("203.0.113.1, 10.0.0.1", ["\"203.0.113.1,\"", "--trusted-proxies"]),
+        ("crawler.example.com", ["\"crawler.example.com\"", "--key '%h'"]),
+    ] {
+        let refused = replay(None, &log(|_| format!("{first} {TAIL}")), &[]);
+        refused.refuses(2, &["access.log, line 1: ", " is no address", words[0], words[1]]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_named_format_finds_the_clients() {
+    let database = Database::empty().await;
+    let client = |place: usize| format!("203.0.113.{}", place % 3);
+    let lines: [(&[&str], String); 5] = [
+        (&["--log-format", "vhost"], log(|place| format!("example.com:80 {} {TAIL}", client(place)))),
+        (
+            &["--log-format", "syslog"],
+            log(|place| format!("Dec 16 00:00:0{place} host nginx: {} {TAIL}", client(place))),
+        ),
+        (
+            &["--log-format", "docker"],
+            log(|place| format!("2026-01-01T00:00:0{place}.000000000Z {} {TAIL}", client(place))),
+        ),
+        (
+            &[
+                "--log-format",
+                "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent",
+                "--trusted-proxies",
+                "10.0.0.0/8",
+            ],
+            log(|place| format!("{}, 10.0.0.{place} {TAIL}", client(place))),
+        ),
+        (
+            &["--log-format", "%h %l %u %t \"%r\" %>s %b", "--key", "%h"],
+            log(|place| format!("client{} {TAIL}", place % 3)),
+        ),
+    ];
+    for (options, text) in lines {
+        let counted = replay(Some(&database.url), &text, options);
+        for line in ["9 requests: 6 admitted, 3 denied (33.3 %)", "3 keys: 3 ever denied (100.0 %)"] {
+            assert!(counted.stdout.contains(line), "{options:?}: {}{}", counted.stdout, counted.stderr);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_clients_are_those_of_the_web_layer() {
+    let database = Database::empty().await;
+    let addresses = log(|place| format!("2001:db8::{place} {TAIL}"));
+    for (options, keys) in [
+        (&[][..], "1 keys: 1 ever"),
+        (&["--ipv6-prefix", "128"], "9 keys: 0 ever"),
+        (&["--key", "$remote_addr"], "9 keys: 0 ever"),
+    ] {
+        let counted = replay(Some(&database.url), &addresses, options);
+        assert!(counted.stdout.contains(keys), "{options:?}: {}{}", counted.stdout, counted.stderr);
+    }
+    let refused = replay(None, &addresses, &["--trusted-proxies", "10.0.0.0/8"]);
+    refused.refuses(2, &["--trusted-proxies", "$http_x_forwarded_for", "--log-format"]);
+    let other = replay(None, &addresses, &["--trusted-proxies", "10.0.0.0/8", "--key", "path"]);
+    other.refuses(2, &["--trusted-proxies", "--key remote_addr", "path"]);
+    replay(None, &addresses, &["--key", "tenant"]).refuses(2, &["--key tenant", "remote_addr, user, method"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_the_key_are_counted() {
+    let database = Database::empty().await;
+    let counted = replay(Some(&database.url), &log(|_| format!("203.0.113.1 {TAIL}")), &["--key", "user"]);
+    assert_eq!(counted.code, Some(0), "{}", counted.stderr);
+    assert!(counted.stderr.contains("9 of 9 requests have no user: they share the empty key"), "{}", counted.stderr);
+}

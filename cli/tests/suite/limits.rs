@@ -1,0 +1,79 @@
+//! `limits`, and the commands that use stored limits.
+
+use crate::binary::{files, run};
+use crate::support::Database;
+
+const LIMITS: &str = r#"
+    [limits.api]
+    kind = "token_bucket"
+    rate = 10
+    period = "1d"
+    capacity = 20
+    [limits.budget]
+    kind = "calendar_window"
+    rate = 1000
+    every = "1 month"
+    zone = "Europe/Berlin"
+    [limits.reports]
+    kind = "concurrency"
+    capacity = 3
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limits_file_is_stored_compared_and_shown() {
+    let database = Database::migrated().await;
+    let changed = LIMITS.replace("rate = 10\n", "rate = 12\n").replace("[limits.reports]", "[limits.exports]");
+    let wrong = "[limits.api]\nkind = \"x\"";
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("changed.toml", &changed), ("wrong.toml", wrong)]);
+    let tool = |args: &[&str]| {
+        let args = args.iter().map(|arg| if arg.ends_with(".toml") { path(arg) } else { (*arg).to_owned() });
+        let args: Vec<String> = args.collect();
+        run(Some(&database.url), &args.iter().map(String::as_str).collect::<Vec<_>>(), "")
+    };
+    tool(&["limits", "show"]).says(0, "no limits are stored");
+    let api = "api: token_bucket, 10 per 1d, capacity 20";
+    let budget = "budget: calendar_window, 1000 per 1 month, zone Europe/Berlin";
+    let reports = "reports: concurrency, 3 at a time, lease 30s";
+    let all = format!("+ {api}\n+ {budget}\n+ {reports}");
+    tool(&["limits", "diff", "limits.toml"]).says(1, &all);
+    tool(&["limits", "show"]).says(0, "no limits are stored");
+    tool(&["limits", "apply", "limits.toml"]).says(0, &all);
+    tool(&["limits", "diff", "limits.toml"]).says(0, "the stored limits are those of the file");
+    tool(&["limits", "show"]).says(0, &format!("{api}\n{budget}\n{reports}"));
+
+    let json = tool(&["limits", "show", "--json"]);
+    assert_eq!(json.code, Some(0));
+    let (_copy, copied) = files(&[("copy.json", &json.stdout)]);
+    tool(&["limits", "diff", &copied("copy.json")]).says(0, "the stored limits are those of the file");
+
+    let changes =
+        format!("- {api}\n+ api: token_bucket, 12 per 1d, capacity 20\n+ exports: concurrency, 3 at a time, lease 30s");
+    tool(&["limits", "diff", "changed.toml"]).says(1, &changes);
+    tool(&["limits", "apply", "changed.toml", "--undefine-others"]).says(0, &format!("{changes}\n- {reports}"));
+    tool(&["limits", "apply", "changed.toml", "--json"]).says(0, r#"{"defined": [], "undefined": []}"#);
+    let history = tool(&["limits", "show", "--history", "api"]);
+    let lines: Vec<&str> = history.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("12 per 24:00:00") && lines[1].contains("10 per"), "{lines:?}");
+    let history = tool(&["limits", "show", "--history", "reports"]).stdout;
+    assert!(history.lines().next().is_some_and(|line| line.ends_with("undefined")), "{history}");
+    tool(&["limits", "show", "--history", "never"]).refuses(3, &["\"never\" has never been stored"]);
+    tool(&["limits", "apply", "wrong.toml"]).refuses(2, &["limit \"api\"", "kind"]);
+    tool(&["limits", "apply", "missing.toml"]).refuses(2, &["cannot read"]);
+    run(None, &["limits", "show"], "").refuses(2, &["no database given"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_use_the_stored_limits() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    tool("limit api u1").refuses(2, &["no limit given", "pg-limiter limits apply"]);
+    database.execute("SELECT rate_limit.define('api', 'token_bucket', 1, '1 day', capacity => 2)").await;
+    tool("limit api u1").says(0, "allowed, 1 left");
+    assert_eq!(tool("check api u1 --count 2").code, Some(1));
+    let peeked = tool("peek api u1").stdout;
+    assert!(peeked.starts_with("1 left, full in 23h 59m"), "{peeked}");
+    // A rule on the command line is used instead.
+    tool("peek api u2 --rate 5 --period 1d").says(0, "5 left, full");
+    let top = tool("top --once --interval 200ms");
+    assert!(top.stdout.contains("api: token_bucket, 1 per 1d, capacity 2"), "{}{}", top.stdout, top.stderr);
+}

@@ -1,0 +1,180 @@
+//! Files with odd lines, compressed files, files in other encodings, and files that are not in the order of time.
+
+use std::fs;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use tempfile::TempDir;
+
+use crate::binary::{Run, run};
+use crate::support::Database;
+
+const LIMITS: &str = "[limits.api]\nkind = \"fixed_window\"\nrate = 2\nperiod = \"1h\"\nstart = \"0s\"\n";
+const REQUEST: &str = "203.0.113.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1\n";
+const EVENT: &str = "{\"at\": 1767225600000, \"limit\": \"api\"}\n";
+const CUT: &str = "203.0.113.1 - - [17/May/2015:10:05:03 +0000] \"GET /\n";
+
+/// Replays a file with this content.
+fn replay(url: Option<&str>, name: &str, content: &[u8], more: &[&str]) -> Run {
+    let (dir, path) = written(name, content);
+    let limits = dir.path().join("limits.toml").display().to_string();
+    let recorded: &[&str] =
+        if name.starts_with("events") { &["--events", &path] } else { &["--apply", "api", "--access-log", &path] };
+    run(url, &[&["replay", "--limits", &limits], recorded, more].concat(), "")
+}
+
+fn written(name: &str, content: &[u8]) -> (TempDir, String) {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("limits.toml"), LIMITS).expect("write the limits");
+    let path = dir.path().join(name);
+    fs::write(&path, content).expect("write a file");
+    (dir, path.display().to_string())
+}
+
+/// 100 good lines, these lines, and 100 good lines.
+fn between(good: &str, odd: &str) -> Vec<u8> {
+    format!("{}{odd}{}", good.repeat(100), good.repeat(100)).into_bytes()
+}
+
+fn counted(run: &Run, requests: &str) {
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains(&format!("{requests} requests: ")), "{}{}", run.stdout, run.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_odd_line_is_shown_and_left_out() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    let long = format!("{}\n", "x".repeat(3 << 20));
+    for (name, good, odd, reason) in [
+        ("access.log", REQUEST, CUT, "the closing quote of request is missing"),
+        ("access.log", REQUEST, "\u{0}\u{0}\u{0}\n", "not a line of an access log"),
+        ("access.log", REQUEST, &long, "the line is longer than 1 MiB"),
+        ("events.jsonl", EVENT, "{\"at\": 1767225600000, \"lim\n", "EOF while parsing"),
+        (
+            "events.jsonl",
+            EVENT,
+            "{\"at\": 1767225600000, \"op\": \"release\", \"lease\": \"l\"}\n",
+            "no earlier call has the lease",
+        ),
+    ] {
+        let content = between(good, odd);
+        let left_out = replay(url, name, &content, &[]);
+        counted(&left_out, "200");
+        let note = format!("{name}: 1 of 201 lines cannot be read and are left out:\n  line 101: ");
+        assert!(left_out.stderr.contains(&note) && left_out.stderr.contains(reason), "{}", left_out.stderr);
+        for options in [&["--strict"][..], &["--max-bad-lines", "0"], &["--max-bad-lines", "0.4%"]] {
+            replay(None, name, &content, options).refuses(2, &[&format!("{name}, line 101: "), reason]);
+        }
+        counted(&replay(url, name, &[content, odd.repeat(3).into_bytes()].concat(), &["--max-bad-lines", "4"]), "200");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_five_odd_lines_are_shown() {
+    let database = Database::empty().await;
+    let content = format!("{}{}", CUT.repeat(7), REQUEST.repeat(993));
+    let left_out = replay(Some(&database.url), "access.log", content.as_bytes(), &[]);
+    counted(&left_out, "993");
+    let shown = left_out.stderr.lines().filter(|line| line.starts_with("  line ")).count();
+    assert!(shown == 5 && left_out.stderr.contains("\n  and 2 more\n"), "{}", left_out.stderr);
+    let refused = replay(None, "access.log", format!("{CUT}{REQUEST}{CUT}").as_bytes(), &[]);
+    refused.refuses(2, &["access.log, line 1: ", "2 of 3 lines", "66.7 %", "--max-bad-lines allows 1%", "the lines 3"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_has_an_object_for_each_line_that_is_not_blank() {
+    let database = Database::empty().await;
+    let content = between(EVENT, "\nhello\n");
+    let decided = replay(Some(&database.url), "events.jsonl", &content, &["--json"]);
+    let lines: Vec<&str> = decided.stdout.lines().collect();
+    assert_eq!((decided.code, lines.len()), (Some(0), 201), "{}", decided.stderr);
+    assert!(lines[100].starts_with(r#"{"error": "invalid_line", "message": "line 102: "#), "{}", lines[100]);
+    assert!(lines[101].starts_with(r#"{"ok": false"#), "{}", lines[101]);
+}
+
+#[test]
+fn a_log_of_two_formats_is_refused() {
+    let other = format!("example.com:80 {REQUEST}");
+    let refused = replay(None, "access.log", &between(REQUEST, &other), &["--max-bad-lines", "50%"]);
+    refused.refuses(2, &["access.log, line 101: ", "--log-format vhost reads this line", "100 lines before it"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_files_are_read_as_they_are() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    let gzip = |text: &str| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text.as_bytes()).expect("compress");
+        encoder.finish().expect("compress")
+    };
+    let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    let skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc";
+    let half = REQUEST.repeat(300);
+    for (name, content) in [
+        ("access.log.gz", gzip(&half.repeat(2))),
+        ("access.log", [gzip(&half), gzip(&half)].concat()),
+        ("access.log.zst", zstd(&half.repeat(2))),
+        ("access.log", [&zstd(&half)[..], skipped, &zstd(&half)].concat()),
+    ] {
+        counted(&replay(url, name, &content, &[]), "600");
+    }
+    counted(&replay(url, "events.jsonl.gz", &gzip(&EVENT.repeat(3)), &[]), "3");
+    for (content, words) in [(gzip(&half), "cannot read "), (zstd(&half), "the zstd file is damaged or cut")] {
+        let cut = &content[..content.len() - 9];
+        replay(None, "access.log", cut, &[]).refuses(2, &["cannot read ", words]);
+    }
+    for (magic, words) in [(&b"\xfd7zXZ\0\0"[..], "xz -dc"), (b"BZh91AY", "bzip2 -dc"), (b"PK\x03\x04", "unzip -p")] {
+        replay(None, "access.log", magic, &[]).refuses(2, &["access.log", words]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_encodings_and_forms_name_their_cause() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    counted(&replay(url, "events.jsonl", format!("\u{feff}{EVENT}{EVENT}").as_bytes(), &[]), "2");
+    counted(&replay(url, "access.log", REQUEST.replace('\n', "\r\n").repeat(2).as_bytes(), &[]), "2");
+    let utf16: Vec<u8> = format!("\u{feff}{EVENT}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (name, content, words) in [
+        ("events.jsonl", &utf16[..], "iconv -f UTF-16"),
+        ("events.jsonl", &utf16[2..], "iconv -f UTF-16LE"),
+        ("access.log", &REQUEST.replace('\n', "\r").repeat(2).into_bytes(), "CR alone"),
+        ("events.json", b"[{\"at\": 1, \"limit\": \"api\"}]", "one JSON array"),
+        ("events.json", b"{\n  \"at\": 1\n}\n", "several lines"),
+        ("events.yaml", b"- at: 1\n  limit: api\n", "YAML"),
+    ] {
+        replay(None, name, content, &[]).refuses(2, &[name, words]);
+    }
+    for (content, words) in [("", "is empty"), ("\n \n", "has no lines")] {
+        let empty = replay(url, "events.jsonl", content.as_bytes(), &[]);
+        counted(&empty, "0");
+        assert!(empty.stderr.contains(words), "{}", empty.stderr);
+    }
+    let (dir, path) = written("limits.json", &utf16);
+    let limits = dir.path().join("limits.toml").display().to_string();
+    fs::write(&limits, format!("\u{feff}{LIMITS}")).expect("write the limits");
+    counted(&run(url, &["replay", "--limits", &limits, "--events", "-"], EVENT), "1");
+    run(url, &["limit", "api", "--limits", &path], "").refuses(2, &["limits.json", "UTF-16"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_sorted_within_the_window() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    let event = |second: usize| format!("{{\"at\": {}, \"limit\": \"api\"}}\n", 1_767_225_600_000 + second * 1000);
+    let late: String = (1..=100).chain([0]).chain(101..=200).map(event).collect();
+    let sorted = replay(url, "events.jsonl", late.as_bytes(), &["--json"]);
+    assert!(sorted.stdout.lines().nth(100).is_some_and(|line| line.starts_with("{\"ok\": true")), "{}", sorted.stdout);
+    counted(&replay(url, "events.jsonl", late.as_bytes(), &["--sort-window", "100"]), "201");
+    let beyond = replay(url, "events.jsonl", late.as_bytes(), &["--sort-window", "50"]);
+    counted(&beyond, "200");
+    assert!(
+        beyond.stderr.contains("line 101: its time is before") && beyond.stderr.contains("--sort-window"),
+        "{}",
+        beyond.stderr
+    );
+}

@@ -1,0 +1,17 @@
+-- Returns the rest of the block of a key of a gate, or NULL if it is not blocked.
+--   SELECT rate_limit.is_blocked('banned', '203.0.113.7');
+CREATE OR REPLACE FUNCTION rate_limit.is_blocked(name text, key text) RETURNS interval LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on SET jit = off
+AS $function$
+DECLARE
+  rest bigint; -- in microseconds
+BEGIN
+  PERFORM rate_limit._validate_item(NULL, name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+  SELECT r.ts - r.value - greatest(rate_limit._clock(), r.ts) INTO rest
+  FROM rate_limit.rate_limits AS r
+  WHERE r.name = is_blocked.name AND r.key = is_blocked.key AND r.shard = 0
+    AND r.detail[1] = -2;
+  RETURN CASE WHEN rest > 0 THEN rest * interval '1 microsecond' END;
+END
+$function$;
+COMMENT ON FUNCTION rate_limit.is_blocked IS 'Returns the rest of the block of a key of a gate, or NULL.';

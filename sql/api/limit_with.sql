@@ -1,0 +1,19 @@
+-- Takes `count` tokens, or returns when they would be available. A denial writes nothing. `value` is the balance that is
+-- left. With more than two shards it is an estimate, unless the call was denied.
+--   SELECT ok, retry_after, value
+--   FROM rate_limit.limit_with('send_message', 'u1', kind => 'token_bucket', rate => 10, period => '1 minute');
+CREATE OR REPLACE FUNCTION rate_limit.limit_with(
+  name text, key text, kind text, rate double precision, period interval, capacity double precision DEFAULT NULL,
+  count double precision DEFAULT 1, reserve boolean DEFAULT false, max_reserved double precision DEFAULT NULL,
+  start interval DEFAULT NULL, resolution integer DEFAULT NULL, shards integer DEFAULT 1,
+  at timestamp with time zone DEFAULT NULL, OUT ok boolean, OUT retry_after interval, OUT value double precision
+) LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off
+AS $function$
+  SELECT c.ok, c.retry_after, c.value
+  FROM rate_limit._call(
+    'limit', key, rate_limit._rule(name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards), count,
+    reserve, at) AS c
+$function$;
+COMMENT ON FUNCTION rate_limit.limit_with IS
+  'Takes tokens from one bucket, or returns the time after which the call would be allowed.';

@@ -1,0 +1,204 @@
+-- Gives back and takes the tokens of a batch of calls, from each bucket that covers its sum. It first adds what calls credit to
+-- the bucket, and then takes what the others need. If every bucket covers its sum, the order of the calls does not matter, and
+-- all are allowed.
+-- Calls on a bucket that does not cover its sum are undone, and so are later calls on the other buckets of those calls. The
+-- client then lets _decide decide them, in a later transaction. Credits are never undone.
+--
+--   limit_*         as for _decide, without shards
+--   bucket_*        names and keys, sorted by their bytes, each bucket once; the index of each bucket's limit, counted from 1
+--                   (NULL: all use the first); the tokens needed from each; and the tokens credited to each (NULL: no credit)
+--   item_*          the bucket of each item, and the tokens it needs in total, without credits; NULL: no call has several items
+--   call_sizes      the number of items of each call, without credits
+--
+-- Returns the balance of each bucket afterwards, in the order given; NULL for a bucket that did not cover its sum. If
+-- bucket_credits is given, as many balances follow: those after the credit, for the buckets that did not cover their sum.
+--
+-- Run it only in its own transaction: it locks rows in the order given, but leaves rows that do not cover their sum unlocked,
+-- so nothing may be locked after this. One UPDATE reads and writes each row, so that under SERIALIZABLE no read remains that
+-- could cause a conflict. If another transaction has changed a row meanwhile, READ COMMITTED evaluates this UPDATE again on
+-- the new row, and SERIALIZABLE raises an error (40001).
+CREATE OR REPLACE FUNCTION rate_limit._decide_sums(
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_amounts double precision[], bucket_credits double precision[], item_buckets integer[], item_counts double precision[],
+  call_sizes integer[]
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  buckets CONSTANT integer := cardinality(bucket_names);
+  now CONSTANT bigint := rate_limit._clock();
+  is_late boolean;
+  taken integer[];
+  balances double precision[];
+  backs double precision[]; -- the tokens that undone calls return to each bucket
+  open_buckets integer[]; -- the buckets of undone calls
+  balances_after double precision[];
+  uncovered integer[]; -- the buckets with a credit that did not cover their sum
+  last_item integer := 0;
+  asked record;
+  new_row record;
+BEGIN
+  IF item_counts IS NOT NULL AND (0 <= ALL (item_counts) AND 1e13 >= ALL (item_counts)) IS NOT TRUE THEN -- NaN is the largest.
+    RAISE EXCEPTION 'invalid_count: a count of the batch is not a number from 0 to 1e13'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one count for each item.';
+  END IF;
+  -- The balance is at most the capacity, so a credit can be added before the refill as well as after it.
+  -- ANY, because with `=` on the first column of the key the planner might scan a small table in index order, and keep that
+  -- plan when the table has grown.
+  WITH u AS (
+    UPDATE rate_limit.rate_limits AS r
+    SET
+      value = rate_limit._value_after(
+        a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
+        a.amount),
+      ts = greatest(now, r.ts),
+      idle_at = rate_limit._idle_after(
+        a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
+        a.amount),
+      detail = rate_limit._counts_after(
+        a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
+    FROM (
+      SELECT a.*, coalesce(bucket_credits[a.nth], 0) AS credit
+      FROM rate_limit._asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+    ) AS a
+    WHERE (a.amount > 0 OR a.credit > 0) AND r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0 AND r.shards = 1
+      AND rate_limit._fits(a.kind, r.detail, a.period, a.phase, a.resolution)
+      -- The counts of a sliding window are no balance.
+      AND (a.credit = 0 OR rate_limit._is_exact(a.credit, a.capacity) AND a.kind <> 'sliding_window')
+      AND rate_limit._left(
+        a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        >= a.amount
+    RETURNING a.nth, rate_limit._left(
+      a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution) AS balance
+  )
+  SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
+
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
+  IF taken IS NULL THEN
+    taken := '{}';
+    FOR asked IN
+      SELECT *
+      FROM rate_limit._asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      WHERE a.amount > 0
+      ORDER BY a.nth
+    LOOP
+      new_row := rate_limit._take_from(
+        asked.kind,
+        rate_limit._adopt(
+          asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
+        now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
+      INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
+      VALUES (
+        asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at,
+        (new_row.after).detail)
+      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+      IF FOUND THEN
+        taken := taken || asked.nth;
+        balances := balances || new_row.remaining;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- A bucket from which nothing is taken is only read, after all waits: a gate may have been blocked meanwhile.
+  is_late := rate_limit._clock() - now > 2000 + 50 * buckets;
+  IF 0 = ANY (bucket_amounts) THEN
+    PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - now);
+    FOR asked IN
+      SELECT
+        a.nth,
+        CASE
+          WHEN r.ts IS NULL THEN a.capacity
+          ELSE rate_limit._left(
+            a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+        END AS balance,
+        r.ts IS NULL OR (
+          r.shards = 1 AND rate_limit._fits(a.kind, r.detail, a.period, a.phase, a.resolution)) AS fits
+      FROM rate_limit._asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      LEFT JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0
+      WHERE a.amount = 0 AND coalesce(bucket_credits[a.nth], 0) = 0
+    LOOP
+      IF asked.fits AND asked.balance >= 0 THEN
+        taken := taken || asked.nth;
+        balances := balances || asked.balance;
+      END IF;
+    END LOOP;
+  END IF;
+
+  -- If the UPDATE was slow, another transaction may have locked a row without changing it. A decision as of a time before that
+  -- wait would count the refill since then twice, so it is made again.
+  is_late := is_late OR rate_limit._clock() - now > 2000 + 50 * buckets;
+  IF cardinality(taken) < buckets THEN
+    backs := array_fill(0::double precision, ARRAY[buckets]);
+    open_buckets := ARRAY(SELECT nth FROM generate_series(1, buckets) AS nth WHERE nth <> ALL (taken));
+    FOR nth_call IN 1 .. coalesce(cardinality(call_sizes), 0) LOOP
+      IF item_buckets[last_item + 1 : last_item + call_sizes[nth_call]] && open_buckets THEN
+        open_buckets := open_buckets || item_buckets[last_item + 1 : last_item + call_sizes[nth_call]];
+        FOR item IN last_item + 1 .. last_item + call_sizes[nth_call] LOOP
+          backs[item_buckets[item]] := backs[item_buckets[item]] + item_counts[item];
+        END LOOP;
+      END IF;
+      last_item := last_item + call_sizes[nth_call];
+    END LOOP;
+  END IF;
+  IF is_late OR 0 < ANY (backs) THEN
+    FOR asked IN
+      SELECT *
+      FROM rate_limit._asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      WHERE a.nth = ANY (taken) AND a.amount > 0
+    LOOP
+      balances[array_position(taken, asked.nth)] := rate_limit._retake(
+        asked.name, asked.key, 0, asked.kind, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution,
+        asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN rate_limit._clock() END);
+    END LOOP;
+  END IF;
+  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
+    backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+    FOR place IN 1 .. cardinality(taken) LOOP
+      backs[taken[place]] := balances[place];
+    END LOOP;
+    balances := backs;
+  END IF;
+  IF bucket_credits IS NULL THEN
+    RETURN balances;
+  END IF;
+
+  backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+  uncovered := ARRAY(
+    SELECT nth FROM generate_series(1, buckets) AS nth
+    WHERE bucket_credits[nth] IS NOT NULL AND balances[nth] IS NULL ORDER BY nth);
+  IF cardinality(uncovered) > 0 THEN
+    SELECT
+      array_agg(bucket_names[u.nth] ORDER BY u.nth) AS names, array_agg(bucket_keys[u.nth] ORDER BY u.nth) AS keys,
+      array_agg(coalesce(bucket_limits[u.nth], 1) ORDER BY u.nth) AS limits,
+      array_agg(bucket_credits[u.nth] ORDER BY u.nth) AS credits
+    INTO asked
+    FROM unnest(uncovered) AS u (nth);
+    -- Rows that come later in the order are locked already, so this must not wait for a lock: it could deadlock.
+    IF true = ANY (rate_limit._held(asked.names, asked.keys)) THEN
+      RAISE EXCEPTION 'another transaction has locked a bucket that is short'
+        USING ERRCODE = 'lock_not_available', HINT = 'Retry the transaction without the calls on this bucket.';
+    END IF;
+    SELECT d.item_values
+    INTO balances_after
+    FROM rate_limit._decide(
+      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL, asked.names,
+      asked.keys, NULL, asked.limits, asked.credits, array_fill('credit'::text, ARRAY[cardinality(uncovered)]), NULL, NULL, NULL,
+      NULL) AS d;
+    FOR place IN 1 .. cardinality(uncovered) LOOP
+      backs[uncovered[place]] := balances_after[place];
+    END LOOP;
+  END IF;
+  RETURN balances || backs;
+END
+$function$;

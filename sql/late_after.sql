@@ -1,7 +1,0 @@
--- Returns the microseconds that may pass between the time as of which a call on so many buckets is decided and its last write.
--- A call that takes longer has waited for a lock, and is decided again. Inlined.
-CREATE OR REPLACE FUNCTION public.rate_limit_late_after(buckets integer) RETURNS integer LANGUAGE sql IMMUTABLE
-AS $function$
-  SELECT CASE WHEN public.rate_limit_is_distributed() THEN 20000 + 5000 * buckets ELSE 2000 + 50 * buckets END
-$function$;
-COMMENT ON FUNCTION public.rate_limit_late_after IS 'Returns how late a decision may be written; inlined.';

@@ -1,0 +1,119 @@
+//! The owners of the limiter's objects. The functions run as their owner on the tables, so both belong to one role.
+
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::migrate::Part;
+use crate::migrate::functions::signatures;
+use crate::migrate::installed::Installed;
+use crate::migrate::tables::tables;
+use crate::sql::Schema;
+
+/// Objects that belong to a wrong role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misowned {
+    pub(super) problem: String,
+    /// They give the objects to the right role.
+    pub(super) statements: Vec<String>,
+}
+
+struct Object {
+    /// As in ALTER.
+    kind: &'static str,
+    named: String,
+    owner: String,
+}
+
+/// The objects of the limiter, and not those of the application that have the same name.
+fn objects(installed: &Installed, schema: &Schema) -> Vec<Object> {
+    let owner = |which: &str| installed.definition("owner", which).map(str::to_owned);
+    let tables = tables(Part::ALL).filter(|line| line.what == "table").filter_map(|line| {
+        let is_view = line.definition.starts_with("view");
+        let kind = if is_view { "VIEW" } else { "TABLE" };
+        Some(Object { kind, named: schema.render(&format!("rate_limit.{}", line.which)), owner: owner(line.which)? })
+    });
+    let functions = signatures().filter_map(|signature| {
+        let owner = owner(signature)?;
+        // The arguments can be left out unless the name has several functions.
+        let name = signature.split('(').next().unwrap_or_default();
+        let which = if installed.functions_named(name) > 1 { signature } else { name };
+        Some(Object { kind: "FUNCTION", named: schema.render(&format!("rate_limit.{which}")), owner })
+    });
+    tables.chain(functions).collect()
+}
+
+/// The role that owns all objects of the limiter.
+pub(super) fn only_owner(installed: &Installed, schema: &Schema) -> Option<String> {
+    only(&objects(installed, schema)).map(str::to_owned)
+}
+
+fn only(objects: &[Object]) -> Option<&str> {
+    let first = &*objects.first()?.owner;
+    objects.iter().all(|object| object.owner == first).then_some(first)
+}
+
+/// Returns the objects of a wrong owner.
+///
+/// All objects may get a new owner together. They also have one owner after a restore by another role, but then the role that
+/// connects has no rights on them.
+pub(super) async fn misowned(
+    conn: &mut PgConnection,
+    schema: &Schema,
+    installed: &Installed,
+) -> Result<Option<Misowned>, sqlx::Error> {
+    let objects = objects(installed, schema);
+    let (Some((current, may)), Some(first)) = (installed.current(), objects.first()) else { return Ok(None) };
+    let only = only(&objects);
+    let recorded = installed.migrated_by();
+    if let Some(owner) = only {
+        let is_as_recorded = installed.is_readable() && recorded.is_none_or(|recorded| recorded == owner);
+        if is_as_recorded || may == "call" || installed.definition("rights", owner) == Some("true") {
+            return Ok(None);
+        }
+    }
+    // The role that is recorded may have been left behind, as in another cluster.
+    let right = match recorded {
+        Some(recorded) if exists(conn, recorded).await? => recorded,
+        _ if only.is_some() => current,
+        _ => &first.owner,
+    };
+    let wrong: Vec<&Object> = objects.iter().filter(|object| object.owner != right).collect();
+    let altered = |kind: &str, named: &str| format!("ALTER {kind} {named} OWNER TO {};", quoted(right));
+    let mut statements = Vec::new();
+    if only.is_some() && only == installed.schema_owner() && schema.name() != "public" {
+        statements.push(altered("SCHEMA", &quoted(schema.name()))); // It changed hands with the objects.
+    }
+    statements.extend(wrong.iter().map(|object| altered(object.kind, &object.named)));
+    let problem = match (only, wrong.as_slice()) {
+        (Some(owner), _) => format!(
+            "all {} objects belong to the role {owner} and not to {right}, as after a restore by another role",
+            objects.len()
+        ),
+        (None, []) => return Ok(None),
+        (None, [Object { kind, named, owner }, others @ ..]) => {
+            let more = if others.is_empty() { String::new() } else { format!(", as {} more objects", others.len()) };
+            format!("the {} {named} belongs to the role {owner} and not to {right}{more}", kind.to_lowercase())
+        }
+    };
+    Ok(Some(Misowned { problem, statements }))
+}
+
+async fn exists(conn: &mut PgConnection, role: &str) -> Result<bool, sqlx::Error> {
+    // In hexadecimal, so that no name ends the literal.
+    let hex: String = role.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let sql = format!(
+        "SELECT FROM pg_catalog.pg_roles AS r \
+         WHERE r.rolname = pg_catalog.convert_from(pg_catalog.decode('{hex}', 'hex'), 'UTF8')"
+    );
+    Ok(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(conn).await?.is_some())
+}
+
+/// The name as an identifier, without quotes where none are needed.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+    match name.chars().all(is_plain)
+        || name.starts_with(is_plain) && name.chars().all(|c| is_plain(c) || c.is_ascii_digit())
+    {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('"', "\"\"")),
+    }
+}
