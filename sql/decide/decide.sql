@@ -19,7 +19,8 @@
 --                   that no other lease of the bucket has; NULL: the call needs none. The rate of such a limit is the number
 --                   of slots, and its period the length of a lease. If the lease has ended, a renewal is denied, and the item
 --                   of a release is refused
---   holds_rows      the caller has already locked a row of a sharded bucket, so this must not wait for its other rows
+--   holds_rows      the caller may already have locked rows of these buckets: so this creates no bucket, and waits for no other
+--                   row of a sharded one. Where it would have to, it fails (40001)
 --
 -- Results:
 --   call_admitted   how many times each call was allowed; NULL: all of them
@@ -85,7 +86,7 @@ BEGIN
   decided := rate_limit._decide_each(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, limit_shards,
     bucket_names, bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats,
-    call_leases, NOT holds_rows);
+    call_leases, holds_rows);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;

@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION rate_limit._decide_each(
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
   call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], call_leases bigint[],
-  may_wait boolean, OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
+  holds_rows boolean, OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
@@ -45,7 +45,7 @@ BEGIN
   FOR item IN 1 .. coalesce(cardinality(item_limits), 0) LOOP
     limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
   END LOOP;
-  IF limit_shards IS NOT NULL AND may_wait THEN
+  IF limit_shards IS NOT NULL AND NOT holds_rows THEN
     amounts := rate_limit._amounts(
       limit_max_reserved, buckets, item_buckets, item_limits, item_counts, call_ops, call_sizes, call_times);
   END IF;
@@ -60,7 +60,7 @@ BEGIN
           coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]), limit_starts[limits[b]],
           coalesce(limit_resolutions[limits[b]], 1), coalesce(limit_shards[limits[b]], 1), amounts[b], call_ats[1],
           CASE WHEN parts[b] > 1 THEN (before[b]).shard END, (locks AND only_read = 0) OR is_locked[b],
-          may_wait AND NOT is_locked[b]);
+          NOT (holds_rows OR is_locked[b]));
         before[b] := looked.bucket;
         parts[b] := looked.parts;
         beyond[b] := looked.beyond;
@@ -68,12 +68,7 @@ BEGIN
         shares := shares || looked.shares;
         last_shares[b] := cardinality(shares);
         is_read[b] := true;
-        CONTINUE WHEN NOT locks OR only_read = 1;
-        is_locked[b] := is_locked[b] OR (before[b]).ts IS NOT NULL;
-        IF NOT is_locked[b] AND true = ANY (is_locked) THEN -- The row was deleted, and new rows must be locked first.
-          RAISE EXCEPTION 'could not serialize access to a bucket'
-            USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-        END IF;
+        is_locked[b] := is_locked[b] OR (locks AND only_read = 0 AND (before[b]).ts IS NOT NULL);
       END LOOP;
     END LOOP;
 
@@ -110,6 +105,10 @@ BEGIN
     FOR b IN 1 .. buckets LOOP
       changed[b] := changed[b] AND ((before[b]).ts IS NOT NULL OR (after[b]).ts IS NOT NULL);
       CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b] OR (before[b]).ts IS NOT NULL;
+      IF holds_rows OR (locks AND true = ANY (was_locked)) THEN -- The row was deleted.
+        RAISE EXCEPTION 'could not serialize access to a bucket'
+          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      END IF;
       bucket := after[b];
       INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail)
       VALUES (bucket.name, bucket.key, 0, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.detail)

@@ -78,9 +78,14 @@ BEGIN
   )
   SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
 
-  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
-  IF taken IS NULL THEN
-    taken := '{}';
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet. Under READ COMMITTED, an UPDATE that
+  -- has waited for a row may have locked it without changing it.
+  IF taken IS NULL AND NOT EXISTS (
+    SELECT
+    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
+  )
+  THEN
     FOR asked IN
       SELECT *
       FROM rate_limit._asked(
@@ -105,6 +110,7 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
+  taken := coalesce(taken, '{}');
 
   -- A bucket from which nothing is taken is only read, after all waits: a gate may have been blocked meanwhile.
   is_late := rate_limit._clock() - now > 2000 + 50 * buckets;

@@ -80,7 +80,14 @@ BEGIN
   END LOOP;
   decided := rate_limit._decide(
     limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_phases, NULL, NULL, bucket_names, bucket_keys, NULL,
-    ARRAY(SELECT generate_series(1, buckets)), counts, NULL, NULL, ARRAY[buckets], NULL, NULL);
+    ARRAY(SELECT generate_series(1, buckets)), counts, NULL, NULL, ARRAY[buckets], NULL, NULL,
+    -- An UPDATE that has waited for a row may have locked it without changing it. If the first row does not exist, none is
+    -- locked.
+    holds_rows => balances IS NOT NULL AND EXISTS (
+      SELECT
+      FROM rate_limit.rate_limits AS r
+      WHERE r.name = bucket_names[1] AND r.key = bucket_keys[1] AND r.shard = 0
+    ));
   -- The casts are for PostgreSQL 13, where || takes arrays of one type only.
   RETURN ARRAY[coalesce(decided.call_admitted[1], 1), decided.call_waits[1]]::double precision[] || decided.item_values || ARRAY(
     SELECT coalesce(decided.item_refused[nth], false)::integer::double precision

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use pg_limiter::sqlx::{self, AssertSqlSafe};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Executor};
 use pg_limiter::{Item, Limit, Limiter, Limits};
 
-use crate::shards_contended::{Ask, LEVELS, run, session};
+use crate::shards_contended::{Ask, LEVELS, code, run, session};
 use crate::support::Database;
 use crate::support::gate::{CENTURY, until_waiting};
 
@@ -42,6 +42,50 @@ async fn callers_at_two_isolation_levels_lock_new_and_existing_rows_in_one_order
                 }
             }
         }
+    }
+}
+
+/// One call on the buckets a and b.
+const FEW: &str = "SELECT rate_limit._take_few(ARRAY['n', 'n'], ARRAY['a', 'b'], ARRAY['token_bucket', 'token_bucket'],
+    ARRAY[1e6, 1e6], ARRAY[3155760000000000, 3155760000000000], ARRAY[1e6, 1e6], ARRAY[0, 0]::bigint[], ARRAY[1, 1])";
+
+/// A batch on the buckets a and b.
+const SUMS: &str =
+    "SELECT rate_limit._decide_sums(ARRAY['token_bucket'], ARRAY[1e6], ARRAY[3155760000000000], NULL, NULL, NULL,
+    ARRAY['n', 'n'], ARRAY['a', 'b'], NULL, ARRAY[1, 1], NULL, NULL, NULL, NULL)";
+
+/// The first call waits for the row of a. Meanwhile a second one inserts the row of b, and then waits for a, too. So the first
+/// one must not insert b, whether it has taken tokens from a, or has found that it cannot, and has the lock all the same.
+#[tokio::test]
+async fn a_call_that_waited_for_a_row_inserts_none() {
+    let of_another_kind = Ask { kind: "fixed_window", ..Ask::limit(&["a"], 1.0, 1, 1e6) }.group();
+    let emptied = "UPDATE rate_limit.rate_limits SET value = 0 WHERE key = 'a'";
+    let locked = "SELECT FROM rate_limit.rate_limits WHERE key = 'a' FOR UPDATE";
+    let cases = [(FEW, locked, true), (FEW, &of_another_kind, true), (SUMS, locked, true), (SUMS, emptied, false)];
+    for (level, (call, change, b_existed)) in LEVELS.iter().flat_map(|level| cases.map(|case| (*level, case))) {
+        let database = Database::migrated().await;
+        let mut setup = session(&database, "READ COMMITTED").await;
+        let existing: &[&str] = if b_existed { &["a", "b"] } else { &["a"] };
+        assert!(run(&mut setup, &Ask::limit(existing, 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        // A session's first calls are slow, and so are not decided in the UPDATEs.
+        let mut conn = session(&database, level).await;
+        for _ in 0..if b_existed { 5 } else { 0 } {
+            conn.execute(call).await.expect("a decision");
+        }
+        let mut holder = database.pool.begin().await.expect("begin");
+        holder.execute(AssertSqlSafe(change)).await.expect("a lock");
+        let first = tokio::spawn(async move { conn.execute(call).await.map_err(|error| code(&error)) });
+        until_waiting(&database, 1).await;
+        database.execute("DELETE FROM rate_limit.rate_limits WHERE key = 'b'").await;
+        let mut conn = session(&database, "READ COMMITTED").await;
+        let second = tokio::spawn(async move { run(&mut conn, &Ask::limit(&["a", "b"], 1.0, 1, 1e6).group()).await });
+        until_waiting(&database, 2).await;
+        holder.commit().await.expect("commit");
+        if let Err(code) = first.await.expect("a task") {
+            assert_eq!(code, "40001", "{level}, {change}, {call}");
+        }
+        second.await.expect("a task").unwrap_or_else(|code| panic!("{code}: {level}, {change}, {call}"));
+        assert_eq!(deadlocks(&database).await, 0, "{level}, {change}, {call}");
     }
 }
 
