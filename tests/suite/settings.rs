@@ -172,11 +172,11 @@ async fn a_claim_that_the_database_gives_too_little_time_ends_nevertheless() {
         .execute(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
              CREATE TRIGGER slow AFTER UPDATE ON rate_limit.jobs EXECUTE PROCEDURE slow();
-             ALTER FUNCTION rate_limit._claimed_jobs(bigint[], integer[]) RENAME TO _read;
-             CREATE FUNCTION rate_limit._claimed_jobs(job_ids bigint[], job_starts integer[])
-             RETURNS SETOF rate_limit.jobs LANGUAGE plpgsql AS $$ BEGIN
+             CREATE OR REPLACE FUNCTION rate_limit._claimed_jobs(job_ids bigint[], job_starts integer[])
+             RETURNS SETOF rate_limit.jobs LANGUAGE plpgsql STABLE AS $$ BEGIN
                PERFORM pg_sleep(0.3);
-               RETURN QUERY SELECT * FROM rate_limit._read(job_ids, job_starts);
+               RETURN QUERY SELECT j.* FROM unnest(job_ids, job_starts) AS u (id, starts)
+                 JOIN rate_limit.jobs AS j ON j.id = u.id AND j.starts = u.starts AND j.state = 'running';
              END $$",
         )
         .await;
