@@ -12,6 +12,7 @@ use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
 use crate::export::ExportArgs;
 use crate::forget::ForgetArgs;
+use crate::grants::GrantsArgs;
 use crate::limits::LimitsCommand;
 use crate::migrate::MigrateArgs;
 use crate::prune::PruneArgs;
@@ -48,6 +49,9 @@ pub(super) enum Command {
     /// Create the limiter's tables and functions, or bring them up to date
     #[command(after_help = EXIT_CODES)]
     Migrate(MigrateArgs),
+    /// Print the grants that a role needs for what it does, and nothing else
+    #[command(after_help = EXIT_CODES)]
+    Grants(GrantsArgs),
     /// Take tokens, or report when they will be available
     #[command(after_help = EXIT_CODES)]
     Limit(DecideArgs),

@@ -7,8 +7,8 @@ use crate::args::{Arguments, Command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
-    bench, block, decide, demo, doctor, exec, export, forget, limits, migrate, output, prune, queue, replay, reset,
-    shell, simulate, top, ui,
+    bench, block, decide, demo, doctor, exec, export, forget, grants, limits, migrate, output, prune, queue, replay,
+    reset, shell, simulate, top, ui,
 };
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
@@ -51,6 +51,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Demo(args) => demo::run(&args, database).await,
         Command::Bench(args) => bench::run(args, database).await,
         Command::Migrate(args) => migrate::run(args, database).await,
+        Command::Grants(args) => grants::run(&args, &database),
         Command::Limit(args) => decide::limit(args, database).await,
         Command::Check(args) => decide::check(args, database).await,
         Command::Peek(args) => decide::peek(args, database).await,

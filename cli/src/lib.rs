@@ -13,6 +13,7 @@ mod exec;
 mod export;
 mod foreign;
 mod forget;
+mod grants;
 mod hidden_keys;
 mod input;
 mod json;

@@ -19,8 +19,8 @@
 //! `migrations/` and `sql/` of the crate's repository.
 //!
 //! Privileges: CREATE on the schema, and CREATE on the database if the schema does not exist yet. The role that migrates owns
-//! the tables and the functions. Other roles need USAGE on the schema and EXECUTE on the functions. Migrating fails in a schema
-//! in which other roles can create objects.
+//! the tables and the functions. Other roles need USAGE on the schema and EXECUTE on the functions that they use: [`Use`] has the
+//! grants. Migrating fails in a schema in which other roles can create objects.
 
 mod drift;
 mod error;
@@ -37,6 +37,7 @@ mod statements;
 mod stepwise;
 mod tables;
 mod uninstall;
+mod uses;
 
 pub use drift::Drift;
 pub use error::MigrateError;
@@ -48,3 +49,4 @@ pub(crate) use runner::LOCK_KEY;
 pub use runner::{MigrateReport, Migrator, migrate, migrate_on};
 pub use script::{Contents, script};
 pub use uninstall::uninstall;
+pub use uses::{CallableFunction, Use, callable_functions};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pg_limiter::migrate::Use;
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{CallAt, Connections, Error, Limit, Limiter, LimiterConfig, Limits, Op, Schema, TransactionLimiter};
 
@@ -83,7 +84,7 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
     assert!(error.to_string().contains("42501); grant USAGE on the schema and EXECUTE on the functions"), "{error}");
 
     // The guide's grants are sufficient, and give no access to the rows.
-    database.execute(&guide::grants()[0].replace("app_role", &role)).await;
+    database.execute(&guide::grants(Use::App).replace("app_role", &role)).await;
     assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
     let once = || pg_limiter::Call::from(("a", "k")).idempotency_key("1");
     assert!(limiter.within(&mut conn).limit(once()).await.expect("a decision").is_allowed());

@@ -26,6 +26,7 @@ mod faults;
 mod forget;
 mod fresh_reads;
 mod gates;
+mod grants;
 mod headroom;
 mod held_rows;
 mod history;

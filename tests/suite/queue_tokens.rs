@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use pg_limiter::migrate::Use;
 use pg_limiter::queue::{
     EnqueueOutcome, EstimateOutcome, Finish, Job, JobState, Queue, QueueConfig, Ticket, WorkerConfig, handler_fn,
 };
@@ -331,7 +332,7 @@ async fn an_invalid_worker_config_is_an_error() {
 async fn a_role_needs_only_execute_for_the_queue() {
     let database = Database::migrated().await;
     let role = format!("worker_{}", database.name);
-    let grants = guide::grants()[2].replace("app_role", &role);
+    let grants = guide::grants(Use::Worker).replace("app_role", &role);
     let schema = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA rate_limit TO {role}; {grants}");
     sqlx::raw_sql(AssertSqlSafe(schema)).execute(&database.pool).await.expect("a role");
     let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use pg_limiter::migrate::Use;
 use pg_limiter::sqlx::postgres::PgDatabaseError;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, Row};
 use pg_limiter::{Item, Limit, Limits};
@@ -482,7 +483,7 @@ async fn the_guides_grant_is_necessary_and_gives_nothing_else() {
         assert_eq!(code(&call(&mut conn, function, &group, false).await.expect_err("no grant")), "42501");
     }
     // The guide's block for callers from SQL.
-    database.execute(&guide::grants()[1].replace("app_role", &role)).await;
+    database.execute(&guide::grants(Use::Sql).replace("app_role", &role)).await;
     for function in ["check_all_with", "limit_all_with"] {
         assert!(call(&mut conn, function, &group, false).await.expect("granted").ok);
     }
@@ -530,7 +531,7 @@ async fn a_hostile_search_path_changes_nothing() {
              CREATE OPERATOR evil.>= (FUNCTION = evil.of_numbers, LEFTARG = double precision, RIGHTARG = double precision);
              CREATE DOMAIN evil.interval AS text CHECK (evil.trap());
              RESET ROLE",
-            guide::grants()[1].replace("app_role", &role)
+            guide::grants(Use::Sql).replace("app_role", &role)
         ))
         .await;
     let mut conn = session(&database, "READ COMMITTED").await;

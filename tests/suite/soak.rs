@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pg_limiter::migrate::Use;
 use pg_limiter::{Limit, Limiter, Limits, sqlx};
 use tokio::sync::oneshot;
 
@@ -11,6 +12,7 @@ use self::bench::options::Options;
 use self::bench::report::{Event, Sample, Summary};
 use self::bench::soak::run;
 use crate::support::Database;
+use crate::support::guide;
 
 #[path = "../../benches/soak/mod.rs"]
 mod bench;
@@ -231,11 +233,8 @@ async fn a_soak_reports_the_faults_that_its_role_may_not_inject() {
             "DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN PASSWORD 'soak';
              REVOKE CREATE ON SCHEMA public FROM PUBLIC;
              REVOKE EXECUTE ON FUNCTION pg_catalog.pg_terminate_backend FROM PUBLIC;
-             GRANT USAGE ON SCHEMA rate_limit TO {name};
-             GRANT EXECUTE ON FUNCTION rate_limit._take_token_bucket, rate_limit._take_fixed_window,
-             rate_limit._take_sliding_window, rate_limit._decide, rate_limit._decide_sums, rate_limit._decide_one,
-             rate_limit._take_slots, rate_limit._take_few, rate_limit.block, rate_limit._held, rate_limit._decide_once,
-             rate_limit.reset(text), rate_limit.prune, rate_limit._prune_answers TO {name}"
+             {}",
+            guide::grants(Use::App).replace("app_role", &name)
         ))
         .await;
     let (_, place) = database.url.split_once("://").expect("a URL");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pg_limiter::migrate::Use;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Error, Limit, Limits};
 
@@ -200,7 +201,7 @@ async fn a_role_that_calls_stored_limits_cannot_choose_a_rule() {
     let database = Database::migrated().await;
     database.execute("SELECT rate_limit.define('a', 'token_bucket', 1, '1 day')").await;
     let role = format!("stored_{}_{}", std::process::id(), database.name.len());
-    let grants = crate::support::guide::grants()[4].replace("app_role", &role);
+    let grants = crate::support::guide::grants(Use::Trigger).replace("app_role", &role);
     database.execute(&format!("DROP ROLE IF EXISTS {role}; CREATE ROLE {role}; {grants}")).await;
     let mut conn = database.pool.acquire().await.expect("a connection");
     let mut run = async |sql: &str| {

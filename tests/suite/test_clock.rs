@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pg_limiter::embedded::Server;
-use pg_limiter::migrate::{Drift, Migrator, migrate};
+use pg_limiter::migrate::{Drift, Migrator, Use, migrate};
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::testing::{TestClock, TestClockError};
@@ -337,7 +337,7 @@ async fn sql_and_triggers_follow_the_clock() {
 async fn a_role_with_the_grants_of_the_guide_sees_the_clock() {
     let database = Database::migrated().await;
     let role = OtherRole::new(&database).await;
-    database.execute(&crate::support::guide::grants().join("").replace("app_role", &role.name)).await;
+    database.execute(&Use::ALL.map(crate::support::guide::grants).concat().replace("app_role", &role.name)).await;
     database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", role.name)).await;
     let clock = install(&database).await;
     let mut connection = role.connection().await;

@@ -2,7 +2,7 @@
 //! on new objects.
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Contents, MigrateError, Migrator, Part, migrate, migrate_on, script};
+use pg_limiter::migrate::{Contents, MigrateError, Migrator, Part, Use, migrate, migrate_on, script};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection};
 
 use crate::support::other_role::{OtherRole, objects_in_the_way};
@@ -135,7 +135,7 @@ async fn default_privileges_give_no_role_any_rights() {
         assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     }
     // Privileges that were granted by hand stay, even on replaced functions, and the check lists them.
-    database.execute(&guide::grants()[0].replace("app_role", &anon)).await;
+    database.execute(&guide::grants(Use::App).replace("app_role", &anon)).await;
     database
         .execute(&format!("GRANT INSERT ON rate_limit.rate_limits TO {anon}; ALTER FUNCTION rate_limit._held STABLE"))
         .await;
@@ -151,7 +151,7 @@ async fn default_privileges_give_no_role_any_rights() {
 async fn only_the_owner_may_set_the_clock() {
     let database = Database::migrated().await;
     let other = OtherRole::new(&database).await;
-    for grant in &guide::grants()[..2] {
+    for grant in [Use::App, Use::Sql].map(guide::grants) {
         database.execute(&grant.replace("app_role", &other.name)).await;
     }
     let mut connection = other.connection().await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, functions, migrate, script};
+use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, Use, functions, migrate, script};
 use pg_limiter::queue::{Finish, Job, JobState, Queue, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Error, Item, Limit, Limiter, Limits, Schema};
@@ -294,7 +294,7 @@ impl Load {
 async fn a_database_of_an_earlier_release_is_upgraded_under_load() {
     let database = of_an_earlier_release().await;
     let app = role(&database, "app");
-    let grants = guide::grants()[0].replace("rate_limit.window,", "").replace("app_role", &app);
+    let grants = guide::grants(Use::App).replace("rate_limit.window,", "").replace("app_role", &app);
     database.execute(&format!("CREATE ROLE {app}; {grants}")).await;
     let limiter = database.limiter(limits(500.0));
     let mut load = Load::new();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use pg_limiter::migrate::Use;
 use pg_limiter::sqlx::PgPool;
 use pg_limiter::web::{
     ClientAddress, HeaderKey, KeyExtractor, PathKey, RateLimitLayer, RequestLimits, RouteKey, key_fn,
@@ -451,7 +452,7 @@ async fn the_policy_of_a_calendar_window_has_its_seconds_as_it_is_now() {
     }
     // Without the right to ask, the window is left out, and the request is allowed.
     let role = format!("web_{}", database.name);
-    let grants = guide::grants()[0].replace("rate_limit.window,", "").replace("app_role", &role);
+    let grants = guide::grants(Use::App).replace("rate_limit.window,", "").replace("app_role", &role);
     database.execute(&format!("CREATE ROLE {role} LOGIN; {grants}")).await;
     let options = (*database.pool.connect_options()).clone().options([("role", role.as_str())]);
     let limiter = Limiter::new(PgPool::connect_with(options).await.expect("a pool"), limiter.limits().clone());

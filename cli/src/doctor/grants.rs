@@ -1,6 +1,6 @@
 //! Checks which of the functions the connected role may call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::Row;
 
@@ -8,120 +8,77 @@ use crate::doctor::finding::Finding;
 use crate::doctor::rights::Role;
 use crate::doctor::schema::{TABLES, VIEWS, function_names};
 use crate::doctor::session::Session;
+use pg_limiter::migrate::{CallableFunction, Use};
 
-/// Functions that are granted together, each with its number of arguments if its name is overloaded.
-struct Group {
-    what: &'static str,
-    /// Whether a role may need only some of them.
-    each_is_a_use: bool,
-    functions: &'static [(&'static str, Option<i64>)],
-}
-
-const LIMITING: Group = Group {
-    what: "limit",
-    each_is_a_use: false,
-    functions: &[
-        ("_decide", None),
-        ("_decide_sums", None),
-        ("_take_token_bucket", None),
-        ("_take_fixed_window", None),
-        ("_take_sliding_window", None),
-        ("_take_few", None),
-        ("_decide_one", None),
-        ("_take_slots", None),
-        ("window", None),
-        ("_held", None),
-        ("reset", Some(1)),
-        ("prune", None),
-    ],
-};
-const FROM_SQL: Group = Group {
-    what: "call from SQL and triggers",
-    each_is_a_use: true,
-    functions: &[
-        ("limit_with", None),
-        ("limit_all_with", None),
-        ("check_with", None),
-        ("check_all_with", None),
-        ("charge_all_with", None),
-        ("credit_all_with", None),
-        ("enforce_with", None),
-        ("reset", Some(2)),
-        ("acquire_with", None),
-        ("release", None),
-        ("renew", None),
-    ],
-};
-const STORED: Group = Group {
-    what: "call with stored limits",
-    each_is_a_use: true,
-    functions: &[
-        ("limit", None),
-        ("check", None),
-        ("enforce", None),
-        ("acquire", None),
-        ("limit_all", None),
-        ("check_all", None),
-        ("charge_all", None),
-        ("credit_all", None),
-    ],
-};
-const STORING: Group =
-    Group { what: "store limits", each_is_a_use: true, functions: &[("define", None), ("undefine", None)] };
-const BLOCKING: Group = Group {
-    what: "block keys",
-    each_is_a_use: false,
-    functions: &[("block", None), ("unblock", None), ("is_blocked", None)],
-};
-const FORGETTING: Group =
-    Group { what: "forget keys", each_is_a_use: false, functions: &[("forget", None), ("_names", None)] };
-const QUEUE: Group = Group {
-    what: "use the queue",
-    each_is_a_use: false,
-    functions: &[
-        ("_enqueue", None),
-        ("_claim", None),
-        ("_claimed_jobs", None),
-        ("_job_done", None),
-        ("_job_again", None),
-        ("_job_extend", None),
-        ("_jobs_lapsed", None),
-        ("_job_cancel", None),
-        ("_job_settle", None),
-        ("_job_requeue", None),
-        ("_jobs_prune", None),
-        ("_dead_jobs_prune", None),
-        ("_jobs_discard", None),
-        ("_queue_gauges", None),
-    ],
-};
-
-/// Whether the role may call each existing function, by name and number of arguments.
+/// Whether the role may call each installed function, by name and number of arguments.
 struct Allowed(BTreeMap<(String, i64), bool>);
 
 impl Allowed {
-    /// Whether any function of the group is installed.
-    fn has(&self, group: &Group) -> bool {
-        group.functions.iter().any(|(name, _)| self.0.keys().any(|(known, _)| known == name))
+    /// Whether the role may call the function. Returns `None` if it is not installed, which another check reports.
+    fn may(&self, function: &CallableFunction) -> Option<bool> {
+        let arguments = function.signature.contains('(').then(|| 1 + function.signature.matches(',').count() as i64);
+        let of_name =
+            self.0.iter().filter(|((name, n), _)| name == function.name() && arguments.is_none_or(|all| all == *n));
+        of_name.map(|(_, may)| *may).reduce(|one, other| one && other)
     }
 
-    /// The functions that the role may not call, as a GRANT names them. Another check reports missing functions.
-    fn refused(&self, group: &Group, session: &Session) -> Vec<String> {
-        let refused = |(name, arguments): &(&'static str, Option<i64>)| {
-            let of_name =
-                self.0.iter().filter(|((known, count), _)| known == name && arguments.is_none_or(|n| n == *count));
-            of_name.clone().any(|(_, allowed)| !allowed).then(|| callable(session, name, arguments.unwrap_or_default()))
-        };
-        group.functions.iter().filter_map(refused).collect()
+    /// The functions of a use that the role may call, and those that it may not.
+    fn of(&self, of: Use) -> (BTreeSet<&'static str>, BTreeSet<&'static str>) {
+        let installed = of.functions().filter(|function| self.may(function).is_some());
+        let (may, not): (Vec<_>, Vec<_>) = installed.partition(|function| self.may(function) == Some(true));
+        let names = |all: Vec<&'static CallableFunction>| all.iter().map(|function| function.signature).collect();
+        (names(may), names(not))
     }
 }
 
-/// The name of a function in a GRANT. Only one name is overloaded, and its arguments are of type text.
-fn callable(session: &Session, name: &str, arguments: i64) -> String {
-    match (name, arguments) {
-        ("reset", 1) => format!("{}(text)", session.table(name)),
-        ("reset", _) => format!("{}(text, text)", session.table(name)),
-        _ => session.table(name),
+/// What the role may do.
+#[derive(Default)]
+struct Judgement {
+    /// The uses that it has all grants for, and the single functions of others.
+    may: Vec<String>,
+    /// The uses of which it lacks a part, with that part.
+    lacks: Vec<(Use, BTreeSet<&'static str>)>,
+}
+
+impl Judgement {
+    /// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
+    /// functions that no other one explains; of several such uses, the one that lacks the fewest.
+    fn of(allowed: &Allowed, reads: bool) -> Self {
+        let mut judgement = Self::default();
+        let uses: Vec<_> = Use::ALL.into_iter().map(|of| (of, allowed.of(of))).collect();
+        let mut unexplained: BTreeSet<_> = uses.iter().flat_map(|(_, (may, _))| may).copied().collect();
+        for (of, (may, not)) in &uses {
+            if not.is_empty() && !may.is_empty() && (reads || of.relations().is_empty()) {
+                judgement.may.push(of.name().to_owned());
+                unexplained.retain(|function| !may.contains(function));
+            }
+        }
+        let (app, _) = allowed.of(Use::App);
+        for (of, (may, _)) in uses.iter().filter(|(of, _)| !of.needs_all()) {
+            let some: BTreeSet<_> = may.intersection(&unexplained).copied().collect();
+            if !some.is_empty() && (!some.is_subset(&app) || app.is_subset(may)) {
+                let some: Vec<_> = some.into_iter().collect();
+                judgement.may.push(format!("{of} (only {})", some.join(", ")));
+                unexplained.retain(|function| !may.contains(function));
+            }
+        }
+        while !unexplained.is_empty() {
+            let meant = uses.iter().filter(|(of, (may, not))| {
+                of.needs_all() && !not.is_empty() && may.iter().any(|function| unexplained.contains(function))
+            });
+            let Some((of, (may, not))) = meant.min_by_key(|(_, (_, not))| not.len()) else { break };
+            judgement.lacks.push((*of, not.clone()));
+            unexplained.retain(|function| !may.contains(function));
+        }
+        judgement
+    }
+
+    fn may_not(&self) -> Vec<&'static str> {
+        let said = |of: &Use| {
+            let begins = |text: &String| text.split(' ').next() == Some(of.name());
+            self.may.iter().any(begins) || self.lacks.iter().any(|(lacking, _)| lacking == of)
+        };
+        Use::ALL.into_iter().filter(|of| !said(of)).map(Use::name).collect()
     }
 }
 
@@ -130,18 +87,21 @@ pub(super) async fn check(session: &mut Session, role: &Role) -> Result<Finding,
     let sql = format!(
         "SELECT p.proname::text, p.pronargs::bigint, \
            has_function_privilege(p.oid, 'EXECUTE'), \
-           has_schema_privilege(n.oid, 'USAGE') \
+           has_schema_privilege(n.oid, 'USAGE'), \
+           coalesce((SELECT has_table_privilege(c.oid, 'SELECT') FROM pg_class AS c \
+             WHERE c.relnamespace = n.oid AND c.relname = 'rate_limits'), false) \
          FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
          WHERE n.nspname = {schema} AND p.proname IN ({names}) ORDER BY p.proname"
     );
-    let (mut allowed, mut usage) = (BTreeMap::new(), true);
+    let (mut allowed, mut usage, mut reads) = (BTreeMap::new(), true, false);
     for row in session.rows(&sql).await? {
         let name: String = row.try_get(0)?;
         let arguments: i64 = row.try_get(1)?;
         usage &= row.try_get::<bool, _>(3)?;
+        reads = row.try_get(4)?;
         allowed.insert((name, arguments), row.try_get(2)?);
     }
-    let finding = judge(session, role, &Allowed(allowed), usage);
+    let finding = judge(session, role, &Judgement::of(&Allowed(allowed), reads), usage);
     Ok(match grantees(session).await? {
         roles if roles.is_empty() => finding,
         roles => finding.and(Finding::ok(format!("granted to: {}", roles.join(", ")))),
@@ -178,54 +138,35 @@ async fn grantees(session: &mut Session) -> Result<Vec<String>, sqlx::Error> {
     session.rows(&sql).await?.iter().map(describe).collect()
 }
 
-fn judge(session: &Session, role: &Role, allowed: &Allowed, usage: bool) -> Finding {
+fn judge(session: &Session, role: &Role, judgement: &Judgement, usage: bool) -> Finding {
     if let Some(found) = role.may_do_all() {
         return Finding::note(format!("{found}: the privileges of the application's role are not checked"))
             .advise("Use the URL of the application.");
     }
     let name = &role.name;
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-    let mut finding = None::<Finding>;
-    let mut add = |other: Finding| {
-        finding = Some(match finding.take() {
-            Some(finding) => finding.and(other),
-            None => other,
-        });
-    };
+    let mut findings = Vec::new();
     if !usage {
-        add(Finding::problem(format!("the role {name} may not use the schema \"{}\"", session.schema))
-            .advise(format!("GRANT USAGE ON SCHEMA {} TO {quoted};", session.schema.quoted())));
+        findings.push(
+            Finding::problem(format!("the role {name} may not use the schema \"{}\"", session.schema))
+                .advise(format!("GRANT USAGE ON SCHEMA {} TO {quoted};", session.schema.quoted())),
+        );
     }
-    let grant = |functions: &[String]| format!("GRANT EXECUTE ON FUNCTION {} TO {quoted};", functions.join(", "));
-    let mut may = Vec::new();
-    let mut may_not = Vec::new();
-    let refused = |group: &Group| allowed.refused(group, session);
-    // A role that calls from SQL needs none of the functions that the library calls.
-    let limiting = refused(&LIMITING);
-    let is_for_sql = |group: &Group| refused(group).len() < group.functions.len();
-    if limiting.is_empty() {
-        may.push(LIMITING.what.to_owned());
-    } else if limiting.len() == LIMITING.functions.len() && (is_for_sql(&FROM_SQL) || is_for_sql(&STORED)) {
-        may_not.push("limit from the library");
-    } else {
-        add(Finding::problem(format!("the role {name} may not call {}", limiting.join(", "))).advise(grant(&limiting)));
+    for (of, lacking) in &judgement.lacks {
+        let functions: Vec<_> = lacking.iter().map(|function| session.table(function)).collect();
+        let functions = functions.join(", ");
+        let found = format!("for the use {of}, the role {name} lacks {functions}");
+        let finding = if *of == Use::App { Finding::problem(found) } else { Finding::warning(found) };
+        findings.push(finding.advise(format!("GRANT EXECUTE ON FUNCTION {functions} TO {quoted};")));
     }
-    for group in [FROM_SQL, STORED, STORING, QUEUE, BLOCKING, FORGETTING] {
-        if !allowed.has(&group) {
-            continue;
-        }
-        let refused = refused(&group);
-        if refused.is_empty() {
-            may.push(group.what.to_owned());
-        } else if refused.len() == group.functions.len() {
-            may_not.push(group.what);
-        } else if group.each_is_a_use {
-            may.push(format!("{} (not {})", group.what, refused.join(", ")));
-        } else {
-            add(Finding::warning(format!("to {}, the role {name} lacks {}", group.what, refused.join(", ")))
-                .advise(grant(&refused)));
-        }
+    if judgement.may.is_empty() && judgement.lacks.is_empty() {
+        findings.push(
+            Finding::problem(format!("the role {name} may call no function"))
+                .advise(format!("Run what pg-limiter grants --for app '{}' prints.", name.replace('\'', "'\\''"))),
+        );
     }
+    let may_not = judgement.may_not();
     let besides = if may_not.is_empty() { String::new() } else { format!("; may not: {}", may_not.join(", ")) };
-    finding.unwrap_or_else(|| Finding::ok(format!("the role {name} may: {}{besides}", may.join(", "))))
+    let all = Finding::ok(format!("the role {name} may: {}{besides}", judgement.may.join(", ")));
+    findings.into_iter().reduce(Finding::and).unwrap_or(all)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::migrate::Use;
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Limit, Limits, Schema};
@@ -100,8 +101,10 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
     let url = server.url("postgres");
     let pool = Database::pool(&url, 1).await;
     pg_limiter::migrate::migrate(&pool).await.expect("migrate");
-    let sql =
-        format!("CREATE ROLE app_role LOGIN; {} GRANT SELECT ON rate_limit.rate_limits TO app_role", grants().join(""));
+    let sql = format!(
+        "CREATE ROLE app_role LOGIN; {} GRANT SELECT ON rate_limit.rate_limits TO app_role",
+        [Use::App, Use::Sql, Use::Trigger, Use::Worker].map(grants).concat()
+    );
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(&pool).await.expect("a role");
     let url = url.replace("postgres@", "app_role@");
     let found = examine(&url);
@@ -117,7 +120,7 @@ async fn a_granted_role_on_a_durable_server_has_no_problems() {
         .has("writing", "ok", &["a primary"])
         .has("schema", "ok", &["version 1, the newest"])
         .has("functions", "ok", &[&format!("all {functions}")])
-        .has("grants", "ok", &["may: limit, call from SQL and triggers, call with stored limits, use the queue, block keys, forget keys"])
+        .has("grants", "ok", &["may: app, sql, trigger, worker; may not: reader, operator"])
         .has("tables by hand", "note", &["may read rate_limit.rate_limits"])
         .has("table", "ok", &["rate_limit.rate_limits has "])
         .has("autovacuum", "ok", &[])
@@ -220,7 +223,11 @@ async fn missing_and_excess_rights_are_reported() {
     let grant = format!("GRANT USAGE ON SCHEMA \"rate_limit\" TO \"{name}\"");
     let found = examine(&role.url);
     found
-        .has("grants", "problem", &["may not use the schema", &grant, "may not call rate_limit._decide, "])
+        .has(
+            "grants",
+            "problem",
+            &["may not use the schema", &grant, "may call no function", "pg-limiter grants --for app"],
+        )
         .has("tables by hand", "ok", &["neither read nor change"])
         .has("schema", "note", &["not checked", "42501"])
         .has("functions", "note", &["not checked", "42501"])
@@ -228,22 +235,19 @@ async fn missing_and_excess_rights_are_reported() {
         .has("idle rows", "note", &["not checked", "42501"]);
     assert_eq!(found.code, Some(1));
 
-    role.gets(grants()[0]).await;
+    role.gets(&grants(Use::App)).await;
     examine(&role.url).has("schema", "ok", &[]).has(
         "grants",
         "ok",
-        &["may: limit; may not: call from SQL and triggers, call with stored limits, store limits, use the queue, \
-           block keys, forget keys"],
+        &["may: app; may not: sql, trigger, worker, reader, operator"],
     );
-    role.gets(grants()[1]).await;
-    role.gets(grants()[2]).await;
-    role.gets(grants()[3]).await;
-    role.gets(grants()[4]).await;
-    let all = "may: limit, call from SQL and triggers, call with stored limits, use the queue, block keys, forget keys";
-    examine(&role.url).has("grants", "ok", &[all]);
+    for of in [Use::Sql, Use::Trigger, Use::Worker] {
+        role.gets(&grants(of)).await;
+    }
+    examine(&role.url).has("grants", "ok", &["may: app, sql, trigger, worker; may not: reader, operator"]);
     role.gets("REVOKE EXECUTE ON FUNCTION rate_limit.reset(text), rate_limit._claim FROM app_role").await;
     let advice = format!("GRANT EXECUTE ON FUNCTION rate_limit.reset(text) TO \"{name}\";");
-    examine(&role.url).has("grants", "problem", &[&advice, "to use the queue", "lacks rate_limit._claim"]);
+    examine(&role.url).has("grants", "problem", &[&advice, "for the use worker", "lacks rate_limit._claim"]);
     // Its advice solves the problem.
     database.execute(&advice).await;
     examine(&role.url).has("grants", "warning", &["lacks rate_limit._claim"]);

@@ -1,6 +1,7 @@
 //! The sample output of `pg-limiter doctor` in the guide is what it prints, apart from numbers.
 
 use pg_limiter::embedded::{Server, ServerConfig};
+use pg_limiter::migrate::Use;
 use pg_limiter::migrate::migrate;
 use pg_limiter::sqlx;
 
@@ -45,7 +46,7 @@ async fn the_sample_of_doctor_in_the_guide_is_what_it_prints() {
     let url = server.url("postgres");
     let pool = Database::pool(&url, 1).await;
     migrate(&pool).await.expect("migrate");
-    let sql = format!("CREATE ROLE app_role LOGIN; {}; {STATE}", grants()[0]);
+    let sql = format!("CREATE ROLE app_role LOGIN; {}; {STATE}", grants(Use::App));
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.expect("the state of the sample");
     pool.close().await;
     let printed = run(Some(&url.replace("postgres@", "app_role@")), &["doctor"], "");

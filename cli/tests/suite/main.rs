@@ -15,6 +15,7 @@ mod exec;
 mod export;
 mod foreign_text;
 mod forget;
+mod grants;
 mod headroom;
 mod json;
 mod key_secret;

@@ -1,5 +1,8 @@
 //! The texts of the README and the guide, for the tests that check them.
 
+use pg_limiter::Schema;
+use pg_limiter::migrate::Use;
+
 pub const README: &str = include_str!("../../../README.md");
 
 macro_rules! chapters {
@@ -51,10 +54,7 @@ pub fn sql_of(text: &str) -> Vec<&str> {
     text.split("```sql\n").skip(1).filter_map(|block| block.split("```").next()).collect()
 }
 
-/// The guide's grants for a role of the application: to call from Rust, to call from SQL, for the queue, to
-/// block and forget keys, and to call from SQL with stored limits.
-pub fn grants() -> [&'static str; 5] {
-    let blocks: Vec<&str> =
-        sql_of(chapter("migrations")).into_iter().filter(|block| block.contains("TO app_role;")).collect();
-    blocks.try_into().expect("five blocks of grants")
+/// The grants of a use, for `app_role`.
+pub fn grants(of: Use) -> String {
+    of.grants(&Schema::default(), "app_role").join("\n")
 }
