@@ -78,7 +78,31 @@ const INLINE: [&str; 12] = [
 const NO_LIMIT: &str = "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and \
                         --lease; or store the limit in the database, with `pg-limiter limits apply`";
 
+/// Limits, and where they are from, for messages.
+pub(super) struct Sourced {
+    pub(super) limits: Limits,
+    pub(super) source: String,
+}
+
+impl Sourced {
+    pub(super) fn file(path: &Path) -> Result<Self, CliError> {
+        Ok(Self { limits: input::read_limits(path)?, source: input::name(path) })
+    }
+
+    /// The limits that are stored in the named database; `None` if there are none.
+    pub(super) async fn stored(database: &Database) -> Result<Option<Self>, CliError> {
+        let limits = database.stored_limits().await?;
+        let has_some = limits.iter().next().is_some();
+        Ok(has_some.then(|| Self { limits, source: "the database".to_owned() }))
+    }
+}
+
 impl LimitArgs {
+    /// Whether the options name no limit, so that the stored limits are meant.
+    pub(super) fn means_stored(&self) -> bool {
+        self.limits.is_none() && !self.is_inline()
+    }
+
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
     /// the call fails.
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {

@@ -5,6 +5,7 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::limit_args::Sourced;
 use crate::lines::{LineArgs, Source};
 use crate::plot::{Clock, Picture, PlotArgs};
 use crate::progress::Progress;
@@ -24,9 +25,10 @@ use pg_limiter::Limits;
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Limits file: TOML, or JSON if its name ends in .json; `-` is standard input
+    /// Limits file: TOML, or JSON if its name ends in .json; `-` is standard input [default: the limits that are stored in the
+    /// database]
     #[arg(long, value_name = "FILE")]
-    limits: PathBuf,
+    limits: Option<PathBuf>,
     /// Recorded calls, one JSON object per line, such as
     /// {"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key", "log_format"])]
@@ -61,14 +63,23 @@ enum Purpose {
 
 pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode, CliError> {
     let recorded = args.events.as_deref().or(args.access_log.as_deref());
-    if recorded.is_some_and(input::is_stdin) && input::is_stdin(&args.limits) {
+    if recorded.is_some_and(input::is_stdin) && args.limits.as_deref().is_some_and(input::is_stdin) {
         return Err(CliError::usage(
             "--limits and the recorded calls cannot both be standard input: name a file for one of them",
         ));
     }
     let file = args.plot.file()?;
-    let limits = input::read_limits(&args.limits)?;
-    let recording = read(&args, &limits, file.is_some())?;
+    let sourced = match &args.limits {
+        Some(path) => Some(Sourced::file(path)?),
+        None => Sourced::stored(&database).await?,
+    };
+    let Some(sourced) = sourced else {
+        return Err(CliError::usage(
+            "no limits given: use --limits FILE, or store them with `pg-limiter limits apply`",
+        ));
+    };
+    let recording = read(&args, &sourced, file.is_some())?;
+    let limits = sourced.limits;
     recording.notes.iter().for_each(output::note);
     let mut pictured = match &file {
         Some(_) => Some(Pictured::new(&recording, &limits, &args.plot, only_key(&args)?.as_deref())?),
@@ -143,15 +154,14 @@ fn only_key(args: &ReplayArgs) -> Result<Option<String>, CliError> {
     Ok(Some(if args.access_log.is_some() { args.log.read()?.1.named(key) } else { key.clone() }))
 }
 
-fn read(args: &ReplayArgs, limits: &Limits, needs_keys: bool) -> Result<Recording, CliError> {
+fn read(args: &ReplayArgs, Sourced { limits, source }: &Sourced, needs_keys: bool) -> Result<Recording, CliError> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
         (Some(events), ..) => Recording::events(Source::open(events)?, limits, &args.lines, needs_keys),
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {
                     return Err(CliError::usage(format!(
-                        "{} defines no limit \"{name}\": define it there, or apply another",
-                        input::name(&args.limits)
+                        "{source} defines no limit \"{name}\": define it there, or apply another"
                     )));
                 }
                 if args.apply[..place].contains(name) {

@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
+use crate::database::Database;
 use crate::error::CliError;
-use crate::input;
 use crate::length::{parse_micros, period_micros};
-use crate::limit_args::{LimitArgs, finite};
+use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::plot::PlotArgs;
 use crate::simulate::traffic::{Pace, Shape, Traffic};
 use pg_limiter::{Kind, Limit};
@@ -14,7 +14,7 @@ use pg_limiter::{Kind, Limit};
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     limit: LimitArgs,
-    /// Simulate this limit of the limits file; repeat for several limits, printed in this order [default: all of them]
+    /// Simulate this limit of the limits file, or this stored limit; repeat for several limits, printed in this order [default: all of them]
     #[arg(long = "limit", help_heading = "The limit", value_name = "NAME")]
     only: Vec<String>,
     /// Key of the calls; fixed windows of different keys begin at different times
@@ -83,18 +83,28 @@ pub(super) enum OnDenial {
 }
 
 impl SimulateArgs {
-    /// The limits to simulate, in the order of the output.
-    pub(crate) fn limits(&self) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
-        let Some(path) = self.limit.file() else {
+    /// The stored limits, if the options mean them and there are any.
+    pub(super) async fn stored(&self, database: &Database) -> Result<Option<Sourced>, CliError> {
+        if self.limit.means_stored() { Sourced::stored(database).await } else { Ok(None) }
+    }
+
+    /// The limits to simulate, in the order of the output: those of the file, the inline one, or else the stored ones.
+    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
+        let sourced = match self.limit.file() {
+            Some(path) => Some(Sourced::file(path)?),
+            None => stored,
+        };
+        let Some(Sourced { limits, source }) = sourced else {
             if let Some(name) = self.only.first() {
-                return Err(CliError::usage(format!("--limit {name} names a limit of a file: add --limits FILE")));
+                return Err(CliError::usage(format!(
+                    "--limit {name} names a limit of a file, or a stored one: add --limits FILE, or --database-url URL"
+                )));
             }
             let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserves() || kind.can_reserve());
             let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
             let limits = self.limit.of_kinds(&kinds)?;
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
         };
-        let limits = input::read_limits(path)?;
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
             let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
             let (gates, with_tokens): (Vec<(Arc<str>, Limit)>, Vec<_>) =
@@ -106,10 +116,7 @@ impl SimulateArgs {
         } else {
             let find = |name: &String| {
                 let no_such = || {
-                    CliError::usage(format!(
-                        "{} defines no limit \"{name}\": define it there, or name another",
-                        input::name(path)
-                    ))
+                    CliError::usage(format!("{source} defines no limit \"{name}\": define it there, or name another"))
                 };
                 limits.get(name).map(|limit| (name.as_str().into(), *limit)).ok_or_else(no_such)
             };
@@ -124,7 +131,7 @@ impl SimulateArgs {
             }
         }
         if named.is_empty() {
-            return Err(CliError::usage(format!("{} defines no limits: define one there", input::name(path))));
+            return Err(CliError::usage(format!("{source} defines no limits: define one there")));
         }
         Ok(named)
     }

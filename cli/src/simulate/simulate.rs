@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::length::period_micros;
+use crate::limit_args::Sourced;
 use crate::plot::{Bins, Clock, Panel, Picture};
 use crate::progress::Progress;
 use crate::replay::Sandbox;
@@ -46,8 +47,12 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// `beside`: limits in addition to those of the arguments.
-    fn new(args: &'a SimulateArgs, beside: Option<(Arc<str>, Limit)>) -> Result<Self, CliError> {
-        let mut named = args.limits()?;
+    fn new(
+        args: &'a SimulateArgs,
+        stored: Option<Sourced>,
+        beside: Option<(Arc<str>, Limit)>,
+    ) -> Result<Self, CliError> {
+        let mut named = args.limits(stored)?;
         named.extend(beside);
         let traffic = args.traffic(&named)?;
         let bins = args.plot.bins(0, traffic.length - 1, 1)?;
@@ -106,7 +111,7 @@ pub(crate) async fn panels_of_traffic(
     most: usize,
     sandbox: &mut Sandbox,
 ) -> Result<(String, Vec<Panel>), CliError> {
-    let prepared = Prepared::new(args, beside)?;
+    let prepared = Prepared::new(args, None, beside)?;
     if prepared.times.len() > most {
         return Err(CliError::usage(format!(
             "{} calls are more than the {} that are simulated here: use fewer calls or a shorter time",
@@ -120,7 +125,7 @@ pub(crate) async fn panels_of_traffic(
 
 pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCode, CliError> {
     let file = args.plot.file()?;
-    let prepared = Prepared::new(&args, None)?;
+    let prepared = Prepared::new(&args, args.stored(&database).await?, None)?;
     if args.limits_are_inline() {
         input::warn(&prepared.limits);
     }

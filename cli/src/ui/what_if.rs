@@ -80,7 +80,7 @@ pub(super) fn log_options(format: &str, key: &str) -> Result<LogOptions, CliErro
 
 /// The limit that the options define.
 pub(super) fn one_limit(args: &SimulateArgs) -> Result<Limit, CliError> {
-    let first = args.limits()?.into_iter().next();
+    let first = args.limits(None)?.into_iter().next();
     first.map(|(_, limit)| limit).ok_or_else(|| CliError::usage("no limit given"))
 }
 

@@ -309,7 +309,8 @@ fn invalid_simulations_are_rejected_without_a_database() {
         }
     };
     let limit = "--rate 10 --period 10s";
-    refuses("", &["no limit given", "--limits", "--rate"]);
+    // With a database, its stored limits would be meant.
+    run(None, &["simulate"], "").refuses(2, &["no limit given", "--limits", "--rate"]);
     refuses("--rate 10", &["--period"]);
     refuses("--rate 10 --period 10s --kind token_bucket --resolution 2", &["resolution", "token_bucket"]);
     refuses(&format!("{limit} --limit a"), &["--limits"]);
