@@ -104,7 +104,7 @@ impl Leases {
                 Ok(Err(error)) => warn!(%error, "cannot extend the leases of jobs; trying again"),
                 Err(_) => warn!("cannot extend the leases of jobs in time; trying again"),
             }
-            self.give_up_lapsed(clock.now());
+            self.give_up_lapsed(&arguments.0, clock.now());
         }
     }
 
@@ -123,10 +123,10 @@ impl Leases {
         }
     }
 
-    /// Aborts the jobs with expired leases: other workers may have them by now.
-    fn give_up_lapsed(&self, now: Instant) {
+    /// Aborts those of the jobs that have expired leases: other workers may have them by now.
+    fn give_up_lapsed(&self, ids: &[i64], now: Instant) {
         self.held().retain(|id, lease| {
-            let holds = lease.until > now;
+            let holds = lease.until > now || !ids.contains(id);
             if !holds {
                 warn!(job = id, "the lease of a job expired; another worker may run the job");
                 lease.abort();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tracing::warn;
 
-use crate::clock::LocalClock;
+use crate::clock::PinnedClock;
 use crate::error::Error;
 use crate::limiter::Lease;
 use crate::queue::job_run::{Ended, run};
@@ -43,6 +43,9 @@ const MOST_AHEAD: Duration = Duration::from_millis(50);
 struct AtHand {
     at: Instant,
     job: ClaimedJob,
+    /// As of the claim: the lease counts from before it. The database may have answered by a time that a test clock shows to
+    /// this process only later.
+    clock: PinnedClock,
     /// Its slots, which are released when this is dropped.
     slots: Option<Lease>,
 }
@@ -187,7 +190,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     }
 
     async fn look(&mut self, room: usize) -> Result<(), Error> {
-        let (asked, asked_at) = (Instant::now(), self.clock().now());
+        let (asked, clock) = (Instant::now(), self.worker.queue.limiter().clock().pinned());
+        let asked_at = clock.now();
         match self.claim(room).await {
             Ok(claimed) => {
                 let now = Instant::now();
@@ -201,7 +205,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                     self.leases.add(job.id, job.starts, asked_at + self.worker.config.lease);
                     let at = now + time::wait(Some(job.start_in));
                     let slots = self.worker.queue.slots_of(&job, asked_at);
-                    self.at_hand.push_back(AtHand { at, job, slots });
+                    self.at_hand.push_back(AtHand { at, job, clock, slots });
                 }
                 self.at_hand.make_contiguous().sort_by_key(|job| job.at); // The sort is stable.
             }
@@ -218,10 +222,6 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-
-    fn clock(&self) -> &LocalClock {
-        self.worker.queue.limiter().clock()
     }
 
     /// The limiter's limits, as they are now.
@@ -283,10 +283,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
     }
 
-    fn start(&mut self, AtHand { job, slots, .. }: AtHand) {
+    fn start(&mut self, AtHand { job, clock, slots, .. }: AtHand) {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
-        if !self.leases.holds(id, starts, self.clock().now()) {
+        if !self.leases.holds(id, starts, clock.now()) {
             // Another worker may have it by now. If none has, its lease must not be extended any more, so that one takes it over.
             self.leases.remove(id, starts);
             return;

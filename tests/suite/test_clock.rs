@@ -12,6 +12,7 @@ use pg_limiter::testing::{TestClock, TestClockError};
 use pg_limiter::{Calendar, Call, DenialMemory, Item, Limit, Limiter, LimiterConfig, Limits, Schema};
 
 use crate::queue::{quick, until_in_state};
+use crate::support::gate::until_waiting;
 use crate::support::other_role::OtherRole;
 use crate::support::{Database, process, scheduled, server_config};
 
@@ -252,6 +253,36 @@ async fn a_worker_runs_a_job_of_tomorrow_after_an_advance() {
     assert!(!running.is_finished(), "a minute too early");
     clock.advance(MINUTE).await.expect("advance");
     assert_eq!(within_minutes(running).await.expect("a worker").expect("a report").done, 1);
+}
+
+/// An advance moves the database's clock first and that of the process a moment later. A claim in between gets a lease by the new
+/// time, and the worker counts it from the old one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_advance_during_a_claim_loses_no_job() {
+    let database = Database::migrated().await;
+    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let _ = queue.enqueue(Job::new(("bucket", "g"), &1).expect("a job")).await.expect("an answer");
+    database
+        .execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               SET LOCAL lock_timeout = 0; PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+             CREATE TRIGGER wait AFTER UPDATE ON rate_limit.jobs EXECUTE PROCEDURE wait()",
+        )
+        .await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *holder).await.expect("a lock");
+    let worker = queue.worker(quick(), handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))).expect("a worker");
+    let running = tokio::spawn(worker.run({
+        let queue = queue.clone();
+        async move { until_in_state(&queue, JobState::Done, 1).await }
+    }));
+    until_waiting(&database, 1).await;
+    clock.advance(HOUR - MINUTE).await.expect("advance");
+    database.execute("SELECT setval('rate_limit._test_clock', 1)").await; // As if only this process had advanced.
+    holder.rollback().await.expect("rollback");
+    let report = within_minutes(running).await.expect("a worker").expect("a report");
+    assert_eq!((report.done, report.lost), (1, 0));
 }
 
 const URL: &str = "PG_LIMITER_TEST_CLOCK_URL";
