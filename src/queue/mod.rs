@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn};
+//! use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn, stop_signal};
 //! use pg_limiter::{Limit, Limiter, Limits};
 //!
 //! # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +27,7 @@
 //!     sqlx::query("INSERT INTO updates (member) VALUES ($1)").bind(member).execute(&mut *tx).await?;
 //!     Ok(Finish::Done)
 //! })))?;
-//! worker.run(async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await?;
+//! worker.run(stop_signal()).await?; // SIGTERM or Ctrl-C
 //! # Ok(()) }
 //! ```
 //!
@@ -88,6 +88,7 @@ mod notifications;
 mod queue;
 mod queues;
 mod running_jobs;
+mod stop_signal;
 mod time;
 mod upkeep;
 mod within;
@@ -102,5 +103,6 @@ pub use info::{InvalidJobState, JobInfo, JobItem, JobState};
 pub use job::Job;
 pub use queue::Queue;
 pub use queues::{JobFilter, Queues};
+pub use stop_signal::stop_signal;
 pub use within::QueueWithin;
 pub use worker::{Worker, WorkerReport};

@@ -129,3 +129,34 @@ async fn stopped_and_killed_workers_delay_no_others_and_keep_the_rate() {
     starts.iter_mut().for_each(|start| start.key.clear());
     assert_times(&starts, RATE, SECOND, f64::from(LARGEST));
 }
+
+const STOPPED: &str = "PG_LIMITER_TEST_STOP_SIGNAL";
+
+/// Another process: it says in a file that it waits, and ends when it is told to.
+#[cfg(unix)]
+#[tokio::test]
+async fn waits_for_the_signal_to_stop() {
+    let Ok(file) = std::env::var(STOPPED) else { return };
+    let mut stopped = std::pin::pin!(pg_limiter::queue::stop_signal());
+    let waits = tokio::time::timeout(Duration::from_millis(1), stopped.as_mut()).await;
+    assert!(waits.is_err(), "it was not told to stop");
+    std::fs::write(file, "").expect("a file");
+    stopped.await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_process_is_told_to_stop_by_sigterm_and_by_ctrl_c() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in ["TERM", "INT"] {
+        let file = dir.path().join(name);
+        let test = "queue_stopped::waits_for_the_signal_to_stop";
+        let mut child = process(test, STOPPED, file.to_str().expect("UTF-8"));
+        while !file.exists() {
+            assert!(child.try_wait().expect("a status").is_none(), "it ended by itself");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        signal(child.id().expect("it runs"), name);
+        assert!(child.wait().await.expect("a status").success(), "{name}");
+    }
+}

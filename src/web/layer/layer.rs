@@ -387,7 +387,7 @@ impl RateLimitLayer {
     /// #     listener: tokio::net::TcpListener,
     /// #     app: axum::Router,
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
-    /// axum::serve(listener, app).with_graceful_shutdown(async { tokio::signal::ctrl_c().await.unwrap() }).await?;
+    /// axum::serve(listener, app).with_graceful_shutdown(pg_limiter::queue::stop_signal()).await?;
     /// layer.settled().await; // A clone of the layer of `app`.
     /// limiter.close().await;
     /// # Ok(()) }
