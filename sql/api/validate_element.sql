@@ -97,11 +97,7 @@ BEGIN
     RETURN;
   END IF;
   IF is_calendar THEN
-    BEGIN
-      reason := rate_limit._calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
-    EXCEPTION WHEN invalid_parameter_value THEN
-      reason := format('the server does not know the time zone "%s"', element ->> 'zone');
-    END;
+    reason := rate_limit._calendar_invalid(element ->> 'every', element ->> 'zone', element ->> 'anchor');
     IF reason IS NOT NULL THEN
       RAISE EXCEPTION 'invalid_limit: %', which || reason
         USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a value that the message allows, and a zone of pg_timezone_names.';

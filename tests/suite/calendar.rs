@@ -469,7 +469,7 @@ async fn sql_accepts_periods_and_whole_calendars() {
         (&all("1 month").replace("Asia/Kolkata", "Berlin2"), &["element 1", "\"Berlin2\""]),
         (
             &all("1 month").replace("Asia/Kolkata", "Mars/Phobos"),
-            &["invalid_limit: element 1: the server does not know the time zone \"Mars/Phobos\""],
+            &["time zone \"Mars/Phobos\" not recognized"],
         ),
         (&all("1 month").replace("1999-12-31", "1999-02-29"), &["element 1", "1999-02-29"]),
         (

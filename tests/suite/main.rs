@@ -80,6 +80,7 @@ mod remembered;
 mod replication;
 mod reservations;
 mod retry_promise;
+mod review;
 mod scenarios;
 mod settings;
 mod settle;

@@ -10,7 +10,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 32] = chapters![
+pub const GUIDE: [(&str, &str); 33] = chapters![
     "addresses",
     "alerts",
     "alternatives",
@@ -32,6 +32,7 @@ pub const GUIDE: [(&str, &str); 32] = chapters![
     "personal_data",
     "poolers",
     "queue",
+    "review",
     "shards",
     "sql",
     "testing",
