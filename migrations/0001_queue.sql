@@ -108,7 +108,7 @@ BEGIN
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_unique$name$) IS NULL THEN
     CREATE UNIQUE INDEX jobs_unique
-      ON rate_limit.jobs (queue, unique_id) WHERE unique_id IS NOT NULL;
+      ON rate_limit.jobs (queue, unique_id) WHERE unique_id IS NOT NULL AND state NOT IN ('dead', 'cancelled');
   END IF;
 END
 $indexes$;

@@ -60,8 +60,8 @@ pub struct WorkerConfig {
     /// How long a worker that is asked to stop waits for its running jobs. It then stops the rest and gives them back to the
     /// queue.
     pub patience: Duration,
-    /// How long jobs that are done or cancelled are kept: for [`Queue::job`](crate::queue::Queue::job), for settling, and to
-    /// keep their unique ids taken. Dead jobs are kept until they are requeued or deleted, with
+    /// How long jobs that are done or cancelled are kept: for [`Queue::job`](crate::queue::Queue::job), for settling, and, if
+    /// they are done, to keep their unique ids taken. Dead jobs are kept until they are requeued or deleted, with
     /// [`Queue::discard`](crate::queue::Queue::discard) or [`Queue::prune_dead`](crate::queue::Queue::prune_dead).
     pub keep_ended: Duration,
 }

@@ -116,10 +116,10 @@ impl Job {
         self
     }
 
-    /// Sets an id of 1 to 255 bytes that is unique in the queue (default: none). If the queue already has a job of this id,
-    /// enqueueing writes no job, takes no tokens, and returns the existing job as
-    /// [`EnqueueOutcome::Duplicate`](crate::queue::EnqueueOutcome::Duplicate). The id is free again once that job is pruned,
-    /// [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended) after its end.
+    /// Sets an id of 1 to 255 bytes that is unique among the jobs of the queue that wait, run or are done (default: none). If
+    /// there is such a job, enqueueing writes no job, takes no tokens, and returns the existing job, with its state, as
+    /// [`EnqueueOutcome::Duplicate`](crate::queue::EnqueueOutcome::Duplicate). The id is free again when that job is dead or
+    /// cancelled, and once it is pruned, [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended) after it was done.
     pub fn unique_id(mut self, id: impl Into<String>) -> Self {
         self.unique_id = Some(id.into());
         self

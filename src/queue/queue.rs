@@ -213,7 +213,7 @@ impl Queue {
     /// worker that does not define it leaves the job alone.
     ///
     /// # Errors
-    /// See [`Queue`].
+    /// See [`Queue`]; [`InvalidJob::UniqueIdTaken`] if a newer job has the job's unique id.
     ///
     /// # Cancel safety
     /// Safe. The job may still be scheduled after the future is dropped.
@@ -225,7 +225,12 @@ impl Queue {
         let run = self
             .context
             .own(arguments, |conn, sql, (name, id, limits)| Box::pin(requeue(conn, sql, name, *id, limits)));
-        Ok(run.await?.map(time::from_micros))
+        match run.await {
+            Err(Error::Database { source }) if is_unique_violation(&source) => {
+                Err(InvalidJob::UniqueIdTaken { id }.into())
+            }
+            requeued => Ok(requeued?.map(time::from_micros)),
+        }
     }
 
     /// Deletes the dead jobs among `ids`, and returns how many it deleted. Other jobs stay as they are: cancel a job that has
@@ -350,6 +355,11 @@ impl Queue {
         observability::enqueued(&self.name, enqueued.word(), limits);
         enqueued
     }
+}
+
+/// Whether a row with the same unique value exists.
+fn is_unique_violation(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }
 
 /// Deletes jobs that have been dead for at least `dead_for`, of one queue or of all queues.

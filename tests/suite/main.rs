@@ -71,6 +71,7 @@ mod queue_slots;
 mod queue_slots_killed;
 mod queue_stopped;
 mod queue_tokens;
+mod queue_unique_ids;
 mod queue_waits;
 mod rate_limit_all;
 mod rate_limit_all_input;

@@ -10,7 +10,7 @@ use crate::queue::each::{Became, check, each};
 use crate::queue::queues::{Queues, with_queues};
 use crate::queue::time;
 use crate::{input, output, text};
-use pg_limiter::Op;
+use pg_limiter::{Error, InvalidJob, Op};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState};
 
 #[derive(Args, Debug)]
@@ -66,7 +66,13 @@ pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, Cli
     if let Err(refused) = check(&job, Op::Limit, &queues.limits()) {
         return Ok(refused);
     }
-    let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {
+    let requeued = match queues.queue(&job.queue)?.requeue(job.id).await {
+        Err(Error::InvalidJob(taken @ InvalidJob::UniqueIdTaken { .. })) => {
+            return Ok(Became::refused(job.state, taken.to_string()));
+        }
+        requeued => requeued?,
+    };
+    let Some(at) = requeued else {
         return Ok(Became::Refused { state: None, why: neither("no longer dead or cancelled") });
     };
     Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", time::exact(at))))

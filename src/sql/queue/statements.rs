@@ -19,7 +19,7 @@ const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, r
                        limit_names, limit_keys, counts, waits, slot_names, slot_keys, slot_counts, slot_lease";
 
 /// The results of enqueueing jobs.
-const ENQUEUED: &str = "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values";
+const ENQUEUED: &str = "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states";
 
 /// The queue's SQL for one schema. Only a quoted identifier varies.
 #[derive(Clone, Debug)]
