@@ -172,10 +172,13 @@ BEGIN
     queue text COLLATE "C" NOT NULL,
     worker text COLLATE "C" NOT NULL,
     asleep_until bigint NOT NULL DEFAULT 0,
+    known_slots text[],
     CONSTRAINT workers_pkey PRIMARY KEY (queue, worker)
   );
   COMMENT ON TABLE rate_limit.workers IS
     'Workers and until when they may sleep. An enqueue wakes them if something is due before.';
+  COMMENT ON COLUMN rate_limit.workers.known_slots IS
+    'The names, then the numbers of slots, of the concurrency limits that the worker knew at its last claim.';
 END
 $table$;
 

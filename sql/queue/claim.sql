@@ -153,7 +153,8 @@ BEGIN
   job_id := NULL;
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
   FROM rate_limit._plan_claim(
-    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names, slot_limit_names
+    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names, slot_limit_names,
+    slot_capacities
   ) AS n;
   RETURN NEXT;
 END

@@ -73,6 +73,7 @@ mod queue_stopped;
 mod queue_tokens;
 mod queue_unique_ids;
 mod queue_waits;
+mod queue_woken;
 mod rate_limit_all;
 mod rate_limit_all_input;
 mod reads_repeated;
