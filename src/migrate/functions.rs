@@ -140,6 +140,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/plan_claim"
     "queue/queue_gauges"
     "queue/repay_jobs"
+    "queue/resume"
     "queue/ring"
     "queue/start_jobs"
     "queue/stop_groups"

@@ -165,7 +165,7 @@ pub struct JobInfo {
     pub started_at: Option<SystemTime>,
     /// When it ended as done, cancelled or dead.
     pub finished_at: Option<SystemTime>,
-    /// How many times its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// How many times its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait), over all attempts.
     pub waits: u32,
     /// The time before which no job of its group starts, because a handler returned
     /// [`Finish::Wait`](crate::queue::Finish::Wait). `None` for a job that has started, and if `run_at` is not earlier.

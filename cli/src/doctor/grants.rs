@@ -92,6 +92,7 @@ const QUEUE: Group = Group {
         ("_jobs_prune", None),
         ("_dead_jobs_prune", None),
         ("_jobs_discard", None),
+        ("resume", None),
         ("_queue_gauges", None),
     ],
 };
