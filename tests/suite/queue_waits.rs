@@ -272,3 +272,24 @@ async fn a_wait_that_is_too_long_is_cut() {
         database.execute("DELETE FROM rate_limit.jobs").await;
     }
 }
+
+#[tokio::test]
+async fn a_run_at_is_within_36525_days() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let days = |days: u64| SystemTime::now() + Duration::from_secs(days * 86_400);
+    let job = |at| Job::new(("fast", "g"), &1).expect("a job").run_at(at);
+    let ticket = scheduled(&queue.enqueue(job(days(36_524))).await.expect("an answer"));
+    assert!(ticket.wait > HOUR);
+    for far in [days(36_526), days(1_000_000)] {
+        for error in [
+            queue.enqueue(job(far)).await.map(drop),
+            queue.enqueue_all([job(days(1)), job(far)]).await.map(drop),
+            queue.estimate(job(far)).await.map(drop),
+        ] {
+            let error = error.expect_err("too far away").to_string();
+            assert!(error.contains("run_at is out of range") && error.contains("36,525 days"), "{error}");
+        }
+    }
+    assert_eq!(queue.jobs(None, 10).await.expect("jobs").len(), 1);
+}

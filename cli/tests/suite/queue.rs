@@ -27,37 +27,37 @@ const LIMITS: &str = r#"
     period = "1s"
 "#;
 
-struct QueueFixture {
-    database: Database,
-    limits: String,
+pub struct QueueFixture {
+    pub database: Database,
+    pub limits: String,
     _dir: TempDir,
 }
 
 impl QueueFixture {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let (_dir, path) = files(&[("limits.toml", LIMITS)]);
         Self { database: Database::migrated().await, limits: path("limits.toml"), _dir }
     }
 
-    fn queue(&self, name: &str) -> Queue {
+    pub fn queue(&self, name: &str) -> Queue {
         let limits = Limits::from_toml(LIMITS).expect("limits");
         Queue::new(&limiter(&self.database.pool, limits, |_| {}), name).expect("a queue")
     }
 
-    async fn enqueue(&self, queue: &str, limit: &str, group: &str) -> i64 {
+    pub async fn enqueue(&self, queue: &str, limit: &str, group: &str) -> i64 {
         let job = Job::new((limit, group), &"hello").expect("a job");
         scheduled(&self.queue(queue).enqueue(job).await.expect("an answer")).id
     }
 
-    async fn change(&self, id: i64, columns: &str) {
+    pub async fn change(&self, id: i64, columns: &str) {
         self.database.execute(&format!("UPDATE rate_limit.jobs SET {columns} WHERE id = {id}")).await;
     }
 
-    async fn state(&self, id: i64) -> JobState {
+    pub async fn state(&self, id: i64) -> JobState {
         self.queue("q").job(id).await.expect("an answer").expect("a job").state
     }
 
-    async fn slow(&self, key: &str) -> f64 {
+    pub async fn slow(&self, key: &str) -> f64 {
         self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").remaining()
     }
 
@@ -69,12 +69,12 @@ impl QueueFixture {
         sqlx::query_scalar(sql).bind(id).fetch_one(&self.database.pool).await.expect("a time")
     }
 
-    fn tool(&self, args: &str) -> Run {
+    pub fn tool(&self, args: &str) -> Run {
         let args: Vec<&str> = ["queue"].into_iter().chain(args.split(' ')).collect();
         run(Some(&self.database.url), &args, "")
     }
 
-    fn with_limits(&self, args: &str) -> Run {
+    pub fn with_limits(&self, args: &str) -> Run {
         self.tool(&format!("{args} --limits {}", self.limits))
     }
 }
@@ -487,8 +487,10 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         ("ls --limit 0", "--limit"),
         ("show", "<ID>"),
         ("show one", "one"),
-        ("requeue 1", "--limits <FILE>"),
-        ("cancel 1", "--limits <FILE>"),
+        ("requeue 1", "there is no job 1"),
+        ("cancel 1", "there is no job 1"),
+        ("resume q", "<GROUP>"),
+        ("resume q g", "there is no queue \"q\""),
         ("discard", "<ID>"),
         ("requeue --limits x", "<ID>"),
         ("cancel --limits x", "<ID>"),
