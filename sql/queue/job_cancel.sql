@@ -44,7 +44,7 @@ BEGIN
     RETURN job.state;
   END IF;
   UPDATE rate_limit.jobs AS j
-  SET state = 'cancelled', finished_at = rate_limit._clock()
+  SET state = 'cancelled', finished_at = rate_limit._clock(), blocked_by = NULL
   WHERE j.id = job_id;
   -- If it has paid ahead, the worker that takes the payment back does this.
   IF job.state = 'available' AND job.paid_until IS NULL THEN

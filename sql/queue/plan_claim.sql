@@ -60,13 +60,25 @@ BEGIN
     LIMIT 1;
     next_at := least(next_at, other_at);
     LOOP
-      SELECT j.priority, j.run_at INTO level, other_at
+      SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-        AND j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
-      ORDER BY j.priority DESC, j.run_at, j.id
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level
+      ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
+      -- Jobs with limits that this worker does not know may be many: look again when the last of these is due.
+      SELECT w.run_at INTO other_at
+      FROM (
+        SELECT
+          j.run_at, row_number() OVER (ORDER BY j.run_at, j.id) AS nth,
+          j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
+        ORDER BY j.run_at, j.id
+        LIMIT 1000
+      ) AS w
+      WHERE w.is_known OR w.nth = 1000
+      LIMIT 1;
       next_at := least(next_at, other_at);
     END LOOP;
   END IF;

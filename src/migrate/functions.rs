@@ -115,6 +115,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/again"
     "queue/ask_slots"
     "queue/ask_to_start"
+    "queue/block_jobs"
     "queue/claim"
     "queue/claimed_jobs"
     "queue/correct"
@@ -138,6 +139,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/lock_slots"
     "queue/pay_ahead"
     "queue/plan_claim"
+    "queue/prepare_claim"
     "queue/queue_gauges"
     "queue/repay_jobs"
     "queue/resume"
@@ -145,7 +147,6 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/start_jobs"
     "queue/stop_groups"
     "queue/unpay"
-    "queue/unpay_cancelled"
     "queue/wake_groups"
     "queue/write_jobs"
 ];

@@ -13,7 +13,8 @@ use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
 use crate::queue::{Enqueued, Estimate, GroupCounts, Job, JobInfo, JobState, QueueConfig, time};
 use crate::sql::queue::{
-    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, resume, settle,
+    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, resume,
+    settle,
 };
 
 /// The most jobs that one transaction deletes.

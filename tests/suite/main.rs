@@ -62,6 +62,7 @@ mod properties;
 mod prune;
 mod prune_contended;
 mod queue;
+mod queue_blocked;
 mod queue_contended;
 mod queue_fronts;
 mod queue_killed;

@@ -17,7 +17,7 @@ type Fields = BTreeMap<&'static str, String>;
 
 /// Keeps the events of level WARN and ERROR, with their fields.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(Level, Fields)>>>);
+pub struct Log(Arc<Mutex<Vec<(Level, Fields)>>>);
 
 struct Visitor(Fields);
 
@@ -56,6 +56,13 @@ impl Log {
                 (*level, field("queue"), field("attempt"), field("reason"))
             })
             .collect()
+    }
+
+    /// This field of the warnings that have it.
+    pub fn warnings_with(&self, field: &str) -> Vec<String> {
+        let log = self.0.lock().expect("the log");
+        let warnings = log.iter().filter(|(level, _)| *level == Level::WARN);
+        warnings.filter_map(|(_, fields)| fields.get(field).cloned()).collect()
     }
 
     fn text(&self) -> String {

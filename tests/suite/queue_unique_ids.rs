@@ -47,7 +47,9 @@ async fn a_duplicate_has_the_state_of_the_job_that_has_the_id() {
         assert_eq!((run_at, estimate.existing.map(|job| (job.id, job.state))), (first.run_at, Some((first.id, state))));
     }
     // A line delays a job that waits, and not one that is done.
-    database.execute("INSERT INTO rate_limit.groups (queue, key, has_line, lag) VALUES ('q', 'g', true, 60000000)").await;
+    database
+        .execute("INSERT INTO rate_limit.groups (queue, key, has_line, lag) VALUES ('q', 'g', true, 60000000)")
+        .await;
     assert_eq!(duplicate(&enqueue(&queue).await).run_at, first.run_at);
     set_state(&database, first.id, JobState::Available).await;
     assert!(duplicate(&enqueue(&queue).await).run_at > first.run_at);
@@ -69,7 +71,10 @@ async fn the_id_of_a_dead_or_cancelled_job_is_free() {
         assert_ne!(second.id, first.id);
 
         let taken = queue.requeue(first.id).await;
-        assert!(matches!(taken, Err(Error::InvalidJob(InvalidJob::UniqueIdTaken { id })) if id == first.id), "{taken:?}");
+        assert!(
+            matches!(taken, Err(Error::InvalidJob(InvalidJob::UniqueIdTaken { id })) if id == first.id),
+            "{taken:?}"
+        );
         assert_eq!(queue.job(first.id).await.expect("an answer").expect("a job").state, state);
         queue.cancel(second.id).await.expect("an answer");
         assert!(queue.requeue(first.id).await.expect("an answer").is_some());

@@ -37,6 +37,24 @@ async fn a_job_whose_unique_id_is_taken_is_not_requeued() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_no_worker_can_start_are_shown() {
+    let fixture = QueueFixture::new().await;
+    let id = fixture.enqueue("q", "fast", "g").await;
+    fixture.enqueue("q", "fast", "h").await;
+    assert!(!fixture.tool("ls").stdout.contains("BLOCKED"));
+    fixture.change(id, "blocked_by = 'fast/slots'").await;
+    let why = "scheduled, no worker defines its limit \"fast\", or defines it as another kind";
+    for args in ["ls --jobs", &format!("show {id}")] {
+        assert!(fixture.tool(args).stdout.contains(why), "{args}");
+    }
+    let groups = fixture.tool("ls").stdout;
+    let last: Vec<_> = groups.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert_eq!(last, ["BLOCKED", "1", "0"], "{groups}");
+    let doctor = run(Some(&fixture.database.url), &["doctor"], "").stdout;
+    assert!(doctor.contains("1 jobs cannot start: no worker defines their limit, such as \"fast\""), "{doctor}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn resume_ends_the_wait_of_a_group() {
     let fixture = QueueFixture::new().await;
     fixture.enqueue("q", "fast", "g").await;
