@@ -43,6 +43,7 @@ BEGIN
       last_error text,
       waits integer NOT NULL DEFAULT 0,
       waits_until bigint,
+      blocked_by text COLLATE "C",
       worker text,
       lease_until bigint,
       enqueued_at bigint NOT NULL,
@@ -76,6 +77,8 @@ BEGIN
   COMMENT ON COLUMN rate_limit.jobs.waits IS 'How often its handler asked to wait (Finish::Wait).';
   COMMENT ON COLUMN rate_limit.jobs.waits_until IS
     'The end of the last wait that its handler asked for: held_until of the group, for roles that may only read jobs.';
+  COMMENT ON COLUMN rate_limit.jobs.blocked_by IS
+    'The limit that the workers did not know when the job was due, so that none could start it. A concurrency limit has /slots added.';
 END
 $table$;
 
@@ -84,7 +87,11 @@ DO $indexes$
 BEGIN
   IF pg_catalog.to_regclass($name$rate_limit.jobs_due$name$) IS NULL THEN
     CREATE INDEX jobs_due
-      ON rate_limit.jobs (queue, priority DESC, run_at, id) WHERE state = 'scheduled';
+      ON rate_limit.jobs (queue, priority DESC, run_at, id) WHERE state = 'scheduled' AND blocked_by IS NULL;
+  END IF;
+  IF pg_catalog.to_regclass($name$rate_limit.jobs_blocked$name$) IS NULL THEN
+    CREATE INDEX jobs_blocked
+      ON rate_limit.jobs (queue, blocked_by) WHERE blocked_by IS NOT NULL;
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_waiting$name$) IS NULL THEN
     CREATE INDEX jobs_waiting
@@ -108,7 +115,7 @@ BEGIN
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_unique$name$) IS NULL THEN
     CREATE UNIQUE INDEX jobs_unique
-      ON rate_limit.jobs (queue, unique_id) WHERE unique_id IS NOT NULL;
+      ON rate_limit.jobs (queue, unique_id) WHERE unique_id IS NOT NULL AND state NOT IN ('dead', 'cancelled');
   END IF;
 END
 $indexes$;
@@ -172,10 +179,13 @@ BEGIN
     queue text COLLATE "C" NOT NULL,
     worker text COLLATE "C" NOT NULL,
     asleep_until bigint NOT NULL DEFAULT 0,
+    known_slots text[],
     CONSTRAINT workers_pkey PRIMARY KEY (queue, worker)
   );
   COMMENT ON TABLE rate_limit.workers IS
     'Workers and until when they may sleep. An enqueue wakes them if something is due before.';
+  COMMENT ON COLUMN rate_limit.workers.known_slots IS
+    'The names, then the numbers of slots, of the concurrency limits that the worker knew at its last claim.';
 END
 $table$;
 

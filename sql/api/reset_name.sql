@@ -52,6 +52,9 @@ BEGIN
   USING doomed AS d
   WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
   GET DIAGNOSTICS left_over = ROW_COUNT;
+  IF gone > 0 THEN -- Slots of a concurrency limit may be free now.
+    PERFORM rate_limit._slots_freed(ARRAY['concurrency'], ARRAY[name], NULL, NULL, NULL, NULL);
+  END IF;
   RETURN gone + left_over;
 END
 $function$;

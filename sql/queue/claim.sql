@@ -28,7 +28,7 @@
 --             without a job. In that row, next_in is the time in microseconds until there may be something to do (NULL:
 --             nothing is known to come); lapsed means that some leases have expired; look_again means to claim again before
 --             sleeping, because jobs may have arrived before this worker counted as asleep, or may be behind jobs that were
---             put in line
+--             put in line; blocked_names: limits that this worker does not know, or knows of another kind, and due jobs need
 --
 -- The claim that has locked a group's row starts the group's jobs, in the order of (priority, run_at, id). Other claims skip
 -- locked groups.
@@ -42,7 +42,8 @@ CREATE OR REPLACE FUNCTION rate_limit._claim(
   job_start_in bigint,
   next_in bigint,
   lapsed boolean,
-  look_again boolean
+  look_again boolean,
+  blocked_names text[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -99,9 +100,9 @@ BEGIN
     ) AS l;
   END IF;
 
-  -- A claim that takes payments back does nothing else.
-  IF rate_limit._unpay_cancelled(
-    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
+  -- A claim that takes payments back, or lets jobs be found again, does nothing else.
+  IF rate_limit._prepare_claim(
+    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
   THEN
     lapsed := false;
     look_again := true;
@@ -110,7 +111,8 @@ BEGIN
   END IF;
 
   horizon := clock + ahead;
-  SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority INTO groups, due_ids, front_ids, lowest_priority
+  SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.blocked_names
+  INTO groups, due_ids, front_ids, lowest_priority, blocked_names
   FROM rate_limit._lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
   IF cardinality(groups) > 0 THEN
     SELECT
@@ -146,14 +148,15 @@ BEGIN
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )
-  SELECT u.id, u.starts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean
+  SELECT u.id, u.starts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean, NULL::text[]
   FROM updated AS u
   ORDER BY u.nth;
 
   job_id := NULL;
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
   FROM rate_limit._plan_claim(
-    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked, limit_names, slot_limit_names
+    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked OR blocked_names IS NOT NULL,
+    limit_names, slot_limit_names, slot_capacities
   ) AS n;
   RETURN NEXT;
 END

@@ -4,7 +4,8 @@
 --   job_sizes        the number of items of each job
 --   job_keys         the group of each job
 --   job_payloads     JSON
---   job_unique_ids   if the queue has a job with this id, returns that job, until it is pruned; NULL: no id
+--   job_unique_ids   if the queue has a job with this id, returns that job, until it is pruned. The id of a job that is dead or
+--                    cancelled is free. NULL: no id
 --   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
@@ -12,8 +13,9 @@
 --   slot_*           one element for each slot item: the limit, the key, and the number of slots
 --   results          job_outcomes: scheduled; duplicate (of job_ids; nothing was taken); denied (by the limits in
 --                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
---                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_aheads, only with
---                    only_estimate: how many jobs of the group wait already.
+--                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_states: the states of
+--                    duplicates; if they run or are done, job_run_ats has passed. job_aheads, only with only_estimate: how
+--                    many jobs of the group wait already
 CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
@@ -22,7 +24,8 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   job_slot_sizes integer[] DEFAULT NULL, slot_names text[] DEFAULT NULL, slot_keys text[] DEFAULT NULL,
   slot_counts double precision[] DEFAULT NULL, OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[],
-  OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[], OUT item_values double precision[]
+  OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[], OUT item_values double precision[],
+  OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
 SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -105,8 +108,8 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
   END IF;
   SELECT
-    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.job_aheads, e.item_refused, e.item_values
-  INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values
+    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.job_aheads, e.item_refused, e.item_values, e.job_states
+  INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
   FROM rate_limit._enqueue_jobs(
     queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
     limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,

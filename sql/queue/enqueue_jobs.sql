@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[],
-  OUT item_refused boolean[], OUT item_values double precision[]
+  OUT item_refused boolean[], OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -23,7 +23,6 @@ DECLARE
   line_keys text[] := job_keys; -- the group of each job, or of the existing job of its id
   line_priorities integer[] := job_priorities;
   is_behind boolean; -- whether a group of the queue has a line
-  wakes boolean; -- whether a worker sleeps until after the first job's time
   last_items integer[]; -- the last item of each job
   other record;
   place integer;
@@ -44,7 +43,7 @@ BEGIN
             OR EXISTS (
               SELECT
               FROM rate_limit.jobs AS j
-              WHERE j.queue = queue_name AND j.unique_id = u.unique_id
+              WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')
             ))
           THEN 'duplicate'
         END AS outcome
@@ -86,7 +85,7 @@ BEGIN
         WHEN u.unique_id IS NOT NULL AND EXISTS (
           SELECT
           FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.unique_id = u.unique_id
+          WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')
         )
         THEN 'duplicate'
         ELSE 'denied'
@@ -101,50 +100,45 @@ BEGIN
       job_priorities, job_unique_ids, job_not_befores, job_max_attempts, job_outcomes, slots, clock);
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' THEN
+    job_states := array_fill(NULL::text, ARRAY[jobs]);
     FOR nth IN 1 .. jobs LOOP
       IF job_outcomes[nth] = 'scheduled' AND job_ids[nth] IS NULL AND NOT only_estimate THEN
         -- Another transaction has written a job with this id since: return the tokens.
         job_outcomes[nth] := 'duplicate';
-        IF job_sizes[nth] > 0 THEN
-          PERFORM rate_limit._decide(
-            limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
-            limit_shards, bucket_names, bucket_keys, item_buckets[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
-            item_limits[last_items[nth] - job_sizes[nth] + 1:last_items[nth]],
-            item_counts[last_items[nth] - job_sizes[nth] + 1:last_items[nth]], ARRAY['credit'], NULL, ARRAY[job_sizes[nth]],
-            NULL, NULL);
-        END IF;
+        place := last_items[nth] - job_sizes[nth] + 1;
+        PERFORM rate_limit._decide(
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
+          limit_shards, bucket_names, bucket_keys, item_buckets[place:last_items[nth]], item_limits[place:last_items[nth]],
+          item_counts[place:last_items[nth]], ARRAY['credit'], NULL, ARRAY[job_sizes[nth]], NULL, NULL)
+        WHERE job_sizes[nth] > 0;
       END IF;
       CONTINUE WHEN job_outcomes[nth] <> 'duplicate';
-      SELECT j.id, j.run_at, j.key, j.priority INTO other
+      SELECT j.id, j.run_at, j.key, j.priority, j.state INTO other
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth];
+      WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth] AND j.state NOT IN ('dead', 'cancelled');
+      place := array_position(job_unique_ids, job_unique_ids[nth]);
       IF FOUND THEN
         job_ids[nth] := other.id;
         job_run_ats[nth] := other.run_at;
         job_waits[nth] := greatest(other.run_at - clock, 0);
-        line_keys[nth] := other.key;
+        job_states[nth] := other.state;
+        line_keys[nth] := CASE WHEN other.state IN ('scheduled', 'available') THEN other.key END;
         line_priorities[nth] := other.priority;
-      ELSE -- The first job with this id is in the same call, and was not scheduled. So this one is not, either.
-        place := array_position(job_unique_ids, job_unique_ids[nth]);
+      ELSIF place < nth THEN -- The first job with this id is in the same call, and was not scheduled. So this one is not, either.
         job_outcomes[nth] := job_outcomes[place];
-        job_run_ats[nth] := NULL;
         job_waits[nth] := job_waits[place];
+      ELSE
+        RAISE EXCEPTION 'the job that had the unique id of job % of this call has just ended', nth
+          USING ERRCODE = 'serialization_failure', HINT = 'Enqueue again.';
       END IF;
     END LOOP;
   END IF;
 
-  SELECT
-    EXISTS (
-      SELECT
-      FROM rate_limit.groups AS g
-      WHERE g.queue = queue_name AND g.has_line
-    ),
-    EXISTS (
-      SELECT
-      FROM rate_limit.workers AS w
-      WHERE w.queue = queue_name AND w.asleep_until > first_at
-    )
-  INTO is_behind, wakes;
+  is_behind := EXISTS (
+    SELECT
+    FROM rate_limit.groups AS g
+    WHERE g.queue = queue_name AND g.has_line
+  );
   IF is_behind THEN
     FOR other IN
       SELECT u.nth::integer AS nth, u.last_item - u.size + 1 AS first_item, u.last_item
@@ -172,7 +166,7 @@ BEGIN
       FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
       ORDER BY u.nth
     );
-  ELSIF wakes THEN
+  ELSIF first_at IS NOT NULL THEN
     PERFORM rate_limit._ring(queue_name, first_at);
   END IF;
 END

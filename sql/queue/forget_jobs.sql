@@ -16,6 +16,7 @@ DECLARE
     WHERE j.key = _forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
   job rate_limit.jobs;
   bucket record;
+  left_slots record; -- the slots that groups to be deleted wait for
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.
   FOR bucket IN
@@ -31,11 +32,21 @@ BEGIN
   LOOP
     PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
   END LOOP;
+  -- Then the jobs and their groups, in the order in which a cancellation locks them.
+  PERFORM
+  FROM rate_limit.jobs AS j
+  WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+  ORDER BY j.run_at, j.id
+  FOR NO KEY UPDATE;
   PERFORM
   FROM rate_limit.groups AS g
   WHERE g.key = _forget_jobs.key
   ORDER BY g.queue, g.key
   FOR UPDATE;
+  -- The caller deletes these buckets, so their slots are free.
+  PERFORM rate_limit._slots_freed(
+    ARRAY['concurrency'], bucket_names, bucket_keys, NULL, NULL,
+    array_fill(1::double precision, ARRAY[cardinality(bucket_names)]));
 
   -- The last jobs first, so that none moves up only to be cancelled, too.
   FOR job IN
@@ -72,6 +83,9 @@ BEGIN
   SELECT count(*) INTO running
   FROM rate_limit.jobs AS j
   WHERE j.id = ANY (job_ids);
+  SELECT array_agg(g.slot_name) AS names, array_agg(g.slot_key) AS keys, array_agg(1::double precision) AS free INTO left_slots
+  FROM rate_limit.groups AS g
+  WHERE g.key = _forget_jobs.key AND g.slot_name IS NOT NULL;
   DELETE FROM rate_limit.groups AS g
   WHERE g.key = _forget_jobs.key
     AND NOT EXISTS (
@@ -79,5 +93,7 @@ BEGIN
       FROM rate_limit.jobs AS j
       WHERE j.queue = g.queue AND j.key = g.key AND j.state IN ('scheduled', 'available', 'running')
     );
+  -- The next group that waits for these slots looks when their lease ends.
+  PERFORM rate_limit._slots_freed(ARRAY['concurrency'], left_slots.names, left_slots.keys, NULL, NULL, left_slots.free);
 END
 $function$;

@@ -3,7 +3,7 @@
 -- the last one, and the next job to be enqueued gets it. Only the next 1,000 jobs are examined. If there are more, the time
 -- of the last job that moved stays free, and no token is returned: the times of the others stay as promised. Returns the
 -- state that the job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was
--- cancelled.
+-- cancelled. If the group waits for this job, workers look at the group again.
 CREATE OR REPLACE FUNCTION rate_limit._job_cancel(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -20,6 +20,7 @@ DECLARE
   behind_ids bigint[] := '{}';
   looked_at integer;
   behind_run_ats bigint[];
+  is_looked_at boolean := false; -- whether workers look at the group again
 BEGIN
   SELECT j.* INTO job
   FROM rate_limit.jobs AS j
@@ -43,8 +44,16 @@ BEGIN
     RETURN job.state;
   END IF;
   UPDATE rate_limit.jobs AS j
-  SET state = 'cancelled', finished_at = rate_limit._clock()
+  SET state = 'cancelled', finished_at = rate_limit._clock(), blocked_by = NULL
   WHERE j.id = job_id;
+  -- If it has paid ahead, the worker that takes the payment back does this.
+  IF job.state = 'available' AND job.paid_until IS NULL THEN
+    UPDATE rate_limit.groups AS g
+    SET not_before = g.held_until, slot_pause = NULL
+    WHERE g.queue = job.queue AND g.key = job.key AND g.not_before > g.held_until
+      AND (g.slot_since = job.run_at OR g.refused_job = job_id);
+    is_looked_at := FOUND;
+  END IF;
   -- The jobs behind it, of every priority, in the order of the index.
   FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
     level := 2147483648;
@@ -106,7 +115,7 @@ BEGIN
       ORDER BY u.name COLLATE "C", u.key COLLATE "C"
     ) AS u;
   END IF;
-  IF job.paid_until IS NOT NULL THEN -- Workers take back its payment.
+  IF is_looked_at OR job.paid_until IS NOT NULL THEN -- Workers take back its payment.
     PERFORM rate_limit._ring(queue_name, rate_limit._clock());
   END IF;
   RETURN job.state;

@@ -1,22 +1,27 @@
 -- Finds the first due jobs of a queue, and locks their groups and the groups with a line that is ready. Then it locks
--- the due jobs. It skips rows that other transactions have locked.
+-- the due jobs. It skips rows that other transactions have locked. Jobs that have been due for 10 s, and need a limit that the
+-- worker does not know, are taken out of the way (blocked_by), so that it does not read them again and again.
 --
 --   most     the most due jobs; also the most groups with lines, and the most jobs that have paid ahead
 --   horizon  jobs with a run_at up to this time are due
 --   results  groups: the locked groups. due_ids: the locked due jobs, which are scheduled. front_ids: jobs that have paid
 --            ahead and whose time has come, not locked. lowest_priority: if not all due jobs were read, the priority of
---            the last one that was
+--            the last one that was. blocked_names: what the jobs need that were taken out of the way
 CREATE OR REPLACE FUNCTION rate_limit._lock_due(
   queue_name text, most integer, horizon bigint, limit_names text[], slot_limit_names text[],
-  OUT groups rate_limit.groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer
+  OUT groups rate_limit.groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer,
+  OUT blocked_names text[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
+  late CONSTANT bigint := horizon - 10000000;
   reach bigint := most; -- the most due jobs to read
+  seen bigint; -- how many were read
+  unknown_ids bigint[]; -- jobs that have been due for long, and that this worker cannot start
+  rounds integer := 0;
+  level_jobs record;
   level bigint; -- the loop reads one priority after the other, from the highest down
-  level_ids bigint[];
-  level_keys text[];
   due_keys text[];
   other_keys text[]; -- the groups of jobs that have paid ahead, and of lines that are ready
   keys text[];
@@ -52,35 +57,73 @@ BEGIN
     LIMIT most
   );
 
+  -- The first jobs of some lines that have been ready for long.
+  unknown_ids := ARRAY(
+    SELECT j.id
+    FROM (
+      SELECT g.key
+      FROM rate_limit.groups AS g
+      WHERE g.queue = queue_name AND g.has_line AND g.not_before <= late
+      ORDER BY g.not_before
+      LIMIT 20
+    ) AS g
+    CROSS JOIN LATERAL (
+      SELECT
+        j.id, j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
+      FROM rate_limit.jobs AS j
+      WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT 20
+    ) AS j
+    WHERE NOT j.is_known
+  );
+  IF unknown_ids <> '{}' THEN
+    blocked_names := rate_limit._block_jobs(unknown_ids, limit_names, slot_limit_names);
+  END IF;
   -- Read the due jobs without a lock first. An exclusive lock on them before the lock on the group would let other claims start
   -- later jobs of the group first, and a shared lock would create a multixact for each row.
   LOOP
     due_ids := '{}';
     due_keys := '{}';
+    unknown_ids := '{}';
+    seen := 0;
     level := 2147483648;
     LOOP
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
-      SELECT array_agg(d.id), array_agg(d.key) INTO level_ids, level_keys
+      SELECT
+        array_agg(d.id) FILTER (WHERE d.is_known) AS ids, array_agg(d.key) FILTER (WHERE d.is_known) AS keys,
+        array_agg(d.id) FILTER (WHERE NOT d.is_known AND d.run_at <= late) AS unknown_ids, count(*) AS seen
+      INTO level_jobs
       FROM (
-        SELECT j.id, j.key
+        SELECT
+          j.id, j.key, j.run_at,
+          j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority = level AND j.run_at <= horizon
-          AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
+          AND j.run_at <= horizon
         ORDER BY j.run_at, j.id
-        LIMIT reach - cardinality(due_ids)
+        LIMIT reach - seen
       ) AS d;
-      due_ids := due_ids || level_ids;
-      due_keys := due_keys || level_keys;
-      EXIT WHEN cardinality(due_ids) >= reach;
+      due_ids := due_ids || level_jobs.ids;
+      due_keys := due_keys || level_jobs.keys;
+      unknown_ids := unknown_ids || level_jobs.unknown_ids;
+      seen := seen + level_jobs.seen;
+      EXIT WHEN seen >= reach;
     END LOOP;
-    lowest_priority := CASE WHEN cardinality(due_ids) >= reach THEN level END;
+    IF unknown_ids <> '{}' AND rounds < 10 THEN
+      blocked_names := coalesce(blocked_names, '{}') || rate_limit._block_jobs(unknown_ids, limit_names, slot_limit_names);
+      rounds := rounds + 1;
+      reach := greatest(reach, 1000);
+      CONTINUE;
+    END IF;
+    lowest_priority := CASE WHEN seen >= reach THEN level END;
     keys := ARRAY(SELECT DISTINCT k FROM unnest(due_keys || other_keys) AS k ORDER BY k);
-    EXIT WHEN keys = '{}';
+    EXIT WHEN keys = '{}' AND lowest_priority IS NULL;
 
     INSERT INTO rate_limit.groups (queue, key)
     SELECT queue_name, k

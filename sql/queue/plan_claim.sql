@@ -1,16 +1,19 @@
--- Ends a claim: records until when the worker sleeps, and returns when there may be something to do.
+-- Ends a claim: records until when the worker sleeps, and returns when there may be something to do. If the concurrency limits
+-- that the worker knows are not those of its last claim, groups that wait for their slots look again.
 --
 --   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of _claim
 CREATE OR REPLACE FUNCTION rate_limit._plan_claim(
   queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
-  slot_limit_names text[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
+  slot_limit_names text[], slot_capacities double precision[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   was_asleep boolean;
+  slots CONSTANT text[] := nullif(slot_limit_names || slot_capacities::text[], '{}');
+  known_slots text[];
   level bigint := 2147483648; -- the loop reads one priority after the other, from the highest down
   next_at bigint;
   other_at bigint;
@@ -21,10 +24,22 @@ BEGIN
   ORDER BY j.lease_until
   LIMIT 1;
   lapsed := coalesce(next_at <= clock, false);
-  SELECT w.asleep_until > clock INTO was_asleep
+  SELECT w.asleep_until > clock, w.known_slots INTO was_asleep, known_slots
   FROM rate_limit.workers AS w
   WHERE w.queue = queue_name AND w.worker = worker_name;
-  look_again := false;
+  look_again := slots IS DISTINCT FROM known_slots;
+  IF look_again THEN
+    INSERT INTO rate_limit.workers AS w (queue, worker, known_slots)
+    VALUES (queue_name, worker_name, slots)
+    ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
+    SET known_slots = excluded.known_slots;
+    PERFORM rate_limit._wake_groups(g.slot_name, g.slot_key, 1, NULL, NULL, true)
+    FROM (
+      SELECT DISTINCT g.slot_name, g.slot_key
+      FROM rate_limit.groups AS g
+      WHERE g.slot_name = ANY (slot_limit_names) AND g.queue = queue_name
+    ) AS g;
+  END IF;
   IF is_full THEN
     IF was_asleep THEN
       UPDATE rate_limit.workers AS w
@@ -32,7 +47,7 @@ BEGIN
       WHERE w.queue = queue_name AND w.worker = worker_name;
     END IF;
   ELSE
-    look_again := was_asleep IS NOT TRUE OR has_parked;
+    look_again := look_again OR was_asleep IS NOT TRUE OR has_parked;
     INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until)
     VALUES (queue_name, worker_name, clock + 2 * sleep)
     ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
@@ -45,13 +60,25 @@ BEGIN
     LIMIT 1;
     next_at := least(next_at, other_at);
     LOOP
-      SELECT j.priority, j.run_at INTO level, other_at
+      SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.priority < level
-        AND j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
-      ORDER BY j.priority DESC, j.run_at, j.id
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level
+      ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
+      -- Jobs with limits that this worker does not know may be many: look again when the last of these is due.
+      SELECT w.run_at INTO other_at
+      FROM (
+        SELECT
+          j.run_at, row_number() OVER (ORDER BY j.run_at, j.id) AS nth,
+          j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
+        ORDER BY j.run_at, j.id
+        LIMIT 1000
+      ) AS w
+      WHERE w.is_known OR w.nth = 1000
+      LIMIT 1;
       next_at := least(next_at, other_at);
     END LOOP;
   END IF;

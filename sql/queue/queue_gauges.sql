@@ -1,8 +1,9 @@
 -- Returns the number of jobs by state, and how long the oldest due job is overdue, in microseconds or 0. The indexes that it
 -- reads contain only these states, so jobs that are done cost nothing. While a handler's Finish::Wait holds a group, its jobs
--- count as late only after the end of that wait.
+-- count as late only after the end of that wait. blocked: how many scheduled jobs no worker can start (blocked_by).
 CREATE OR REPLACE FUNCTION rate_limit._queue_gauges(
-  queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint
+  queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint,
+  OUT blocked bigint
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
 SET enable_sort = on SET jit = off
@@ -30,5 +31,8 @@ BEGIN
   SELECT count(*) INTO dead
   FROM rate_limit.jobs AS j
   WHERE j.queue = queue_name AND j.state = 'dead';
+  SELECT count(*) INTO blocked
+  FROM rate_limit.jobs AS j
+  WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL;
 END
 $function$;

@@ -1,5 +1,6 @@
 -- Takes back the tokens that a job has paid ahead, and lets the groups that wait for its time ask again. Once that time has
--- passed, or something was taken since, nothing is taken back: other jobs may have used the tokens.
+-- passed, or something was taken since, nothing is taken back: other jobs may have used the tokens. A group that another
+-- transaction has locked is left alone: a cancellation may keep it locked for long, and has woken it.
 CREATE OR REPLACE FUNCTION rate_limit._unpay(
   job rate_limit.jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[]
@@ -18,7 +19,7 @@ BEGIN
       FROM rate_limit.groups AS g
       WHERE g.queue = job.queue AND g.has_line AND g.not_before BETWEEN job.paid_until - 10 AND job.paid_until + 1100
       ORDER BY g.key
-      FOR NO KEY UPDATE
+      FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE rate_limit.groups AS g
     SET not_before = g.held_until

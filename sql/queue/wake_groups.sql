@@ -70,7 +70,7 @@ END
 $function$;
 
 -- Wakes groups after calls that have released or reset buckets: as many as slots are free. The arguments are those of
--- _decide_each; item_values are the free slots after each item.
+-- _decide_each; item_values are the free slots after each item. Without bucket_keys, all keys of the first limit were reset.
 CREATE OR REPLACE FUNCTION rate_limit._slots_freed(
   limit_kinds text[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
   item_values double precision[]
@@ -85,6 +85,16 @@ BEGIN
     WHERE g.slot_name IS NOT NULL
   )
   THEN
+    RETURN;
+  END IF;
+  IF bucket_keys IS NULL THEN
+    PERFORM rate_limit._wake_groups(bucket_names[1], w.slot_key, 1, NULL, NULL, false)
+    FROM (
+      SELECT DISTINCT g.slot_key
+      FROM rate_limit.groups AS g
+      WHERE g.slot_name = bucket_names[1]
+      ORDER BY g.slot_key
+    ) AS w;
     RETURN;
   END IF;
   FOR freed IN

@@ -48,7 +48,7 @@ BEGIN
     )
     WHERE u.outcome = 'scheduled'
     ORDER BY u.nth
-    ON CONFLICT (queue, unique_id) WHERE unique_id IS NOT NULL DO NOTHING
+    ON CONFLICT (queue, unique_id) WHERE unique_id IS NOT NULL AND state NOT IN ('dead', 'cancelled') DO NOTHING
     RETURNING id, unique_id
   )
   SELECT array_agg(w.id), array_agg(w.unique_id) INTO written_ids, written_unique_ids FROM written AS w;

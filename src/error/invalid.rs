@@ -425,6 +425,14 @@ pub enum InvalidJob {
         /// The name of the queue.
         queue: String,
     },
+    /// The job cannot be requeued, because another job that waits, runs or is done has its unique id.
+    #[error(
+        "job {id} cannot be requeued: a newer job has its unique id; leave it to that job, or cancel that job first"
+    )]
+    UniqueIdTaken {
+        /// The id of the job.
+        id: i64,
+    },
     /// The job reserved nothing from this limit for this key.
     #[error(
         "job {id} reserved nothing from the limit \"{limit}\" for this key; settle a limit and key that it reserved"

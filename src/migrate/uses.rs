@@ -184,6 +184,7 @@ const CALLABLE: &[CallableFunction] = &[
     of("_job_settle", &[Worker], "correct what a job has taken: give back tokens"),
     of("_job_cancel", &[Worker, Operator], JOBS),
     of("_job_requeue", &[Worker, Operator], JOBS),
+    of("resume", &[Worker, Operator], "end the wait of a group that was told to wait"),
     of("_jobs_discard", &[Worker, Operator], "delete dead jobs of every queue"),
     of("_jobs_prune", &[Worker, Operator], "delete finished jobs of every queue"),
     of("_dead_jobs_prune", &[Worker, Operator], "delete dead jobs of every queue"),

@@ -153,11 +153,13 @@ pub(super) fn job_ended(queue: &Arc<str>, outcome: &'static str, took: Duration)
         .record(took);
 }
 
-/// Sets the gauges of a queue: its jobs in each of these states, and for how many seconds its first job has been due.
+/// Sets the gauges of a queue: its jobs in each of these states, for how many seconds its first job has been due, and how many
+/// jobs no worker can start.
 #[cfg(feature = "metrics")]
-pub(crate) fn queue_is(queue: &Arc<str>, jobs: [(&'static str, f64); 4], overdue: f64) {
+pub(crate) fn queue_is(queue: &Arc<str>, jobs: [(&'static str, f64); 4], overdue: f64, blocked: f64) {
     for (state, jobs) in jobs {
         metrics::gauge!(target: TARGET, metric::QUEUE_JOBS, "queue" => queue.clone(), "state" => state).set(jobs);
     }
     metrics::gauge!(target: TARGET, metric::QUEUE_OVERDUE, "queue" => queue.clone()).set(overdue);
+    metrics::gauge!(target: TARGET, metric::QUEUE_BLOCKED, "queue" => queue.clone()).set(blocked);
 }

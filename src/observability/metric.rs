@@ -34,6 +34,8 @@ pub const JOB_DURATION: &str = "pg_limiter_job_duration_seconds";
 pub const QUEUE_JOBS: &str = "pg_limiter_queue_jobs";
 /// Gauge, in seconds: for how long the first waiting job has been due.
 pub const QUEUE_OVERDUE: &str = "pg_limiter_queue_overdue_seconds";
+/// Gauge: how many scheduled jobs no worker can start, because of a limit that the workers do not define.
+pub const QUEUE_BLOCKED: &str = "pg_limiter_queue_blocked_jobs";
 
 /// Describes each metric to the installed recorder: its unit and meaning. Without this call, metrics are recorded
 /// without them. Call it once, after installing the recorder.
@@ -68,4 +70,5 @@ pub fn describe() {
         "Jobs of a queue that are scheduled, available, running or dead."
     );
     metrics::describe_gauge!(QUEUE_OVERDUE, Unit::Seconds, "For how long the first waiting job has been due.");
+    metrics::describe_gauge!(QUEUE_BLOCKED, Unit::Count, "Scheduled jobs that no worker can start.");
 }

@@ -31,6 +31,7 @@ impl Default for QueueConfig {
 /// - `backoff`: 1 s
 /// - `max_backoff`: 1 h
 /// - `max_waits`: `None`, no maximum
+/// - `longest_wait`: 1 day
 /// - `patience`: 30 s
 /// - `keep_ended`: 1 day
 #[derive(Clone, Debug)]
@@ -55,13 +56,18 @@ pub struct WorkerConfig {
     /// The longest pause before a retry, before it is varied.
     pub max_backoff: Duration,
     /// How many times a job may end in [`Finish::Wait`](crate::queue::Finish::Wait) without a failure. Each further `Wait`
-    /// counts as a failure, until the job is dead; the group still waits. `None`: any number of times.
+    /// counts as a failure, until the job is dead; the group still waits. The waits add up over all attempts of the job: a
+    /// failure does not reset them. `None`: any number of times.
     pub max_waits: Option<u32>,
+    /// The longest time for which [`Finish::Wait`](crate::queue::Finish::Wait) holds a group. A longer wait is cut to this, with
+    /// an event of level WARN: a third party's `Retry-After` may be wrong. [`Queue::resume`](crate::queue::Queue::resume) ends a
+    /// wait earlier.
+    pub longest_wait: Duration,
     /// How long a worker that is asked to stop waits for its running jobs. It then stops the rest and gives them back to the
     /// queue.
     pub patience: Duration,
-    /// How long jobs that are done or cancelled are kept: for [`Queue::job`](crate::queue::Queue::job), for settling, and to
-    /// keep their unique ids taken. Dead jobs are kept until they are requeued or deleted, with
+    /// How long jobs that are done or cancelled are kept: for [`Queue::job`](crate::queue::Queue::job), for settling, and, if
+    /// they are done, to keep their unique ids taken. Dead jobs are kept until they are requeued or deleted, with
     /// [`Queue::discard`](crate::queue::Queue::discard) or [`Queue::prune_dead`](crate::queue::Queue::prune_dead).
     pub keep_ended: Duration,
 }
@@ -76,6 +82,7 @@ impl Default for WorkerConfig {
             backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3600),
             max_waits: None,
+            longest_wait: Duration::from_secs(86_400),
             patience: Duration::from_secs(30),
             keep_ended: Duration::from_secs(86_400),
         }

@@ -33,6 +33,8 @@ pub struct GroupCounts {
     /// The time before which no job of the group starts, because a handler returned
     /// [`Finish::Wait`](crate::queue::Finish::Wait).
     pub waiting_until: Option<SystemTime>,
+    /// Jobs among the scheduled ones that no worker can start: see [`JobInfo::blocked_by`](crate::queue::JobInfo::blocked_by).
+    pub blocked: u64,
 }
 
 impl fmt::Debug for GroupCounts {
@@ -49,6 +51,7 @@ impl fmt::Debug for GroupCounts {
             .field("oldest", &self.oldest)
             .field("overdue", &self.overdue)
             .field("waiting_until", &self.waiting_until)
+            .field("blocked", &self.blocked)
             .finish()
     }
 }
@@ -67,6 +70,7 @@ impl From<GroupRow> for GroupCounts {
             oldest: since(row.oldest),
             overdue: since(row.next_at.filter(|at| *at <= row.clock)),
             waiting_until: row.waits_until.map(time::from_micros),
+            blocked: row.blocked.unsigned_abs(),
             queue: row.queue,
             group: row.key,
         }

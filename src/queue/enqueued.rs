@@ -4,20 +4,35 @@ use std::time::{Duration, SystemTime};
 use crate::call::{Denied, Resolved};
 use crate::error::{Error, InvalidJob};
 use crate::observability::Answered;
-use crate::queue::time;
+use crate::queue::{JobState, time};
 use crate::sql::queue::EnqueueAnswer;
 
-/// The id of a job in the queue, and the time at which it will run.
+/// The id of a job in the queue, its state, and the time at which it will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ticket {
     /// The job's id.
     pub id: i64,
     /// When it will run, on the database's clock: when its reserved tokens are available, and later if its group is late. A
-    /// job that waits for slots starts later than that.
+    /// job that waits for slots starts later than that. If a duplicate already runs or is done, this time has passed.
     pub run_at: SystemTime,
-    /// The time from now until `run_at`; zero if the job is due.
+    /// The time from now until `run_at`; zero if the job is due, runs or is done.
     pub wait: Duration,
+    /// The state of the job. A new job is [`JobState::Scheduled`]. A [duplicate](EnqueueOutcome::Duplicate) waits
+    /// ([`JobState::Scheduled`], [`JobState::Available`]), runs ([`JobState::Running`]), or is done ([`JobState::Done`]) and
+    /// does not run again.
+    pub state: JobState,
+}
+
+impl Ticket {
+    fn new(answer: &EnqueueAnswer) -> Self {
+        Self {
+            id: answer.id.unwrap_or_default(),
+            run_at: time::from_micros(answer.run_at.unwrap_or_default()),
+            wait: time::wait(answer.wait),
+            state: answer.state.as_deref().map_or(JobState::Scheduled, JobState::of),
+        }
+    }
 }
 
 /// The outcome of enqueueing a job.
@@ -26,8 +41,8 @@ pub struct Ticket {
 pub enum EnqueueOutcome {
     /// The job was written, and its tokens are reserved.
     Scheduled(Ticket),
-    /// The queue already has a job of this [unique id](crate::queue::Job::unique_id), which this ticket describes. No tokens
-    /// were taken.
+    /// The queue already has a job of this [unique id](crate::queue::Job::unique_id), which waits, runs or is done. This ticket
+    /// describes that job. No tokens were taken.
     Duplicate(Ticket),
     /// The job's [`run_at`](crate::queue::Job::run_at) is in the past. Nothing was written or taken.
     RunAtPast,
@@ -49,14 +64,9 @@ pub struct Enqueued {
 
 impl Enqueued {
     pub(super) fn new(answer: &EnqueueAnswer, call: &Resolved) -> Self {
-        let ticket = || Ticket {
-            id: answer.id.unwrap_or_default(),
-            run_at: time::from_micros(answer.run_at.unwrap_or_default()),
-            wait: time::wait(answer.wait),
-        };
         let outcome = match answer.outcome.as_str() {
-            "scheduled" => EnqueueOutcome::Scheduled(ticket()),
-            "duplicate" => EnqueueOutcome::Duplicate(ticket()),
+            "scheduled" => EnqueueOutcome::Scheduled(Ticket::new(answer)),
+            "duplicate" => EnqueueOutcome::Duplicate(Ticket::new(answer)),
             "past" => EnqueueOutcome::RunAtPast,
             _ => EnqueueOutcome::Denied { retry_after: time::wait(answer.wait) },
         };
@@ -106,7 +116,8 @@ impl Enqueued {
         self.denied_by.iter().map(|name| &**name).collect()
     }
 
-    /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id.
+    /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id, whose
+    /// [`state`](Ticket::state) may be running or done.
     ///
     /// # Errors
     /// [`Error::Denied`] if the job was denied, so that `?` leaves your transaction and rolls it back.
@@ -131,6 +142,9 @@ pub struct Estimate {
     pub outcome: EstimateOutcome,
     /// How many jobs of its group already wait.
     pub ahead: u64,
+    /// The job that already has the unique id, if there is one: enqueueing would return it as a
+    /// [duplicate](EnqueueOutcome::Duplicate).
+    pub existing: Option<Ticket>,
 }
 
 /// The outcome that enqueueing a job now would have, without its ticket.
@@ -161,7 +175,8 @@ impl Estimate {
             Some(run_at) => EstimateOutcome::Scheduled { run_at, wait },
             None => EstimateOutcome::Denied { retry_after: wait },
         };
-        Ok(Self { outcome, ahead: answer.ahead.unwrap_or_default().unsigned_abs() })
+        let existing = answer.state.is_some().then(|| Ticket::new(answer));
+        Ok(Self { outcome, ahead: answer.ahead.unwrap_or_default().unsigned_abs(), existing })
     }
 }
 

@@ -53,11 +53,13 @@ impl<'q> Reader<'q> {
                     ("running", now.running),
                     ("dead", now.dead),
                 ];
+                let blocked = now.blocked as f64;
                 let overdue = Duration::from_micros(now.lag.max(0).unsigned_abs());
                 observability::queue_is(
                     &queue.name,
                     jobs.map(|(state, jobs)| (state, jobs as f64)),
                     overdue.as_secs_f64(),
+                    blocked,
                 );
             }
             Err(error) => {
@@ -69,7 +71,7 @@ impl<'q> Reader<'q> {
 
     fn set_unknown(&self) {
         let jobs = ["scheduled", "available", "running", "dead"].map(|state| (state, f64::NAN));
-        observability::queue_is(&self.queue.name, jobs, f64::NAN);
+        observability::queue_is(&self.queue.name, jobs, f64::NAN, f64::NAN);
     }
 }
 

@@ -25,6 +25,9 @@ pub enum Finish {
     /// A wait is not a failure: [`RunningJob::attempt`] stays the same, and [`RunningJob::waits`] counts it. After
     /// [`WorkerConfig::max_waits`](crate::queue::WorkerConfig::max_waits) waits, each further one counts as a failure, too.
     ///
+    /// A wait longer than [`WorkerConfig::longest_wait`](crate::queue::WorkerConfig::longest_wait) is cut to that.
+    /// [`Queue::resume`](crate::queue::Queue::resume) ends a wait early. Cancelling the job does not.
+    ///
     /// Jobs of the group that have already started keep running. Jobs that other workers have already claimed, for the next
     /// milliseconds, still start.
     Wait(Duration),
@@ -53,7 +56,7 @@ pub struct RunningJob {
     /// The number of this attempt, starting at 1: the number of failures so far, plus 1. An attempt that ended in
     /// [`Finish::Wait`] is repeated under the same number.
     pub attempt: u32,
-    /// How many times its handler has returned [`Finish::Wait`].
+    /// How many times its handler has returned [`Finish::Wait`], over all attempts.
     pub waits: u32,
     /// The number of failures after which it is dead.
     pub max_attempts: u32,

@@ -165,11 +165,19 @@ pub struct JobInfo {
     pub started_at: Option<SystemTime>,
     /// When it ended as done, cancelled or dead.
     pub finished_at: Option<SystemTime>,
-    /// How many times its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait).
+    /// How many times its handler has returned [`Finish::Wait`](crate::queue::Finish::Wait), over all attempts.
     pub waits: u32,
     /// The time before which no job of its group starts, because a handler returned
     /// [`Finish::Wait`](crate::queue::Finish::Wait). `None` for a job that has started, and if `run_at` is not earlier.
     pub waiting_until: Option<SystemTime>,
+    /// The limit because of which no worker has started the job, 10 s after its time: they do not define it, or define it as
+    /// another kind. `None` for a job that has started, and once a worker that defines the limit looks for jobs.
+    pub blocked_by: Option<String>,
+}
+
+/// The name of the limit in a job's column of this name.
+pub(super) fn blocked_by(stored: &str) -> &str {
+    stored.strip_suffix("/slots").unwrap_or(stored)
 }
 
 impl fmt::Debug for JobInfo {
@@ -186,6 +194,7 @@ impl fmt::Debug for JobInfo {
             .field("max_attempts", &self.max_attempts)
             .field("waits", &self.waits)
             .field("waiting_until", &self.waiting_until)
+            .field("blocked_by", &self.blocked_by)
             .finish_non_exhaustive()
     }
 }
@@ -214,6 +223,7 @@ impl From<JobRow> for JobInfo {
             finished_at: row.finished_at.map(time::from_micros),
             waits: row.waits.unsigned_abs(),
             waiting_until: row.waits_until.map(time::from_micros),
+            blocked_by: row.blocked_by.as_deref().map(blocked_by).map(str::to_owned),
         }
     }
 }

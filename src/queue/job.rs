@@ -116,10 +116,10 @@ impl Job {
         self
     }
 
-    /// Sets an id of 1 to 255 bytes that is unique in the queue (default: none). If the queue already has a job of this id,
-    /// enqueueing writes no job, takes no tokens, and returns the existing job as
-    /// [`EnqueueOutcome::Duplicate`](crate::queue::EnqueueOutcome::Duplicate). The id is free again once that job is pruned,
-    /// [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended) after its end.
+    /// Sets an id of 1 to 255 bytes that is unique among the jobs of the queue that wait, run or are done (default: none). If
+    /// there is such a job, enqueueing writes no job, takes no tokens, and returns the existing job, with its state, as
+    /// [`EnqueueOutcome::Duplicate`](crate::queue::EnqueueOutcome::Duplicate). The id is free again when that job is dead or
+    /// cancelled, and once it is pruned, [`WorkerConfig::keep_ended`](crate::queue::WorkerConfig::keep_ended) after it was done.
     pub fn unique_id(mut self, id: impl Into<String>) -> Self {
         self.unique_id = Some(id.into());
         self
@@ -135,7 +135,8 @@ impl Job {
     /// Does not run the job before this time (default: it runs as soon as its tokens are available). The tokens are reserved
     /// when the job is enqueued, not at this time. The database's clock applies. A time that has passed by more than 1 s is
     /// an error when the job is enqueued: [`InvalidJob::RunAtPast`], or the outcome
-    /// [`RunAtPast`](crate::queue::EnqueueOutcome::RunAtPast) of one among several jobs.
+    /// [`RunAtPast`](crate::queue::EnqueueOutcome::RunAtPast) of one among several jobs. A time more than 36,525 days from now is
+    /// [`InvalidJob::Time`].
     pub const fn run_at(mut self, time: SystemTime) -> Self {
         self.run_at = Some(time);
         self
@@ -204,7 +205,7 @@ impl Job {
             priority: self.priority,
             unique_id: self.unique_id,
             jitter: time::length(self.jitter, "the jitter")?,
-            not_before: self.run_at.map(|at| time::to_micros(at, "run_at")).transpose()?,
+            not_before: self.run_at.map(|at| time::soon(at, "run_at")).transpose()?,
             max_attempts: i32::try_from(max_attempts).unwrap_or(i32::MAX),
         })
     }

@@ -130,14 +130,25 @@ async fn run_in<H: Handler>(
             attempt.await.map_err(|error| Some(error).filter(JoinError::is_panic))
         }
     };
+    let number = attempt_number(job.failures);
     let stop = match attempted {
         Ok(Ok(())) => return (Ended::Done, false),
+        Ok(Err(Stop::Waits(wait))) if wait > config.longest_wait => {
+            warn!(
+                queue = &*queue,
+                job = job.id,
+                attempt = number,
+                ?wait,
+                longest_wait = ?config.longest_wait,
+                "the handler asked to wait for longer than WorkerConfig::longest_wait; the group waits for that time"
+            );
+            Stop::Waits(config.longest_wait)
+        }
         Ok(Err(stop)) => stop,
         Err(Some(error)) if error.is_panic() => Stop::Failed(format!("the handler panicked: {}", panic_text(error))),
         Err(None) => Stop::SlotsLost,
         Err(Some(_)) => Stop::NotBegun("the Tokio runtime is shutting down".to_owned()),
     };
-    let number = attempt_number(job.failures);
     let (reason, delay, error, ended) = match stop {
         Stop::Lost => {
             warn!(

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::call::Item;
+use crate::call::{Item, Key};
 use crate::error::{Error, InvalidJob};
 use crate::limit::{LONGEST_NAME, is_storable};
 use crate::limiter::Limiter;
@@ -13,7 +13,8 @@ use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
 use crate::queue::{Enqueued, Estimate, GroupCounts, Job, JobInfo, JobState, QueueConfig, time};
 use crate::sql::queue::{
-    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, settle,
+    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, resume,
+    settle,
 };
 
 /// The most jobs that one transaction deletes.
@@ -213,7 +214,7 @@ impl Queue {
     /// worker that does not define it leaves the job alone.
     ///
     /// # Errors
-    /// See [`Queue`].
+    /// See [`Queue`]; [`InvalidJob::UniqueIdTaken`] if a newer job has the job's unique id.
     ///
     /// # Cancel safety
     /// Safe. The job may still be scheduled after the future is dropped.
@@ -225,7 +226,37 @@ impl Queue {
         let run = self
             .context
             .own(arguments, |conn, sql, (name, id, limits)| Box::pin(requeue(conn, sql, name, *id, limits)));
-        Ok(run.await?.map(time::from_micros))
+        match run.await {
+            Err(Error::Database { source }) if is_unique_violation(&source) => {
+                Err(InvalidJob::UniqueIdTaken { id }.into())
+            }
+            requeued => Ok(requeued?.map(time::from_micros)),
+        }
+    }
+
+    /// Ends the wait of a group after [`Finish::Wait`](crate::queue::Finish::Wait): its jobs start again, as soon as their limits
+    /// allow. Returns whether the group waited. If keys are hashed, pass either the group itself or its hash, as in
+    /// [`GroupCounts::group`].
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe. The group may still be resumed after the future is dropped.
+    ///
+    /// # In a transaction
+    /// Runs in a transaction of its own.
+    pub async fn resume(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
+        let given = group.into();
+        let hashed = self.context.limiter.transaction_limiter().key_secret().map(|secret| secret.group(&given));
+        for group in hashed.iter().chain([&given]) {
+            let arguments = (&*self.name, &*group.0);
+            let run = self.context.own(arguments, |conn, sql, (name, group)| Box::pin(resume(conn, sql, name, group)));
+            if run.await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Deletes the dead jobs among `ids`, and returns how many it deleted. Other jobs stay as they are: cancel a job that has
@@ -350,6 +381,11 @@ impl Queue {
         observability::enqueued(&self.name, enqueued.word(), limits);
         enqueued
     }
+}
+
+/// Whether a row with the same unique value exists.
+fn is_unique_violation(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation)
 }
 
 /// Deletes jobs that have been dead for at least `dead_for`, of one queue or of all queues.

@@ -1,6 +1,6 @@
 //! The jobs that a worker has claimed or runs, and the times at which it claims more.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use tracing::warn;
 use crate::clock::PinnedClock;
 use crate::error::Error;
 use crate::limiter::Lease;
+use crate::queue::info::blocked_by;
 use crate::queue::job_run::{Ended, run};
 use crate::queue::job_slots::release;
 use crate::queue::leases::Leases;
@@ -75,6 +76,8 @@ pub(super) struct RunningJobs<'w, H> {
     to_claim: MovingAverage,
     to_run: MovingAverage,
     report: WorkerReport,
+    /// The limits that were reported as unknown.
+    reported: HashSet<String>,
     helpers: Vec<JoinHandle<()>>,
 }
 
@@ -109,6 +112,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             to_claim: MovingAverage::new(LEAST_AHEAD),
             to_run: MovingAverage::new(SLOW),
             report: WorkerReport::default(),
+            reported: HashSet::new(),
             helpers,
         }
     }
@@ -199,6 +203,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 if claimed.lapsed && self.taking_over.is_empty() {
                     self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits()));
                 }
+                self.report_unknown(&claimed.blocked_names);
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
                 // The times in the answer count from before `now`, so no job starts early.
                 for job in claimed.jobs {
@@ -222,6 +227,21 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Logs each limit once that due jobs need and that this worker does not know.
+    fn report_unknown(&mut self, names: &[String]) {
+        for name in names {
+            if !self.reported.insert(name.clone()) {
+                continue;
+            }
+            warn!(
+                queue = self.worker.queue.name(),
+                limit = blocked_by(name),
+                "jobs need a limit that this worker does not define, or defines as another kind, and no worker has started \
+                 them for 10 s; define the limit for the workers, or cancel the jobs"
+            );
+        }
     }
 
     /// The limiter's limits, as they are now.

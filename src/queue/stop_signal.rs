@@ -6,8 +6,14 @@
 ///
 /// From its first poll on, these signals no longer end the process by themselves.
 ///
+/// # Errors
+/// None.
+///
 /// # Cancel safety
 /// Safe.
+///
+/// # In a transaction
+/// It does not touch the database.
 pub async fn stop_signal() {
     #[cfg(unix)]
     {

@@ -11,8 +11,11 @@ pub(super) fn from_micros(micros: i64) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// Rounds up, so that no job starts early.
-pub(super) fn to_micros(time: SystemTime, what: &'static str) -> Result<i64, InvalidJob> {
+/// Rounds up, so that no job starts early. At most 36,525 days from now.
+pub(super) fn soon(time: SystemTime, what: &'static str) -> Result<i64, InvalidJob> {
+    if time.duration_since(SystemTime::now()).is_ok_and(|from_now| from_now > LONGEST_PERIOD) {
+        return Err(InvalidJob::Time { what });
+    }
     match time.duration_since(UNIX_EPOCH) {
         Ok(length) => ceil_micros(length).ok_or(InvalidJob::Time { what }),
         Err(_) => Ok(0), // Before the epoch, and long past.

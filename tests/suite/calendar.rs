@@ -467,10 +467,7 @@ async fn sql_accepts_periods_and_whole_calendars() {
         ("rate_limit.limit_with('a', 'k', 'fixed_window', 1, '1 month')", &["months"]),
         (&all("1 fortnight"), &["element 1", "1 fortnight"]),
         (&all("1 month").replace("Asia/Kolkata", "Berlin2"), &["element 1", "\"Berlin2\""]),
-        (
-            &all("1 month").replace("Asia/Kolkata", "Mars/Phobos"),
-            &["time zone \"Mars/Phobos\" not recognized"],
-        ),
+        (&all("1 month").replace("Asia/Kolkata", "Mars/Phobos"), &["time zone \"Mars/Phobos\" not recognized"]),
         (&all("1 month").replace("1999-12-31", "1999-02-29"), &["element 1", "1999-02-29"]),
         (
             &all("1 month").replace("calendar_window", "fixed_window").replace("every", "period"),

@@ -367,7 +367,7 @@ mod metrics {
             .filter(|row| PAUSES == 1 || !row[0].contains("pauses"))
             .map(|row| describe(&words(&row[0]).pop_first().expect("a name"), &row[1], &row[2], words(&row[3])))
             .collect();
-        assert_eq!(promised.len(), 14 + PAUSES);
+        assert_eq!(promised.len(), 15 + PAUSES);
         let seen: BTreeSet<String> = series
             .iter()
             .map(|series| {
@@ -483,6 +483,7 @@ mod metrics {
     #[tokio::test]
     async fn gauges_show_the_jobs_of_a_queue_while_a_worker_reads_them() {
         const OVERDUE: &str = "pg_limiter_queue_overdue_seconds";
+        const BLOCKED: &str = "pg_limiter_queue_blocked_jobs";
         let recorder = DebuggingRecorder::new();
         let _recorded = ::metrics::set_default_local_recorder(&recorder);
         let database = Database::migrated().await;
@@ -523,6 +524,8 @@ mod metrics {
         let mut seen = tokio::time::timeout(Duration::from_secs(60), read()).await.expect("gauges");
         let overdue = seen.remove(OVERDUE).flatten().expect("a time");
         assert!((90.0..600.0).contains(&overdue), "{overdue}");
+        let blocked = seen.remove(BLOCKED).flatten().expect("a number");
+        assert!((0.0..=1.0).contains(&blocked), "{blocked}: the scheduled job, once a worker has looked at it");
         let expected = [("scheduled", 1.0), ("available", 2.0), ("running", 1.0), ("dead", 3.0)];
         assert_eq!(seen, expected.map(|(state, jobs)| (state.to_owned(), Some(jobs))).into());
 
@@ -532,7 +535,7 @@ mod metrics {
             worker.await.expect("a task").expect("a report");
         }
         let seen = gauges(&snapshot(&recorder.snapshotter()), "gauged");
-        assert!(seen.len() == 5 && seen.values().all(Option::is_none), "{seen:?}");
+        assert!(seen.len() == 6 && seen.values().all(Option::is_none), "{seen:?}");
     }
 
     #[cfg(feature = "tower")]

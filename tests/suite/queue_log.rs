@@ -17,7 +17,7 @@ type Fields = BTreeMap<&'static str, String>;
 
 /// Keeps the events of level WARN and ERROR, with their fields.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(Level, Fields)>>>);
+pub struct Log(Arc<Mutex<Vec<(Level, Fields)>>>);
 
 struct Visitor(Fields);
 
@@ -56,6 +56,13 @@ impl Log {
                 (*level, field("queue"), field("attempt"), field("reason"))
             })
             .collect()
+    }
+
+    /// This field of the warnings that have it.
+    pub fn warnings_with(&self, field: &str) -> Vec<String> {
+        let log = self.0.lock().expect("the log");
+        let warnings = log.iter().filter(|(level, _)| *level == Level::WARN);
+        warnings.filter_map(|(_, fields)| fields.get(field).cloned()).collect()
     }
 
     fn text(&self) -> String {
@@ -125,6 +132,27 @@ async fn failed_attempts_are_warnings_and_dead_jobs_are_errors() {
         assert_eq!(log.about(ids[way]), events("mails", expected), "{way}");
     }
     assert!(!log.text().contains("anna") && !log.text().contains("example"), "{}", log.text());
+}
+
+#[tokio::test]
+async fn a_wait_that_is_too_long_is_a_warning() {
+    let database = Database::migrated().await;
+    let log = Log::default();
+    let _watched = watch(log.clone());
+    let limits = Limits::new().define("a", Limit::token_bucket(1000, Duration::from_secs(1))).expect("a limit");
+    let queue = Queue::new(&database.limiter(limits), "mails").expect("a queue");
+    let id = scheduled(&queue.enqueue(Job::new(("a", SECRET), &1).expect("a job")).await.expect("an answer")).id;
+    let mut config = WorkerConfig::default();
+    config.longest_wait = Duration::from_secs(90);
+    let handler = handler_fn(|_, _| Box::pin(async { Ok(Finish::Wait(Duration::from_secs(100_000_000))) }));
+    let worker = queue.worker(config, handler).expect("a worker");
+    let watched = queue.clone();
+    worker.run(async move { until_in_state(&watched, JobState::Available, 1).await }).await.expect("a report");
+    assert_eq!(log.about(id), events("mails", &[(Level::WARN, 1, "")]));
+    for part in ["100000000s", "90s", "WorkerConfig::longest_wait"] {
+        assert!(log.text().contains(part), "{part}: {}", log.text());
+    }
+    assert!(!log.text().contains("anna"), "{}", log.text());
 }
 
 /// A worker that died has failed its jobs, and another worker reports that.

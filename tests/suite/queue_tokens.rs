@@ -48,9 +48,9 @@ async fn a_cancelled_job_gives_its_tokens_back_and_jobs_behind_it_move_up() {
         tickets.push(ticket);
     }
     let other = enqueue(&queue, Job::new(("l", "g", 2), &1).expect("a job")).await;
-    let asked_for = SystemTime::now() + CENTURY * 90;
+    let asked_for = SystemTime::now() + CENTURY / 2;
     let late = enqueue(&queue, job("g").run_at(asked_for)).await;
-    assert!(near(late.wait, 90), "{late:?}");
+    assert!(near(late.wait, 7), "{late:?}");
 
     assert_eq!(queue.cancel(tickets[1].id).await.expect("an answer"), JobState::Scheduled);
     let run_at = |id| {

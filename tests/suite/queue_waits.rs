@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pg_limiter::queue::{Finish, Handler, Job, JobState, Queue, RunningJob, handler_fn};
 use pg_limiter::sqlx::PgConnection;
-use pg_limiter::{Item, Limit, Limits};
+use pg_limiter::{Item, KeySecret, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::queue::{queue, queue_with, quick, until_in_state, work_until_done};
 use crate::support::starts::{record, recorded};
@@ -213,4 +213,83 @@ async fn only_dead_jobs_are_discarded() {
     assert_eq!(left().await, [1, 2, 3, 4, 6, 7]);
     assert_eq!(queue.prune_dead(Duration::ZERO).await.expect("an answer"), 1);
     assert_eq!(left().await, [1, 2, 3, 4, 6]);
+}
+
+#[tokio::test]
+async fn a_group_that_waits_can_be_resumed() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("tenth", Limit::token_bucket(1000, SECOND)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    assert!(!queue.resume("held").await.expect("an answer"), "no such group");
+    held_for_an_hour(&queue).await;
+    let other = Queue::new(queue.limiter(), "other").expect("a queue");
+    assert!(!other.resume("held").await.expect("an answer"), "another queue");
+    let watched = queue.clone();
+    let resume = async move {
+        assert!(watched.resume("held").await.expect("an answer"));
+        assert!(!watched.resume("held").await.expect("an answer"), "it no longer waits");
+        let groups = watched.group_counts().await.expect("counts");
+        assert_eq!(groups.iter().filter_map(|group| group.waiting_until).count(), 0);
+        until_in_state(&watched, JobState::Done, 2).await;
+    };
+    let mut config = quick();
+    config.poll = HOUR; // The worker must be woken.
+    let worker = queue.worker(config, waits_at_first(HOUR, 0)).expect("a worker");
+    tokio::time::timeout(SECOND * 120, worker.run(resume)).await.expect("in time").expect("a report");
+
+    // Hashed groups are found by their own name and by their hash.
+    let mut config = LimiterConfig::default();
+    config.key_secret = Some(KeySecret::new("a secret of more than sixteen bytes").expect("a secret"));
+    let hashed = Queue::new(&Limiter::with_config(database.app.clone(), queue.limiter().limits(), config), "hashed");
+    let hashed = hashed.expect("a queue");
+    let id = enqueue(&hashed, Job::new(("tenth", "held"), &1).expect("a job")).await;
+    let group = hashed.job(id).await.expect("an answer").expect("a job").group;
+    for name in [group.as_str(), "held"] {
+        let wait = "INSERT INTO rate_limit.groups (queue, key, has_line, held_until) SELECT queue, key, true, \
+                    rate_limit._clock() + 3600000000 FROM rate_limit.jobs WHERE queue = 'hashed' \
+                    ON CONFLICT ON CONSTRAINT groups_pkey DO UPDATE SET held_until = excluded.held_until";
+        database.execute(wait).await;
+        assert!(hashed.resume(name).await.expect("an answer"), "{name}");
+    }
+}
+
+/// The event is tested in `queue_log`.
+#[tokio::test]
+async fn a_wait_that_is_too_long_is_cut() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    for (longest, wait, seconds) in [(None, Duration::MAX, 86_400), (Some(SECOND * 600), HOUR, 600)] {
+        let mut config = quick();
+        config.longest_wait = longest.unwrap_or(config.longest_wait);
+        enqueue(&queue, Job::new(("fast", "held"), &"waits").expect("a job")).await;
+        let worker = queue.worker(config, waits_at_first(wait, 1)).expect("a worker");
+        let watched = queue.clone();
+        worker.run(async move { until_in_state(&watched, JobState::Available, 1).await }).await.expect("a report");
+        let left = "SELECT (held_until - rate_limit._clock()) / 1000000 FROM rate_limit.groups";
+        let left = number(&database, left).await;
+        assert!((seconds - 60..=seconds).contains(&left), "{left} s");
+        assert!(queue.resume("held").await.expect("an answer"));
+        database.execute("DELETE FROM rate_limit.jobs").await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_at_is_within_36525_days() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let days = |days: u64| SystemTime::now() + Duration::from_secs(days * 86_400);
+    let job = |at| Job::new(("fast", "g"), &1).expect("a job").run_at(at);
+    let ticket = scheduled(&queue.enqueue(job(days(36_524))).await.expect("an answer"));
+    assert!(ticket.wait > HOUR);
+    for far in [days(36_526), days(1_000_000)] {
+        for error in [
+            queue.enqueue(job(far)).await.map(drop),
+            queue.enqueue_all([job(days(1)), job(far)]).await.map(drop),
+            queue.estimate(job(far)).await.map(drop),
+        ] {
+            let error = error.expect_err("too far away").to_string();
+            assert!(error.contains("run_at is out of range") && error.contains("36,525 days"), "{error}");
+        }
+    }
+    assert_eq!(queue.jobs(None, 10).await.expect("jobs").len(), 1);
 }

@@ -7,7 +7,7 @@ use sqlx::Row;
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
-use crate::text::age;
+use crate::text::{age, escaped};
 
 const LATE: Duration = Duration::from_secs(60);
 /// By default, workers remove ended jobs after a day.
@@ -28,6 +28,9 @@ struct Jobs {
     /// How long ago the oldest expired lease ended. No worker has taken over its job.
     lapsed: Option<i64>,
     long_ended: i64,
+    blocked: i64,
+    /// A limit that the workers do not know.
+    unknown: Option<String>,
 }
 
 pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error> {
@@ -38,7 +41,9 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
            max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available')), \
            max(clock.now - lease_until) FILTER (WHERE state = 'running'), \
            count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
-           max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) \
+           max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \
+           count(*) FILTER (WHERE blocked_by IS NOT NULL), \
+           min(regexp_replace(blocked_by, '/slots$', '')) \
          FROM {} CROSS JOIN (SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS now) AS clock",
         session.table("jobs")
     );
@@ -52,6 +57,8 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
         lapsed: row.try_get(5)?,
         long_ended: row.try_get(6)?,
         oldest: row.try_get(7)?,
+        blocked: row.try_get(8)?,
+        unknown: row.try_get(9)?,
     }))
 }
 
@@ -69,6 +76,15 @@ fn judge(jobs: &Jobs) -> Finding {
             Finding::warning(format!("the most overdue job should have begun {} ago", age(late)))
                 .advise("Run workers for its queue, or more of them; see pg-limiter queue ls. (A job is also late while a third")
                 .advise("party has asked its group to wait, or while the tokens of its limit go to retried jobs.)"),
+        );
+    }
+    if let Some(limit) = jobs.unknown.as_deref().filter(|_| jobs.blocked > 0) {
+        let (blocked, limit) = (count(jobs.blocked), escaped(limit));
+        let what = format!("{blocked} jobs cannot start: no worker defines their limit, such as \"{limit}\"");
+        finding = finding.and(
+            Finding::warning(what)
+                .advise("Define the limit for the workers of the queue, and as the kind that it had when the jobs were enqueued, or")
+                .advise("cancel the jobs. pg-limiter queue ls has the number of blocked jobs of each group."),
         );
     }
     if let Some(lapsed) = jobs.lapsed.map(micros).filter(|lapsed| *lapsed >= LATE) {
@@ -108,6 +124,7 @@ mod tests {
         };
         assert_eq!([jobs(|_| {}), jobs(|jobs| jobs.late = Some(59_999_999))], [Ok, Ok]);
         assert_eq!([jobs(|jobs| jobs.late = Some(60_000_000)), jobs(|jobs| jobs.dead = 1)], [Warning, Warning]);
+        assert_eq!(jobs(|jobs| (jobs.blocked, jobs.unknown) = (1, Some("a".to_owned()))), Warning);
         assert_eq!(jobs(|jobs| jobs.lapsed = Some(60_000_000)), Warning);
         assert_eq!([jobs(|jobs| jobs.long_ended = 9_999), jobs(|jobs| jobs.long_ended = 10_000)], [Ok, Note]);
     }

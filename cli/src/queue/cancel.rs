@@ -5,9 +5,8 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::input;
 use crate::queue::each::{Became, check, each};
-use crate::queue::queues::{Queues, no_such_job, with_queues};
+use crate::queue::queues::{Queues, job_limits, no_such_job, with_queues};
 use pg_limiter::Op;
 use pg_limiter::queue::{JobInfo, JobState};
 use pg_limiter::{Error, InvalidJob};
@@ -18,16 +17,16 @@ pub(crate) struct CancelArgs {
     #[arg(value_name = "ID", required = true)]
     ids: Vec<i64>,
     /// Limits file that defines the limits of the jobs, to return their tokens: TOML, or JSON if its name ends in .json;
-    /// `-` is standard input
+    /// `-` is standard input [default: the limits stored in the database]
     #[arg(long, value_name = "FILE")]
-    limits: PathBuf,
+    limits: Option<PathBuf>,
     /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(args: CancelArgs, database: Database) -> Result<ExitCode, CliError> {
-    let limits = input::read_limits(&args.limits)?;
+    let limits = job_limits(args.limits.as_deref(), &database).await?;
     with_queues(database, limits, async |queues| {
         each(&queues, "cancelling jobs", &args.ids, args.json, async |job| cancel(&queues, job).await).await
     })

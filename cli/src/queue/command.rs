@@ -9,6 +9,7 @@ use crate::queue::cancel::{self, CancelArgs};
 use crate::queue::discard::{self, DiscardArgs};
 use crate::queue::ls::{self, LsArgs};
 use crate::queue::requeue::{self, RequeueArgs};
+use crate::queue::resume::{self, ResumeArgs};
 use crate::queue::show::{self, ShowArgs};
 
 #[derive(Debug, Subcommand)]
@@ -22,6 +23,9 @@ pub(crate) enum QueueCommand {
     /// Requeue dead or cancelled jobs with all their attempts, and print when each will run
     #[command(after_help = EXIT_CODES)]
     Requeue(RequeueArgs),
+    /// End the wait of a group that a handler asked for, so that its jobs start again
+    #[command(after_help = EXIT_CODES)]
+    Resume(ResumeArgs),
     /// Cancel jobs that have not started, and return their tokens
     #[command(after_help = EXIT_CODES)]
     Cancel(CancelArgs),
@@ -35,6 +39,7 @@ pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<Exi
         QueueCommand::Ls(args) => ls::run(args, database).await,
         QueueCommand::Show(args) => show::run(args, database).await,
         QueueCommand::Requeue(args) => requeue::run(args, database).await,
+        QueueCommand::Resume(args) => resume::run(args, database).await,
         QueueCommand::Cancel(args) => cancel::run(args, database).await,
         QueueCommand::Discard(args) => discard::run(args, database).await,
     }

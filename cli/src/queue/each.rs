@@ -77,7 +77,11 @@ pub(super) fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became
     };
     let Err(error) = checked else { return Ok(()) };
     let why = match error {
-        InvalidCall::UnknownLimit { limit } => format!("its limit \"{limit}\" is not in the limits file"),
+        InvalidCall::UnknownLimit { limit } => {
+            format!(
+                "its limit \"{limit}\" is not in the limits file, nor stored in the database; define it in one of them"
+            )
+        }
         error => error.to_string(),
     };
     Err(Became::refused(job.state, format!("job {}: {why}", job.id)))

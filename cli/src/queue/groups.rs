@@ -32,6 +32,11 @@ pub(super) fn table(groups: &[GroupCounts]) -> Vec<String> {
     }
     let mut cells = vec![HEADINGS.map(str::to_owned).to_vec()];
     cells.extend(groups.iter().map(row));
+    if groups.iter().any(|group| group.blocked > 0) {
+        let blocked = groups.iter().map(|group| grouped(group.blocked));
+        let column = ["BLOCKED".to_owned()].into_iter().chain(blocked);
+        cells.iter_mut().zip(column).for_each(|(row, cell)| row.push(cell));
+    }
     aligned(&cells, &[0, 1])
 }
 
@@ -65,5 +70,6 @@ pub(super) fn json(group: &GroupCounts) -> String {
         "oldest_ms": group.oldest.map(json::milliseconds),
         "overdue_ms": group.overdue.map(json::milliseconds),
         "waiting_until": group.waiting_until.map(time::exact),
+        "blocked": group.blocked,
     }))
 }

@@ -42,7 +42,10 @@ fn row(job: &JobInfo) -> Vec<String> {
 
 fn state(job: &JobInfo) -> String {
     let until = job.waiting_until.map(|until| format!(", waiting until {}", time::human(until)));
-    format!("{}{}", job.state, until.unwrap_or_default())
+    let blocked = job.blocked_by.as_deref().map(|limit| {
+        format!(", no worker defines its limit \"{}\", or defines it as another kind", shown(limit, WIDEST_NAME))
+    });
+    format!("{}{}{}", job.state, until.unwrap_or_default(), blocked.unwrap_or_default())
 }
 
 /// The name of a queue or a group, for a table.
@@ -118,6 +121,7 @@ pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
         "max_attempts": job.max_attempts,
         "waits": job.waits,
         "waiting_until": at(job.waiting_until),
+        "blocked_by": job.blocked_by,
         "last_error": job.last_error,
         "unique_id": job.unique_id,
         "reserved": job.items.iter().map(item).collect::<Vec<_>>(),

@@ -9,6 +9,7 @@ mod jobs;
 mod ls;
 mod queues;
 mod requeue;
+mod resume;
 mod show;
 mod time;
 

@@ -1,7 +1,9 @@
+use std::path::Path;
+
 use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
-use crate::text;
+use crate::{input, text};
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, LimiterConfig, Limits};
 
@@ -9,6 +11,14 @@ use pg_limiter::{Limiter, LimiterConfig, Limits};
 pub(crate) struct Queues {
     limiter: Limiter,
     pub(super) all: pg_limiter::queue::Queues,
+}
+
+/// The limits of the file, or those that are stored in the database.
+pub(super) async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits, CliError> {
+    match file {
+        Some(file) => input::read_limits(file),
+        None => database.stored_limits().await,
+    }
 }
 
 /// Connects, runs `work`, and disconnects. `limits` are for work that takes or returns tokens.

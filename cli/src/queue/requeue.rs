@@ -7,11 +7,11 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::queue::each::{Became, check, each};
-use crate::queue::queues::{Queues, with_queues};
+use crate::queue::queues::{Queues, job_limits, with_queues};
 use crate::queue::time;
-use crate::{input, output, text};
-use pg_limiter::Op;
+use crate::{output, text};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState};
+use pg_limiter::{Error, InvalidJob, Op};
 
 #[derive(Args, Debug)]
 pub(crate) struct RequeueArgs {
@@ -22,16 +22,16 @@ pub(crate) struct RequeueArgs {
     #[arg(long, value_name = "QUEUE", conflicts_with = "ids")]
     dead: Option<String>,
     /// Limits file that defines the limits of the jobs, to reserve their tokens again: TOML, or JSON if its name ends in
-    /// .json; `-` is standard input
+    /// .json; `-` is standard input [default: the limits stored in the database]
     #[arg(long, value_name = "FILE")]
-    limits: PathBuf,
+    limits: Option<PathBuf>,
     /// Print JSON, one object per line
     #[arg(long)]
     json: bool,
 }
 
 pub(super) async fn run(args: RequeueArgs, database: Database) -> Result<ExitCode, CliError> {
-    let limits = input::read_limits(&args.limits)?;
+    let limits = job_limits(args.limits.as_deref(), &database).await?;
     with_queues(database, limits, async |queues| {
         let ids = match &args.dead {
             None => args.ids,
@@ -66,7 +66,13 @@ pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, Cli
     if let Err(refused) = check(&job, Op::Limit, &queues.limits()) {
         return Ok(refused);
     }
-    let Some(at) = queues.queue(&job.queue)?.requeue(job.id).await? else {
+    let requeued = match queues.queue(&job.queue)?.requeue(job.id).await {
+        Err(Error::InvalidJob(taken @ InvalidJob::UniqueIdTaken { .. })) => {
+            return Ok(Became::refused(job.state, taken.to_string()));
+        }
+        requeued => requeued?,
+    };
+    let Some(at) = requeued else {
         return Ok(Became::Refused { state: None, why: neither("no longer dead or cancelled") });
     };
     Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", time::exact(at))))

@@ -39,6 +39,7 @@ const PRINTS: &[(&str, &str, &str)] = &[
     ("queue show", "{job}", "payload"),
     ("queue requeue", "{dead} --limits {limits}", "run_at"),
     ("queue cancel", "{job} --limits {limits}", "was"),
+    ("queue resume", "mails u1", "resumed"),
     ("queue discard", "{also_dead}", "was"),
     ("queue discard", "--queue mails", "jobs"),
     ("top", "--once --interval 200ms", "coverage"),

@@ -27,6 +27,7 @@ mod plot;
 mod privacy;
 mod progress;
 mod queue;
+mod queue_trouble;
 mod settings;
 mod sharded_calls;
 mod shell;

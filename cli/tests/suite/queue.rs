@@ -27,37 +27,37 @@ const LIMITS: &str = r#"
     period = "1s"
 "#;
 
-struct QueueFixture {
-    database: Database,
-    limits: String,
+pub struct QueueFixture {
+    pub database: Database,
+    pub limits: String,
     _dir: TempDir,
 }
 
 impl QueueFixture {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let (_dir, path) = files(&[("limits.toml", LIMITS)]);
         Self { database: Database::migrated().await, limits: path("limits.toml"), _dir }
     }
 
-    fn queue(&self, name: &str) -> Queue {
+    pub fn queue(&self, name: &str) -> Queue {
         let limits = Limits::from_toml(LIMITS).expect("limits");
         Queue::new(&limiter(&self.database.pool, limits, |_| {}), name).expect("a queue")
     }
 
-    async fn enqueue(&self, queue: &str, limit: &str, group: &str) -> i64 {
+    pub async fn enqueue(&self, queue: &str, limit: &str, group: &str) -> i64 {
         let job = Job::new((limit, group), &"hello").expect("a job");
         scheduled(&self.queue(queue).enqueue(job).await.expect("an answer")).id
     }
 
-    async fn change(&self, id: i64, columns: &str) {
+    pub async fn change(&self, id: i64, columns: &str) {
         self.database.execute(&format!("UPDATE rate_limit.jobs SET {columns} WHERE id = {id}")).await;
     }
 
-    async fn state(&self, id: i64) -> JobState {
+    pub async fn state(&self, id: i64) -> JobState {
         self.queue("q").job(id).await.expect("an answer").expect("a job").state
     }
 
-    async fn slow(&self, key: &str) -> f64 {
+    pub async fn slow(&self, key: &str) -> f64 {
         self.queue("q").limiter().peek(("slow", key)).await.expect("a balance").remaining()
     }
 
@@ -69,12 +69,12 @@ impl QueueFixture {
         sqlx::query_scalar(sql).bind(id).fetch_one(&self.database.pool).await.expect("a time")
     }
 
-    fn tool(&self, args: &str) -> Run {
+    pub fn tool(&self, args: &str) -> Run {
         let args: Vec<&str> = ["queue"].into_iter().chain(args.split(' ')).collect();
         run(Some(&self.database.url), &args, "")
     }
 
-    fn with_limits(&self, args: &str) -> Run {
+    pub fn with_limits(&self, args: &str) -> Run {
         self.tool(&format!("{args} --limits {}", self.limits))
     }
 }
@@ -124,7 +124,7 @@ async fn groups_are_listed_with_job_counts() {
     }
     let expected = json!({
         "queue": "q", "group": "a", "scheduled": 1, "available": 2, "running": 3, "done": 4, "dead": 5, "cancelled": 6,
-        "oldest_ms": null, "overdue_ms": null, "waiting_until": null,
+        "oldest_ms": null, "overdue_ms": null, "waiting_until": null, "blocked": 0,
     });
     assert_eq!(a, expected);
     assert_eq!((&all[1]["group"], &all[1]["oldest_ms"]), (&"b\u{1b}[31m\n".into(), &Value::Null));
@@ -227,7 +227,7 @@ async fn every_detail_of_a_job_is_shown() {
         "id": 1, "queue": "q", "group": "o\u{1b}rg", "state": "dead", "priority": -7,
         "run_at": "2026-01-01T00:00:00.123456Z", "enqueued_at": "2026-01-01T00:00:01.123456Z",
         "started_at": "2026-01-01T00:00:02.123456Z", "finished_at": "2026-01-01T00:00:03.123456Z",
-        "worker": "host-1", "failures": 3, "max_attempts": 3, "waits": 2, "waiting_until": null, "last_error": "no\tluck", "unique_id": "once",
+        "worker": "host-1", "failures": 3, "max_attempts": 3, "waits": 2, "waiting_until": null, "blocked_by": null, "last_error": "no\tluck", "unique_id": "once",
         "reserved": [
             {"limit": "slow", "key": "o\u{1b}rg", "count": 1.5, "used": 0.5},
             {"limit": "fast", "key": "", "count": 1, "used": null},
@@ -487,8 +487,10 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         ("ls --limit 0", "--limit"),
         ("show", "<ID>"),
         ("show one", "one"),
-        ("requeue 1", "--limits <FILE>"),
-        ("cancel 1", "--limits <FILE>"),
+        ("requeue 1", "there is no job 1"),
+        ("cancel 1", "there is no job 1"),
+        ("resume q", "<GROUP>"),
+        ("resume q g", "there is no queue \"q\""),
         ("discard", "<ID>"),
         ("requeue --limits x", "<ID>"),
         ("cancel --limits x", "<ID>"),

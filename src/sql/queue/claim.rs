@@ -32,6 +32,8 @@ pub(crate) struct Claimed {
     pub(crate) next_in: Option<i64>,
     pub(crate) lapsed: bool,
     pub(crate) look_again: bool,
+    /// Limits that due jobs need and that this worker does not know, or knows of another kind.
+    pub(crate) blocked_names: Vec<String>,
 }
 
 /// A job that the worker now owns.
@@ -124,6 +126,7 @@ pub(crate) async fn claim(
             claimed.next_in = row.try_get("next_in")?;
             claimed.lapsed = row.try_get("lapsed")?;
             claimed.look_again = row.try_get("look_again")?;
+            claimed.blocked_names = row.try_get::<Option<_>, _>("blocked_names")?.unwrap_or_default();
             continue;
         };
         claimed.starts.push(Start {

@@ -35,6 +35,8 @@ pub(crate) struct EnqueueAnswer {
     pub(crate) run_at: Option<i64>,
     pub(crate) wait: Option<i64>,
     pub(crate) ahead: Option<i64>,
+    /// The state of the existing job, if this one is a duplicate.
+    pub(crate) state: Option<String>,
     /// One for each item of its call.
     pub(crate) denied: Vec<bool>,
     pub(crate) balances: Vec<f64>,
@@ -69,6 +71,7 @@ pub(crate) async fn enqueue(
     let run_ats = optional(row.try_get("job_run_ats")?);
     let waits = optional(row.try_get("job_waits")?);
     let aheads = optional(row.try_get("job_aheads")?);
+    let states: Option<Vec<Option<String>>> = row.try_get("job_states")?; // NULL: there are no duplicates.
     let denied: Option<Vec<bool>> = row.try_get("item_refused")?; // NULL: none were.
     let balances: Vec<f64> = row.try_get("item_values")?;
     let mut item = 0;
@@ -81,6 +84,7 @@ pub(crate) async fn enqueue(
             run_at: run_ats(nth),
             wait: waits(nth),
             ahead: aheads(nth),
+            state: states.as_ref().and_then(|all| all.get(nth).cloned().flatten()),
             denied: denied.as_ref().and_then(|all| all.get(items.clone())).unwrap_or_default().to_vec(),
             balances: balances.get(items).unwrap_or_default().to_vec(),
         }

@@ -127,6 +127,16 @@ pub(crate) async fn requeue(
     limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
+/// Ends the wait of a group that a handler asked for, and returns whether it waited.
+pub(crate) async fn resume(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    group: &str,
+) -> Result<bool, sqlx::Error> {
+    statements.resume.scalar().bind(queue).bind(group).fetch_one(conn).await
+}
+
 /// Deletes jobs that were done or cancelled at least `ended_for` microseconds ago, and returns how many it deleted.
 pub(crate) async fn prune(
     conn: &mut PgConnection,

@@ -14,6 +14,7 @@ pub(crate) struct GroupRow {
     pub(crate) oldest: Option<i64>,
     pub(crate) next_at: Option<i64>,
     pub(crate) waits_until: Option<i64>,
+    pub(crate) blocked: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -40,6 +41,7 @@ pub(crate) struct JobRow {
     pub(crate) finished_at: Option<i64>,
     pub(crate) waits: i32,
     pub(crate) waits_until: Option<i64>,
+    pub(crate) blocked_by: Option<String>,
 }
 
 /// Selects jobs; `None` matches any.
@@ -72,6 +74,7 @@ pub(crate) async fn group_rows(
             oldest: row.try_get("oldest")?,
             next_at: row.try_get("next_at")?,
             waits_until: row.try_get("waits_until")?,
+            blocked: row.try_get("blocked")?,
         })
     };
     rows.iter().map(group).collect()
@@ -118,6 +121,7 @@ pub(crate) async fn job_rows(
             finished_at: row.try_get("finished_at")?,
             waits: row.try_get("waits")?,
             waits_until: row.try_get("waits_until")?,
+            blocked_by: row.try_get("blocked_by")?,
         })
     };
     rows.iter().map(job).collect()
@@ -131,6 +135,7 @@ pub(crate) struct Gauges {
     pub(crate) available: i64,
     pub(crate) running: i64,
     pub(crate) dead: i64,
+    pub(crate) blocked: i64,
     /// In microseconds.
     pub(crate) lag: i64,
 }
@@ -147,6 +152,7 @@ pub(crate) async fn gauges(
         available: row.try_get("available")?,
         running: row.try_get("running")?,
         dead: row.try_get("dead")?,
+        blocked: row.try_get("blocked")?,
         lag: row.try_get("lag")?,
     })
 }

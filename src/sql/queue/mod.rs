@@ -9,7 +9,9 @@ mod statements;
 
 pub(crate) use claim::{Claim, Claimed, ClaimedJob, SlotItem, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
-pub(crate) use jobs::{Again, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, settle};
+pub(crate) use jobs::{
+    Again, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, resume, settle,
+};
 pub(crate) use known_limits::KnownLimits;
 #[cfg(feature = "metrics")]
 pub(crate) use look::gauges;

@@ -19,7 +19,8 @@ const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, r
                        limit_names, limit_keys, counts, waits, slot_names, slot_keys, slot_counts, slot_lease";
 
 /// The results of enqueueing jobs.
-const ENQUEUED: &str = "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values";
+const ENQUEUED: &str =
+    "job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states";
 
 /// The queue's SQL for one schema. Only a quoted identifier varies.
 #[derive(Clone, Debug)]
@@ -36,6 +37,7 @@ pub(crate) struct QueueStatements {
     pub(super) cancel: Sql,
     pub(super) settle: Sql,
     pub(super) requeue: Sql,
+    pub(super) resume: Sql,
     pub(super) prune: Sql,
     pub(super) prune_dead: Sql,
     pub(super) discard: Sql,
@@ -64,7 +66,8 @@ impl QueueStatements {
                {clock} AS clock, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
-               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until \
+               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until, \
+               pg_catalog.count(*) FILTER (WHERE blocked_by IS NOT NULL) AS blocked \
              FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
         );
         // A group is on hold until the latest time among its jobs.
@@ -75,7 +78,8 @@ impl QueueStatements {
              SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
                j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
                j.enqueued_at, j.started_at, j.finished_at, j.waits, \
-               CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until \
+               CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until, \
+               j.blocked_by \
              FROM {quoted}.jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
              WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) AND j.state = coalesce($3, j.state) \
                AND j.id = coalesce($4, j.id) \
@@ -93,6 +97,7 @@ impl QueueStatements {
             cancel: call("*", "_job_cancel", 9),
             settle: call("*", "_job_settle", 12),
             requeue: call("*", "_job_requeue", 9),
+            resume: call("*", "resume", 2),
             prune: call("*", "_jobs_prune", 3),
             prune_dead: call("*", "_dead_jobs_prune", 3),
             discard: call("*", "_jobs_discard", 2),

@@ -1,0 +1,69 @@
+//! `pg-limiter queue` on jobs that do not run: dead, blocked, or in a group that waits.
+
+use pg_limiter::queue::{Job, JobState};
+use serde_json::{Value, json};
+
+use crate::binary::run;
+use crate::queue::QueueFixture;
+use crate::support::scheduled;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_without_a_limits_file_use_the_stored_limits() {
+    let fixture = QueueFixture::new().await;
+    let (dead, waits) = (fixture.enqueue("q", "slow", "g").await, fixture.enqueue("q", "slow", "g").await);
+    fixture.change(dead, "state = 'dead', finished_at = 1").await;
+    for args in [format!("requeue {dead}"), format!("cancel {waits}")] {
+        fixture.tool(&args).refuses(2, &["its limit \"slow\" is not in the limits file, nor stored in the database"]);
+    }
+    assert_eq!(run(Some(&fixture.database.url), &["limits", "apply", &fixture.limits], "").code, Some(0));
+    let cancelled = fixture.tool(&format!("cancel {waits}"));
+    assert_eq!(cancelled.code, Some(0), "{}", cancelled.stderr);
+    let before = fixture.slow("g").await;
+    let requeued = fixture.tool(&format!("requeue {dead}"));
+    assert_eq!((requeued.code, fixture.state(dead).await), (Some(0), JobState::Scheduled), "{}", requeued.stderr);
+    assert!((before - fixture.slow("g").await - 1.0).abs() < 1e-6, "it reserves again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_unique_id_is_taken_is_not_requeued() {
+    let fixture = QueueFixture::new().await;
+    let queue = fixture.queue("q");
+    let job = || Job::new(("fast", "g"), &1).expect("a job").unique_id("once");
+    let first = scheduled(&queue.enqueue(job()).await.expect("an answer")).id;
+    fixture.change(first, "state = 'dead', finished_at = 1").await;
+    let _second = scheduled(&queue.enqueue(job()).await.expect("an answer"));
+    fixture.with_limits(&format!("requeue {first}")).refuses(2, &["a newer job has its unique id"]);
+    fixture.with_limits("requeue --dead q").refuses(2, &["a newer job has its unique id"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_no_worker_can_start_are_shown() {
+    let fixture = QueueFixture::new().await;
+    let id = fixture.enqueue("q", "fast", "g").await;
+    fixture.enqueue("q", "fast", "h").await;
+    assert!(!fixture.tool("ls").stdout.contains("BLOCKED"));
+    fixture.change(id, "blocked_by = 'fast/slots'").await;
+    let why = "scheduled, no worker defines its limit \"fast\", or defines it as another kind";
+    for args in ["ls --jobs", &format!("show {id}")] {
+        assert!(fixture.tool(args).stdout.contains(why), "{args}");
+    }
+    let groups = fixture.tool("ls").stdout;
+    let last: Vec<_> = groups.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    assert_eq!(last, ["BLOCKED", "1", "0"], "{groups}");
+    let doctor = run(Some(&fixture.database.url), &["doctor"], "").stdout;
+    assert!(doctor.contains("1 jobs cannot start: no worker defines their limit, such as \"fast\""), "{doctor}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resume_ends_the_wait_of_a_group() {
+    let fixture = QueueFixture::new().await;
+    fixture.enqueue("q", "fast", "g").await;
+    let wait =
+        "INSERT INTO rate_limit.groups (queue, key, has_line, held_until) VALUES ('q', 'g', true, 9000000000000000)";
+    fixture.database.execute(wait).await;
+    let resumed = fixture.tool("resume q g");
+    assert_eq!((resumed.code, resumed.stdout.trim()), (Some(0), "the group \"g\" starts its jobs again"));
+    assert_eq!(fixture.tool("resume q g").stdout.trim(), "the group \"g\" does not wait");
+    let object: Value = serde_json::from_str(&fixture.tool("resume q h --json").stdout).expect("JSON");
+    assert_eq!(object, json!({"ok": true, "queue": "q", "group": "h", "resumed": false}));
+}

@@ -1,0 +1,42 @@
+-- Takes jobs that wait, and that this worker cannot start, out of the way of claims: writes which limit is missing, or is of
+-- another kind. A worker that knows the limit takes them back (_prepare_claim). Skips locked jobs, and jobs that have paid
+-- ahead. Returns the limits.
+CREATE OR REPLACE FUNCTION rate_limit._block_jobs(job_ids bigint[], limit_names text[], slot_limit_names text[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+  names text[];
+BEGIN
+  WITH unknown AS (
+    SELECT j.id
+    FROM rate_limit.jobs AS j
+    WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available') AND j.paid_until IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+  ),
+  blocked AS (
+    UPDATE rate_limit.jobs AS j
+    SET
+      state = 'scheduled',
+      blocked_by = coalesce(
+        (
+          SELECT n.name
+          FROM unnest(j.limit_names) AS n (name)
+          WHERE n.name <> ALL (_block_jobs.limit_names)
+          LIMIT 1
+        ),
+        (
+          SELECT n.name || '/slots'
+          FROM unnest(j.slot_names) AS n (name)
+          WHERE n.name <> ALL (slot_limit_names)
+          LIMIT 1
+        ))
+    FROM unknown AS u
+    WHERE j.id = u.id
+    RETURNING j.blocked_by
+  )
+  SELECT array_agg(DISTINCT b.blocked_by) INTO names
+  FROM blocked AS b;
+  RETURN names;
+END
+$function$;
