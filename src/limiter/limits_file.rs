@@ -13,6 +13,10 @@ use crate::limit::Limits;
 use crate::limiter::Limiter;
 use crate::observability::limits_reloaded;
 use crate::sql::stored_limits_file;
+use crate::transact::Notifications;
+
+/// The channel of notifications of changed stored limits.
+const CHANNEL: &str = "rate_limit_limits";
 
 /// A changed file is read until two reads in a row are equal, with this pause in between: a program may be writing it.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -173,8 +177,9 @@ impl Limiter {
     }
 
     /// Replaces the limits whenever the [stored limits](Limits::stored) change, as [`watch_limits_file`](Self::watch_limits_file)
-    /// does when a file changes, with the same rules for what is wrong. They are read at once, and then every 5 seconds, on a
-    /// connection of the pool.
+    /// does when a file changes, with the same rules for what is wrong. They are read at once, on each change, of which a
+    /// connection of the limiter's own learns by LISTEN, and every 5 seconds. On YugabyteDB, and behind a pooler
+    /// ([`LimiterConfig::named_statements`](crate::LimiterConfig::named_statements)), only the latter.
     ///
     /// ```no_run
     /// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -204,10 +209,13 @@ impl Limiter {
         });
         let following = Arc::clone(&follower);
         let task = runtime.spawn(async move {
+            // Behind a pooler, other clients would share the session that listens.
+            let listen = following.source.is_stored() && following.limiter.names().are_given();
+            let changes = Notifications::new(following.limiter.pool(), CHANNEL, None, listen);
             let mut is_forced = false;
             loop {
                 let _ = following.look(is_forced).await; // The status has the error.
-                is_forced = hangups.within(following.source.poll()).await;
+                is_forced = hangups.within(following.source.poll(), &changes).await;
             }
         });
         Ok(LimitsWatch { follower, task: task.abort_handle() })
@@ -356,6 +364,10 @@ enum Source {
 }
 
 impl Source {
+    const fn is_stored(&self) -> bool {
+        matches!(self, Self::Stored)
+    }
+
     const fn poll(&self) -> Duration {
         match self {
             Self::File(file) => file.poll,
@@ -420,13 +432,13 @@ impl Hangups {
         Ok(Self {})
     }
 
-    /// Waits for this long, or for a signal. Returns whether there was one.
-    async fn within(&mut self, time: Duration) -> bool {
+    /// Waits for this long, or for a signal or a notification. Returns whether there was a signal.
+    async fn within(&mut self, time: Duration, changes: &Notifications) -> bool {
         #[cfg(unix)]
         if let Some(signals) = &mut self.signals {
             return tokio::time::timeout(time, signals.recv()).await.is_ok();
         }
-        tokio::time::sleep(time).await;
+        let _ = tokio::time::timeout(time, changes.received()).await; // In both cases, look.
         false
     }
 }

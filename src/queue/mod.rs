@@ -84,7 +84,6 @@ mod job_run;
 mod job_slots;
 mod leases;
 mod moving_average;
-mod notifications;
 mod queue;
 mod queues;
 mod running_jobs;

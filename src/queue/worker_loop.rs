@@ -6,9 +6,12 @@ use std::task::Poll;
 
 use crate::clock::Advances;
 use crate::error::Error;
-use crate::queue::notifications::Notifications;
 use crate::queue::running_jobs::RunningJobs;
 use crate::queue::{Handler, Worker, WorkerReport};
+use crate::transact::Notifications;
+
+/// The channel of notifications of new jobs, with the queue as payload.
+const CHANNEL: &str = "rate_limit_jobs";
 
 impl<H: Handler> Worker<H> {
     /// Runs jobs until `stop` completes. The worker then starts no more jobs, waits for its running jobs for up to
@@ -39,8 +42,8 @@ impl<H: Handler> Worker<H> {
         let mut jobs = RunningJobs::new(&self);
         let limiter = self.queue.limiter();
         // Behind a pooler, other clients would share the session that listens.
-        let notifications =
-            Notifications::new(limiter.pool(), self.queue.name(), self.config.listen && limiter.names().are_given());
+        let listen = self.config.listen && limiter.names().are_given();
+        let notifications = Notifications::new(limiter.pool(), CHANNEL, Some(self.queue.name()), listen);
         let mut advances = limiter.clock().advances();
         let mut stop = pin!(stop);
         let failure = loop {

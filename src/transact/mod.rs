@@ -1,6 +1,7 @@
 //! Transactions of the limiter's own: one statement each, retried after a conflict. The combiner, the limiter and the queue use them.
 
 mod attempt;
+mod notifications;
 mod options;
 mod pooled;
 mod session;
@@ -10,6 +11,7 @@ mod transactor;
 pub use options::{Connections, Durability, Isolation};
 
 pub(crate) use attempt::{Bounds, Failure, before};
+pub(crate) use notifications::Notifications;
 pub(crate) use pooled::PooledConnection;
 pub(crate) use session::{open as open_session, own_options};
 pub(crate) use statement::{Decide, DecideOnce, LookForHeld, ResetAllKeys, Statement};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::migrate::Use;
+use pg_limiter::sqlx::postgres::PgListener;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Error, Limit, Limits};
 
@@ -286,4 +287,35 @@ async fn a_limiter_follows_the_stored_limits() {
     let _ = limit(6).store(&mut conn).await.expect("stored");
     watch.reload().await.expect("the stored limits");
     assert_eq!(limiter.limits().get("a").map(|limit| limit.rate()), Some(6.0));
+}
+
+/// A program that follows learns of a change at once, and a definition that changes nothing wakes nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_definition_notifies_those_that_follow() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(Limits::new());
+    let watch = limiter.follow_stored_limits().expect("a runtime");
+    let listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = 'LISTEN \"rate_limit_limits\"'";
+    let sessions = async || sqlx::query_scalar::<_, i64>(listening).fetch_one(&database.pool).await.expect("sessions");
+    while sessions().await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut listener = PgListener::connect_with(&database.pool).await.expect("a listener");
+    listener.listen("rate_limit_limits").await.expect("it listens");
+    for rate in [3, 3, 4] {
+        database.execute(&format!("SELECT rate_limit.define('a', 'token_bucket', {rate}, '1 hour')")).await;
+    }
+    database.execute("NOTIFY rate_limit_limits, 'last'").await;
+    let mut payloads = Vec::new();
+    while payloads.last().is_none_or(|last| last != "last") {
+        payloads.push(listener.recv().await.expect("a notification").payload().to_owned());
+    }
+    assert_eq!(payloads, ["a", "a", "last"]);
+    while limiter.limits().get("a").map(|limit| limit.rate()) != Some(4.0) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(watch);
+    while sessions().await > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

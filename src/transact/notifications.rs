@@ -1,4 +1,4 @@
-//! LISTENs for notifications of new jobs.
+//! LISTENs for notifications: of new jobs, and of changed limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::error::refuses_settings;
-use crate::transact::{open_session, own_options};
-
-const CHANNEL: &str = "rate_limit_jobs";
+use crate::transact::session::{open as open_session, own_options};
 
 /// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -21,21 +19,23 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// mode, LISTEN would seem to work, receive nothing, and stay active in a session that other clients use.
 const OWN: (&str, &str) = ("lock_timeout", "86399999");
 
-/// Receives the notifications of one queue, until it is dropped.
-pub(super) struct Notifications {
+/// Receives the notifications of one channel, until it is dropped.
+pub(crate) struct Notifications {
     received: Arc<Notify>,
     listening: Option<AbortHandle>,
 }
 
 impl Notifications {
-    pub(super) fn new(pool: &PgPool, queue: &str, listen: bool) -> Self {
+    /// `payload`: only notifications with it count. Receives none if not told to `listen`.
+    pub(crate) fn new(pool: &PgPool, channel: &'static str, payload: Option<&str>, listen: bool) -> Self {
         let received = Arc::new(Notify::new());
-        let listening =
-            listen.then(|| tokio::spawn(hear(pool.clone(), queue.to_owned(), Arc::clone(&received))).abort_handle());
+        let heard = (pool.clone(), channel, payload.map(str::to_owned), Arc::clone(&received));
+        let listening = listen.then(|| tokio::spawn(hear(heard.0, heard.1, heard.2, heard.3)).abort_handle());
         Self { received, listening }
     }
 
-    pub(super) async fn received(&self) {
+    /// Waits for a notification. After the connection was lost there may have been one, so that counts as one, too.
+    pub(crate) async fn received(&self) {
         self.received.notified().await;
     }
 }
@@ -48,13 +48,13 @@ impl Drop for Notifications {
     }
 }
 
-/// Listens until the pool is closed. If notifications are missed meanwhile, the worker's regular polls find the jobs.
-async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
+/// Listens until the pool is closed. If notifications are missed meanwhile, regular polls find what they were about.
+async fn hear(pool: PgPool, channel: &'static str, payload: Option<String>, received: Arc<Notify>) {
     // Not a connection of the caller's pool: LISTEN keeps it for good.
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(own_options(&pool));
     while !pool.is_closed() {
-        if let Err(error) = listen(&own, &queue, &received).await {
-            debug!(%error, queue, "cannot listen for jobs; polling for them instead");
+        if let Err(error) = listen(&own, channel, payload.as_deref(), &received).await {
+            debug!(%error, channel, payload, "cannot listen for notifications; only polling");
             if refuses_settings(&error) {
                 return;
             }
@@ -63,16 +63,15 @@ async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
     }
 }
 
-async fn listen(pool: &PgPool, queue: &str, received: &Notify) -> Result<(), sqlx::Error> {
+async fn listen(pool: &PgPool, channel: &str, payload: Option<&str>, received: &Notify) -> Result<(), sqlx::Error> {
     // It only shows that a session keeps its settings.
     let _ = open_session(pool, &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(CHANNEL).await?;
+    listener.listen(channel).await?;
     received.notify_one();
     loop {
         match listener.try_recv().await? {
-            Some(notification) if notification.payload() != queue => {}
-            // A notification for this queue, or the connection was lost and notifications may have been missed.
+            Some(notification) if payload.is_some_and(|payload| notification.payload() != payload) => {}
             _ => received.notify_one(),
         }
     }
