@@ -12,7 +12,7 @@ use pg_limiter::migrate::Use;
 
 #[derive(Args, Debug)]
 pub(super) struct GrantsArgs {
-    /// What the role uses the limiter for; several are separated by commas
+    /// A use of the limiter; separate several by commas
     #[arg(long = "for", value_name = "USE", required = true, value_delimiter = ',')]
     uses: Vec<UseName>,
     /// The role
@@ -29,13 +29,13 @@ enum UseName {
     App,
     /// A service that calls the functions from SQL, in any language, also with the rules in its calls
     Sql,
-    /// A role whose statements fire triggers or policies that limit, with stored limits: it has no power over the rules
+    /// A role with statements that fire triggers or policies, under stored limits: without power over the rules
     Trigger,
     /// A service that enqueues and runs jobs; with app, if its handlers limit
     Worker,
-    /// People and dashboards that look at limits, keys and jobs
+    /// Dashboards, and people that look at limits, keys and jobs
     Reader,
-    /// People who run the limiter with this tool
+    /// Operators, with this tool
     Operator,
 }
 

@@ -1,10 +1,10 @@
-//! What roles use the limiter for, and the grants that each use needs.
+//! The uses of the limiter by roles, and the grants that each use needs.
 
 use std::fmt;
 
 use crate::sql::Schema;
 
-/// What a role uses the limiter for. A role can have several uses; each needs its own grants, and no others.
+/// A use of the limiter by a role. A role can have several uses; each needs its own grants, and no others.
 ///
 /// ```
 /// use pg_limiter::{Schema, migrate::Use};
@@ -19,13 +19,13 @@ pub enum Use {
     App,
     /// A service that calls the functions from SQL, in any language, with stored limits or with the rules in its calls.
     Sql,
-    /// A role whose statements fire triggers or policies that limit, with stored limits. It has no power over the rules.
+    /// A role with statements that fire triggers or policies, under stored limits. It has no power over the rules.
     Trigger,
     /// A service that enqueues and runs jobs. Handlers that limit need [`App`](Self::App), too.
     Worker,
     /// People and dashboards that look at limits, keys and jobs, and change nothing. Keys can be personal data.
     Reader,
-    /// People who run the limiter with the tool: all commands but `migrate`.
+    /// Operators, with the tool: all commands but `migrate`.
     Operator,
 }
 
@@ -45,7 +45,7 @@ impl Use {
         }
     }
 
-    /// Whether the use needs all of its functions. Of the others, a role needs only those that its statements name.
+    /// Returns whether the use needs all of its functions. Otherwise, a role needs those that its statements name.
     pub const fn needs_all(self) -> bool {
         !matches!(self, Self::Sql | Self::Trigger)
     }
@@ -100,7 +100,7 @@ pub struct CallableFunction {
     pub signature: &'static str,
     /// The uses that need it.
     pub uses: &'static [Use],
-    /// What EXECUTE on it lets a role do.
+    /// The power that EXECUTE on it gives, as the end of "lets a role ..".
     pub lets: &'static str,
 }
 
@@ -127,7 +127,7 @@ const ITS_OWN_RULE: &str = "take tokens of every bucket, under any rule";
 const GIVE_BACK: &str = "give back tokens of every bucket, under any rule";
 const STORED_RULE: &str = "take tokens of stored limits";
 const LOOK: &str = "read the balance of every bucket";
-const END_LEASES: &str = "renew or end a lease whose number it knows";
+const END_LEASES: &str = "renew or end a lease of which it knows the number";
 const JOBS: &str = "change every job";
 
 const CALLABLE: &[CallableFunction] = &[
@@ -184,7 +184,7 @@ const CALLABLE: &[CallableFunction] = &[
     of("_job_settle", &[Worker], "correct what a job has taken: give back tokens"),
     of("_job_cancel", &[Worker, Operator], JOBS),
     of("_job_requeue", &[Worker, Operator], JOBS),
-    of("resume", &[Worker, Operator], "end the wait of a group that was told to wait"),
+    of("resume", &[Worker, Operator], "end the wait of a group"),
     of("_jobs_discard", &[Worker, Operator], "delete dead jobs of every queue"),
     of("_jobs_prune", &[Worker, Operator], "delete finished jobs of every queue"),
     of("_dead_jobs_prune", &[Worker, Operator], "delete dead jobs of every queue"),

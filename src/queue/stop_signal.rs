@@ -1,10 +1,10 @@
 //! The signal to stop.
 
-/// Waits until this process is told to stop: SIGTERM, which Kubernetes, systemd and `docker stop` send, or SIGINT, which is
-/// Ctrl-C. On other systems than Unix, only Ctrl-C. For [`Worker::run`](crate::queue::Worker::run), and for servers that shut down
+/// Waits for the signal to stop: SIGTERM, which Kubernetes, systemd and `docker stop` send, or SIGINT, which is Ctrl-C. On other
+/// systems than Unix, only Ctrl-C. For [`Worker::run`](crate::queue::Worker::run), and for servers that shut down
 /// gracefully.
 ///
-/// From its first poll on, these signals no longer end the process by themselves.
+/// From its first poll on, these signals no longer end the process.
 ///
 /// # Errors
 /// None.

@@ -26,7 +26,7 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// `payload`: only notifications with it count. Receives none if not told to `listen`.
+    /// `payload`: only notifications with it count. Without `listen`, it receives none.
     pub(crate) fn new(pool: &PgPool, channel: &'static str, payload: Option<&str>, listen: bool) -> Self {
         let received = Arc::new(Notify::new());
         let heard = (pool.clone(), channel, payload.map(str::to_owned), Arc::clone(&received));

@@ -12,7 +12,7 @@ use crate::support::{Database, guide};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A role that has the grants of this use and no others, with a pool whose sessions have the role.
+/// A role with the grants of this use and no others, and a pool of sessions of this role.
 async fn role_for(database: &Database, of: Use) -> (String, PgPool) {
     let role = format!("{of}_of_{}", database.name);
     let grants = guide::grants(of).replace("app_role", &role);
@@ -66,8 +66,7 @@ async fn the_grants_of_a_use_give_nothing_else() {
     }
 }
 
-/// Whoever may call a function that is not listed could do what no use is meant to do, and a function that reads tables
-/// works for a role without rights only as its owner.
+/// A function that reads tables works for a role without rights only as its owner. If it were not listed, no use would have it.
 #[tokio::test]
 async fn the_functions_that_run_as_their_owner_are_those_that_roles_can_call() {
     let database = Database::migrated().await;

@@ -132,7 +132,7 @@ async fn stopped_and_killed_workers_delay_no_others_and_keep_the_rate() {
 
 const STOPPED: &str = "PG_LIMITER_TEST_STOP_SIGNAL";
 
-/// Another process: it says in a file that it waits, and ends when it is told to.
+/// Another process: it writes a file when it waits, and ends after the signal.
 #[cfg(unix)]
 #[tokio::test]
 async fn waits_for_the_signal_to_stop() {

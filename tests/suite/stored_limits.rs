@@ -289,7 +289,7 @@ async fn a_limiter_follows_the_stored_limits() {
     assert_eq!(limiter.limits().get("a").map(|limit| limit.rate()), Some(6.0));
 }
 
-/// A program that follows learns of a change at once, and a definition that changes nothing wakes nobody.
+/// A program that follows learns of a change at once, and not of a definition that changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_definition_notifies_those_that_follow() {
     let database = Database::migrated().await;

@@ -31,7 +31,7 @@ impl Allowed {
     }
 }
 
-/// What the role may do.
+/// The uses that the role has grants for.
 #[derive(Default)]
 struct Judgement {
     /// The uses that it has all grants for, and the single functions of others.

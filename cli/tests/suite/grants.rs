@@ -44,7 +44,7 @@ fn grants_are_printed_for_each_use_without_a_database() {
     assert!(unknown.code == Some(2) && unknown.stderr.contains("operator"), "{}", unknown.stderr);
 }
 
-/// What `grants` prints for a role, run by the owner.
+/// Runs the output of `grants` for a role, as the owner.
 async fn grant(role: &Role<'_>, of: Use) {
     let printed = run(None, &["grants", "--for", of.name(), "app_role"], "");
     role.gets(&printed.stdout).await;
