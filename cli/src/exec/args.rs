@@ -4,17 +4,19 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::exec::outcome::{Failure, parse_exit_code};
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\
 Exit codes:
   the code of the command; 128 and the number of the signal if a signal ended it; otherwise
-  124  the lease was lost, and the command was stopped
-  125  no slot was free in time (--wait)
-  126  the command cannot be started
-  2    a request that can never be allowed, or an invalid argument or file
-  3    the database is unavailable or lacks the schema, or something else failed before the command was started
+  124  lost         the lease was lost, and the command was stopped
+  125  no-slot      no slot was free in time (--wait)
+  126  not-started  the command cannot be started
+  2    invalid      a request that can never be allowed, or an invalid argument or file
+  3    failed       the database is unavailable or lacks the schema, or something else failed before the command was started
+A command may end with the same codes: --exit-code NAME=CODE chooses others. Invalid options always exit with 2.
 
 Example, for a cron job on many machines that must not run twice at the same time:
   pg-limiter exec --slots 1 nightly-report -- ./report.sh";
@@ -37,6 +39,12 @@ pub(crate) struct ExecArgs {
     /// Wait so long for free slots, such as 10m [default: do not wait]
     #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
     pub(super) wait: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL, for a command that is stopped, and for the processes that it leaves behind
+    #[arg(long, value_name = "LENGTH", default_value = "10s", value_parser = parse_length)]
+    pub(super) grace: Duration,
+    /// The exit code of an outcome of the tool itself, such as no-slot=0; the names are listed below
+    #[arg(long, value_name = "NAME=CODE", value_parser = parse_exit_code)]
+    pub(super) exit_code: Vec<(Failure, u8)>,
     /// The action if the lease is lost because the database could not be reached in time: other holders may have the slots
     #[arg(long, value_enum, value_name = "ACTION", default_value = "stop")]
     pub(super) on_lost: OnLost,
@@ -54,7 +62,7 @@ pub(crate) struct ExecArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnLost {
-    /// Send the command SIGTERM, and after 10 seconds SIGKILL
+    /// Send the command SIGTERM, and SIGKILL after the time of --grace
     Stop,
     /// Print a warning, and let the command run
     Warn,

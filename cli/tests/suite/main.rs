@@ -12,6 +12,8 @@ mod doctor_engines;
 mod doctor_pooler;
 mod doctor_sample;
 mod exec;
+mod exec_processes;
+mod exec_terminal;
 mod export;
 mod foreign_text;
 mod forget;
