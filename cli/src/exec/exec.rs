@@ -4,6 +4,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::exec::acquire::acquire;
 use crate::exec::args::ExecArgs;
+use crate::exec::once;
 use crate::exec::outcome::{Failure, Outcome};
 use crate::exec::work::work;
 use crate::signals::Signals;
@@ -36,22 +37,35 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome, CliError> 
         Err(outcome) => return Ok(outcome),
     };
     let outcome = work(args, &lease, &mut signals).await;
-    release(lease, &limiter).await;
+    // The token of a run that may go on elsewhere, or that may have succeeded, stays spent.
+    let failed = match &outcome {
+        Outcome::Ended(status) => !status.success(),
+        Outcome::Failure(failure) => *failure == Failure::NotStarted,
+        Outcome::Signal(_) => true,
+    };
+    let returned = if failed && args.once_every.is_some() { vec![once::run_name(args)] } else { Vec::new() };
+    release(args, lease, &limiter, &returned).await;
     Ok(outcome)
 }
 
 fn limits(args: &ExecArgs) -> Result<Limits, CliError> {
-    match (&args.limits, args.slots) {
+    match (&args.limits, args.once_every) {
         (Some(path), _) => input::read_limits(path),
-        (None, slots) => {
-            let limit = Limit::concurrency(slots.unwrap_or_default()).lease(args.lease);
+        (None, Some(every)) => once::limits(args, every),
+        (None, None) => {
+            let limit = Limit::concurrency(args.slots.unwrap_or_default()).lease(args.lease);
             Limits::new().define(args.name.as_str(), limit).map_err(CliError::usage)
         }
     }
 }
 
-async fn release(lease: Lease, limiter: &Limiter) {
-    match lease.release().await {
+/// Gives the slots back, and with them the tokens of these limits.
+async fn release(args: &ExecArgs, lease: Lease, limiter: &Limiter, returned: &[String]) {
+    let released = match returned {
+        [] => lease.release().await,
+        _ => once::give_back(limiter, args, lease.id(), returned).await,
+    };
+    match released {
         Ok(true) => {}
         Ok(false) => output::note("the lease was lost while the command ran: others may have held its slots"),
         Err(error) => output::note(format!("the slots are not released, and free when the lease ends: {error}")),

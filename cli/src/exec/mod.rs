@@ -3,6 +3,7 @@
 mod acquire;
 mod args;
 mod exec;
+mod once;
 mod outcome;
 mod processes;
 #[cfg(unix)]

@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Lost,
     NoSlot,
     NotStarted,
+    Done,
+    Attempts,
 }
 
 pub(super) enum Outcome {
@@ -32,6 +34,8 @@ impl Failure {
             Self::Lost => 124,
             Self::NoSlot => 125,
             Self::NotStarted => 126,
+            Self::Done => 123,
+            Self::Attempts => 122,
         }
     }
 

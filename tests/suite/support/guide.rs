@@ -7,7 +7,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 32] = chapters![
+pub const GUIDE: [(&str, &str); 33] = chapters![
     "addresses",
     "alerts",
     "alternatives",
@@ -29,6 +29,7 @@ pub const GUIDE: [(&str, &str); 32] = chapters![
     "personal_data",
     "poolers",
     "queue",
+    "scheduled_jobs",
     "shards",
     "sql",
     "testing",
