@@ -40,6 +40,7 @@ mod top;
 mod trust;
 mod ui;
 mod ui_browser;
+mod ui_notices;
 mod ui_server;
 mod upgrades;
 
