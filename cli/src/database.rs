@@ -31,6 +31,8 @@ pub(super) struct Database {
     /// `None`: a private server.
     options: Option<PgConnectOptions>,
     pub(super) schema: Schema,
+    /// Whether an argument names it, and not only the environment.
+    pub(super) is_argument: bool,
 }
 
 /// A database that accepts connections. Dropping this stops the private server.
@@ -44,11 +46,12 @@ pub(super) struct Running {
 impl Database {
     pub(super) fn new(args: DatabaseArgs) -> Result<Self, CliError> {
         let schema = Schema::new(&args.schema)?;
+        let is_argument = args.database_url.is_some();
         let options = match url(args.database_url)? {
             Some(url) => Some(parse(url.trim())?),
             None => None,
         };
-        Ok(Self { options, schema })
+        Ok(Self { options, schema, is_argument })
     }
 
     /// Starts the private server if no database was named. Its data does not outlive this run.
@@ -85,7 +88,7 @@ impl Database {
 
     /// A private server, even if a database was named.
     pub(super) async fn start_private(self) -> Result<Running, CliError> {
-        Self { options: None, schema: self.schema }.start_quietly(ServerConfig::default()).await
+        Self { options: None, ..self }.start_quietly(ServerConfig::default()).await
     }
 
     async fn start_with(self, config: ServerConfig) -> Result<Running, CliError> {

@@ -1,49 +1,43 @@
-//! Signals, and how to pass them on to the command.
-
-use tokio::process::Child;
+//! Signals that end the tool, or are passed on to its command.
 
 #[cfg(not(unix))]
-pub(super) use other::{Signals, terminate};
+pub(super) use other::{Received, Signals};
 #[cfg(unix)]
-pub(super) use unix::{Signals, terminate};
-
-pub(super) async fn kill(child: &mut Child) {
-    let _ = child.kill().await; // It fails if the command has ended.
-}
+pub(super) use unix::{Received, Signals};
 
 #[cfg(unix)]
 mod unix {
     use std::future::poll_fn;
-    use std::io::{self, IsTerminal};
+    use std::io;
     use std::task::Poll;
 
-    use rustix::process::{self, Pid};
-    use tokio::process::Child;
+    use rustix::process::Signal;
     use tokio::signal::unix::{SignalKind, signal};
 
-    /// The signals that are passed on.
-    pub(crate) struct Signals(Vec<(process::Signal, tokio::signal::unix::Signal)>);
+    pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
     #[derive(Clone, Copy)]
-    pub(crate) struct Signal(process::Signal);
+    pub(crate) struct Received(pub(crate) Signal);
 
     impl Signals {
+        /// The signals that end a process.
         pub(crate) fn listen() -> io::Result<Self> {
-            use process::Signal as S;
-            [S::TERM, S::HUP, S::INT, S::QUIT, S::USR1, S::USR2]
-                .into_iter()
-                .map(|kind| Ok((kind, signal(SignalKind::from_raw(kind.as_raw()))?)))
-                .collect::<io::Result<_>>()
-                .map(Self)
+            use Signal as S;
+            Self::of(&[S::TERM, S::HUP, S::INT, S::QUIT, S::USR1, S::USR2])
+        }
+
+        pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
+            let listen = |kind: &Signal| Ok((*kind, signal(SignalKind::from_raw(kind.as_raw()))?));
+            signals.iter().map(listen).collect::<io::Result<_>>().map(Self)
         }
 
         /// # Cancel safety
         /// Safe: no signal is lost.
-        pub(crate) async fn next(&mut self) -> Signal {
+        pub(crate) async fn next(&mut self) -> Received {
             poll_fn(|cx| {
                 for (kind, signal) in &mut self.0 {
                     if signal.poll_recv(cx).is_ready() {
-                        return Poll::Ready(Signal(*kind));
+                        return Poll::Ready(Received(*kind));
                     }
                 }
                 Poll::Pending
@@ -52,29 +46,13 @@ mod unix {
         }
     }
 
-    impl Signal {
+    impl Received {
         pub(crate) fn number(self) -> u8 {
             u8::try_from(self.0.as_raw()).unwrap_or_default()
         }
 
-        /// Sends it to the command, unless the terminal has done so.
-        pub(crate) fn forward(self, child: &Child) {
-            let from_terminal =
-                [process::Signal::INT, process::Signal::QUIT].contains(&self.0) && io::stdin().is_terminal();
-            if !from_terminal {
-                send(child, self.0);
-            }
-        }
-    }
-
-    pub(crate) fn terminate(child: &mut Child) {
-        send(child, process::Signal::TERM);
-    }
-
-    fn send(child: &Child, signal: process::Signal) {
-        let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            let _ = process::kill_process(pid, signal); // It fails if the command has ended.
+        pub(crate) fn is_term(self) -> bool {
+            self.0 == Signal::TERM
         }
     }
 }
@@ -83,37 +61,32 @@ mod unix {
 mod other {
     use std::io;
 
-    use tokio::process::Child;
-
     /// Only Ctrl-C.
     pub(crate) struct Signals;
 
     #[derive(Clone, Copy)]
-    pub(crate) struct Signal;
+    pub(crate) struct Received;
 
     impl Signals {
         pub(crate) fn listen() -> io::Result<Self> {
             Ok(Self)
         }
 
-        pub(crate) async fn next(&mut self) -> Signal {
+        pub(crate) async fn next(&mut self) -> Received {
             if tokio::signal::ctrl_c().await.is_err() {
                 std::future::pending::<()>().await;
             }
-            Signal
+            Received
         }
     }
 
-    impl Signal {
+    impl Received {
         pub(crate) fn number(self) -> u8 {
             2
         }
 
-        /// The console sends Ctrl-C to the command, too.
-        pub(crate) fn forward(self, _child: &Child) {}
-    }
-
-    pub(crate) fn terminate(child: &mut Child) {
-        let _ = child.start_kill();
+        pub(crate) fn is_term(self) -> bool {
+            false
+        }
     }
 }

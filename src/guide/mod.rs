@@ -15,5 +15,5 @@ macro_rules! chapters {
 
 chapters! {
     addresses alerts alternatives beyond_one_machine calendar_windows concurrency drivers failures gates glossary headroom kinds llm_gateways many_callers migrations outgoing
-    performance personal_data poolers queue review shards sql testing thresholds tool transactions ui upgrading waiting web yugabytedb
+    performance personal_data poolers queue review scheduled_jobs shards sql testing thresholds tool transactions ui upgrading waiting web yugabytedb
 }

@@ -29,5 +29,6 @@ mod tserver_flags;
 pub(super) use args::{DOCTOR_EXIT_CODES, DoctorArgs};
 pub(crate) use doctor::findings;
 pub(super) use doctor::run;
+pub(crate) use finding::State;
 pub(crate) use schema::TABLES;
 pub(crate) use table::bytes;

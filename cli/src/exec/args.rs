@@ -4,23 +4,29 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::exec::once::{Every, parse_every};
+use crate::exec::outcome::{Failure, parse_exit_code};
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\
 Exit codes:
   the code of the command; 128 and the number of the signal if a signal ended it; otherwise
-  124  the lease was lost, and the command was stopped
-  125  no slot was free in time (--wait)
-  126  the command cannot be started
-  2    a request that can never be allowed, or an invalid argument or file
-  3    the database is unavailable or lacks the schema, or something else failed before the command was started
+  122  attempts     --once-every: all attempts of this window have failed
+  123  done         --once-every: the command was run in this window, or the outcome of its run is not known
+  124  lost         the lease was lost, and the command was stopped
+  125  no-slot      no slot was free in time (--wait): the command runs elsewhere
+  126  not-started  the command cannot be started
+  2    invalid      a request that can never be allowed, or an invalid argument or file
+  3    failed       the database is unavailable or lacks the schema, or something else failed before the command was started
+A command may end with the same codes: --exit-code NAME=CODE chooses others. Invalid options always exit with 2.
 
-Example, for a cron job on many machines that must not run twice at the same time:
-  pg-limiter exec --slots 1 nightly-report -- ./report.sh";
+Examples, for cron jobs on many machines that must not run twice at the same time, and not twice a day:
+  pg-limiter exec --slots 1 nightly-report -- ./report.sh
+  pg-limiter exec --once-every '1 day' --zone Europe/Berlin nightly-report -- ./report.sh";
 
 #[derive(Args, Debug)]
-#[command(group(clap::ArgGroup::new("the limit").required(true).args(["limits", "slots"])))]
+#[command(group(clap::ArgGroup::new("the limit").required(true).args(["limits", "slots", "once_every"])))]
 pub(crate) struct ExecArgs {
     /// Read the concurrency limit from this file: TOML, or JSON if its name ends in .json; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["slots", "lease"])]
@@ -28,6 +34,19 @@ pub(crate) struct ExecArgs {
     /// Define the limit here: how many commands with this key run at the same time
     #[arg(long, value_name = "COUNT")]
     pub(super) slots: Option<u32>,
+    /// Run the command once in each window of this length, such as "1 day" or 30m, and never twice at the same time. If it
+    /// fails, another server may try
+    #[arg(long, value_name = "LENGTH", value_parser = parse_every, conflicts_with_all = ["limits", "slots", "count"])]
+    pub(super) once_every: Option<Every>,
+    /// Time zone in which the windows begin, such as Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    pub(super) zone: Option<String>,
+    /// Local date and time at which a window begins, such as "2026-01-01 12:00" [default: midnight]
+    #[arg(long, value_name = "TIME", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    pub(super) anchor: Option<String>,
+    /// How often the command may be started in a window, until it succeeds
+    #[arg(long, value_name = "COUNT", requires = "once_every", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) attempts: u32,
     /// The time after which the slots are free if this process dies; it renews them three times in that time
     #[arg(long, value_name = "LENGTH", default_value = "30s", value_parser = parse_length)]
     pub(super) lease: Duration,
@@ -37,6 +56,12 @@ pub(crate) struct ExecArgs {
     /// Wait so long for free slots, such as 10m [default: do not wait]
     #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
     pub(super) wait: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL, for a command that is stopped, and for the processes that it leaves behind
+    #[arg(long, value_name = "LENGTH", default_value = "10s", value_parser = parse_length)]
+    pub(super) grace: Duration,
+    /// The exit code of an outcome of the tool itself, such as no-slot=0; the names are listed below
+    #[arg(long, value_name = "NAME=CODE", value_parser = parse_exit_code)]
+    pub(super) exit_code: Vec<(Failure, u8)>,
     /// The action if the lease is lost because the database could not be reached in time: other holders may have the slots
     #[arg(long, value_enum, value_name = "ACTION", default_value = "stop")]
     pub(super) on_lost: OnLost,
@@ -54,7 +79,7 @@ pub(crate) struct ExecArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnLost {
-    /// Send the command SIGTERM, and after 10 seconds SIGKILL
+    /// Send the command SIGTERM, and SIGKILL after the time of --grace
     Stop,
     /// Print a warning, and let the command run
     Warn,

@@ -113,7 +113,9 @@ fn status_line(app: &App) -> Line<'static> {
     let filters = ["limit", "key", "queue"].iter().zip(&app.filters.0).filter(|(_, text)| !text.is_empty());
     let filters: Vec<String> = filters.map(|(what, text)| format!("{what} /{}", escaped(text))).collect();
     let filters = if filters.is_empty() { String::new() } else { format!("   only {}", filters.join(", ")) };
-    Line::from(format!("{}{filters}", coverage(app)))
+    let is_of_all = app.tab == Tab::Limits && !app.filters.key().is_empty();
+    let figures = if is_of_all { " (figures: of all keys)" } else { "" };
+    Line::from(format!("{}{filters}{figures}", coverage(app)))
 }
 
 fn footer_line(app: &App, width: u16) -> Line<'static> {

@@ -176,8 +176,10 @@ async fn keys_sort_filter_and_select() {
     top.press("/bob\n");
     assert_eq!(top.keys(), [pair("api", "bob")]);
     assert!(top.lines(80, 24)[1].contains("only key /bob"));
+    assert!(!top.lines(80, 24)[1].contains("of all keys"));
     assert_eq!(top.press("1"), Next::Draw);
     assert_eq!(top.app.limits().len(), 1);
+    assert!(top.lines(80, 24)[1].contains("only key /bob (figures: of all keys)"));
     assert_eq!(top.press("\u{1b}"), Next::Read);
     assert_eq!(top.app.limits().len(), 2);
 

@@ -107,7 +107,10 @@ async fn change_key(app: &App, of: OfKey, change: KeyChange) -> Response {
         Ok(key)
     };
     match changed.await {
-        Ok(key) => see(format!("{}&done={}", key_url(app, &key), change.done())),
+        Ok(key) => {
+            app.done.add(&key, change.done());
+            see(format!("{}&done={}", key_url(app, &key), change.done()))
+        }
         Err(error) => respond(app, Here::Key, Err(error)),
     }
 }
@@ -132,9 +135,12 @@ async fn job_of(app: &App, of: &OfJob) -> Result<(Queues, JobInfo), PageError> {
     Ok((queues, job))
 }
 
-fn changed_job(app: &App, id: i64, done: &str, became: Result<Became, PageError>) -> Response {
+fn changed_job(app: &App, id: i64, done: &'static str, became: Result<Became, PageError>) -> Response {
     match became {
-        Ok(Became::Done(..)) => see(format!("/job?id={id}&done={done}")),
+        Ok(Became::Done(..)) => {
+            app.done.add(&id, done);
+            see(format!("/job?id={id}&done={done}"))
+        }
         Ok(Became::Refused { why, .. }) => respond(app, Here::Queue, Err(PageError::Invalid(why))),
         Err(error) => respond(app, Here::Queue, Err(error)),
     }

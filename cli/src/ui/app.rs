@@ -10,6 +10,7 @@ use crate::error::CliError;
 use crate::live::{Health, Live};
 use crate::ui::access::Access;
 use crate::ui::actions::Changes;
+use crate::ui::done::Done;
 use crate::ui::keys::Keys;
 use crate::ui::what_if::Simulator;
 use pg_limiter::KeySecret;
@@ -25,6 +26,7 @@ pub(super) struct App {
     pub(super) keys: Keys,
     /// `None`: nothing can be changed.
     pub(super) changes: Option<Changes>,
+    pub(super) done: Done,
     /// The secret with which the application hashes its keys.
     pub(super) key_secret: Option<KeySecret>,
     pub(super) simulator: Simulator,

@@ -100,7 +100,7 @@ async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> 
             h1 { "Key " span class="of" { (key(app, wanted)) } }
             (search_form(app, if app.keys.are_hidden() { "" } else { wanted }))
         }
-        (flash(done))
+        (flash(app.done.recent(&wanted, done)))
         @if buckets.is_empty() {
             div class="empty" {
                 p { strong { "No limit has a row for this key." } }
@@ -127,11 +127,11 @@ async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> 
     Ok(Page { title, body, is_live: true })
 }
 
-fn flash(done: &str) -> Markup {
+fn flash(done: Option<&str>) -> Markup {
     let text = match done {
-        "reset" => "The bucket is reset: it is full.",
-        "credited" => "The tokens were given back.",
-        "unblocked" => "The key is unblocked.",
+        Some("reset") => "The bucket is reset: it is full.",
+        Some("credited") => "The tokens were given back.",
+        Some("unblocked") => "The key is unblocked.",
         _ => return html! {},
     };
     html! { div class="notice good" role="status" { p class="message" { (text) } } }

@@ -42,6 +42,9 @@ pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wan
                 (filter_form(&app, &filter))
             }
             p class="lead" { (coverage(snapshot)) }
+            @if let Some(prefix) = &filter.key_prefix {
+                p class="lead" { "The figures of a limit are of all its keys. The tables list those that begin with “" bdi { (crate::text::escaped(prefix)) } "”." }
+            }
             @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
             @if limits.is_empty() { (nothing(snapshot, &filter)) }
             @for limit in &limits { (limit_card(&app, snapshot, limit)) }

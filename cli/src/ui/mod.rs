@@ -8,6 +8,7 @@ mod args;
 mod assets;
 mod chart;
 mod demo;
+mod done;
 mod format;
 mod health_page;
 mod key_page;

@@ -225,9 +225,9 @@ async fn of_job(app: &App, WantedJob { id, done }: WantedJob) -> Result<Page, Pa
     let body = html! {
         p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { bdi { (job.queue) } } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }
         h1 { "Job " (job.id) " " span class={ "state " (state_class(&job.state)) } { (job.state) } }
-        @match done.as_str() {
-            "requeued" => div class="notice good" role="status" { p class="message" { "The job is requeued." } },
-            "cancelled" => div class="notice good" role="status" { p class="message" { "The job is cancelled, and its tokens are returned." } },
+        @match app.done.recent(&id, &done) {
+            Some("requeued") => div class="notice good" role="status" { p class="message" { "The job is requeued." } },
+            Some("cancelled") => div class="notice good" role="status" { p class="message" { "The job is cancelled, and its tokens are returned." } },
             _ => {}
         }
         div class="cards" {

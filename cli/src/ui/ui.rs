@@ -14,6 +14,7 @@ use crate::ui::actions::Changes;
 use crate::ui::app::{App, INTERVAL};
 use crate::ui::args::UiArgs;
 use crate::ui::demo::{self, Demo};
+use crate::ui::done::Done;
 use crate::ui::keys::Keys;
 use crate::ui::routes::routes;
 use crate::ui::what_if::Simulator;
@@ -23,6 +24,9 @@ use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
 const CHANGING: u32 = 2;
 
 pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, CliError> {
+    if args.demo && database.is_argument {
+        return Err(CliError::usage("--demo shows a private server: use it without --database-url"));
+    }
     let token = args.token()?;
     let key_secret = args.secret.read()?;
     let limits = match &args.limits {
@@ -51,6 +55,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<ExitCode, Cl
         access: Access::new(address, token.clone())?,
         keys: Keys::new(args.hide_keys)?,
         changes,
+        done: Done::default(),
         key_secret,
         simulator: Simulator::new(Arc::clone(&running)),
         place: place(&running, args.demo),

@@ -12,6 +12,9 @@ mod doctor_engines;
 mod doctor_pooler;
 mod doctor_sample;
 mod exec;
+mod exec_once;
+mod exec_processes;
+mod exec_terminal;
 mod export;
 mod foreign_text;
 mod forget;
@@ -39,6 +42,7 @@ mod top;
 mod trust;
 mod ui;
 mod ui_browser;
+mod ui_notices;
 mod ui_server;
 mod upgrades;
 

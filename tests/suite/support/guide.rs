@@ -10,7 +10,7 @@ macro_rules! chapters {
 }
 
 /// The chapters of the guide, by name.
-pub const GUIDE: [(&str, &str); 33] = chapters![
+pub const GUIDE: [(&str, &str); 34] = chapters![
     "addresses",
     "alerts",
     "alternatives",
@@ -33,6 +33,7 @@ pub const GUIDE: [(&str, &str); 33] = chapters![
     "poolers",
     "queue",
     "review",
+    "scheduled_jobs",
     "shards",
     "sql",
     "testing",

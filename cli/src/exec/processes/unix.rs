@@ -1,0 +1,232 @@
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{self, Pid, Signal, WaitOptions, WaitStatus};
+
+use crate::exec::terminal::Terminal;
+use crate::signals::{Received, Signals};
+use pg_limiter::LeaseId;
+
+/// The pause between two looks at what is left of a command that has ended.
+const TICK: Duration = Duration::from_millis(100);
+
+#[cfg(target_os = "linux")]
+use super::linux::{Process, children, members};
+
+/// A process group, and on Linux also what has left it.
+pub(crate) struct Processes {
+    /// The command itself. Its id is the id of the group.
+    leader: Pid,
+    status: Option<ExitStatus>,
+    /// Children that are not the command's: a shell that runs `exec pg-limiter` leaves its own.
+    foreign: Vec<Pid>,
+    /// What got SIGTERM after the command had ended.
+    terminated: HashSet<Pid>,
+    /// Whether SIGINT or SIGQUIT was sent to this process, and not only typed.
+    is_interrupted: bool,
+    changes: Signals,
+    terminal: Option<Terminal>,
+}
+
+/// The signal that has stopped the command.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopped(Signal);
+
+impl Processes {
+    pub(crate) fn start(command: &[OsString], lease: LeaseId) -> io::Result<Self> {
+        let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let changes = Signals::of(&[Signal::CHILD, Signal::CONT])?;
+        // Descendants whose parents have ended become children of this process. (Before Linux 3.4, they do not.)
+        #[cfg(target_os = "linux")]
+        let _ = process::set_child_subreaper(Some(process::getpid()));
+        let foreign = children();
+        let mut command = Command::new(program);
+        let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
+        let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        let terminal = Terminal::open();
+        if let Some(terminal) = &terminal {
+            terminal.lend(leader);
+        }
+        let (terminated, status) = (HashSet::new(), None);
+        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal })
+    }
+
+    /// Waits until `update` may find something new.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn change(&mut self) {
+        match self.status {
+            None => drop(self.changes.next().await),
+            Some(_) => drop(tokio::time::timeout(TICK, self.changes.next()).await),
+        }
+    }
+
+    /// Looks which children have changed. Returns the signal that has stopped the command in its terminal.
+    pub(crate) fn update(&mut self) -> Option<Stopped> {
+        let mut stopped = None;
+        while let Ok(Some((id, status))) = process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if id == self.leader {
+                stopped = self.leader_changed(status);
+            }
+        }
+        if self.status.is_some() {
+            return None;
+        }
+        // After `bg` and `fg`.
+        if let Some(terminal) = &self.terminal {
+            terminal.lend(self.leader);
+        }
+        stopped.filter(|_| self.terminal.is_some())
+    }
+
+    fn leader_changed(&mut self, status: WaitStatus) -> Option<Stopped> {
+        let Some(signal) = status.stopping_signal() else {
+            self.status = Some(ExitStatus::from_raw(status.as_raw()));
+            return None;
+        };
+        let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        by_terminal.into_iter().find(|kind| kind.as_raw() == signal).map(Stopped)
+    }
+
+    pub(crate) const fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Whether nothing of the command lives.
+    pub(crate) fn is_over(&self) -> bool {
+        self.status.is_some()
+            && self.living().map_or_else(
+                || process::test_kill_process_group(self.leader) == Err(Errno::SRCH),
+                |living| living.is_empty(),
+            )
+    }
+
+    /// What lives, or `None` if the system has no list.
+    fn living(&self) -> Option<Vec<Process>> {
+        members(self.leader, &self.foreign)
+    }
+
+    /// Sends the signal to the group.
+    pub(crate) fn forward(&mut self, signal: Received) {
+        self.is_interrupted |= [Signal::INT, Signal::QUIT].contains(&signal.0);
+        self.send(signal.0, false);
+        if signal.is_term() {
+            self.send(Signal::CONT, false);
+        }
+    }
+
+    /// Asks all processes to end.
+    pub(crate) fn terminate(&mut self) {
+        self.send(Signal::TERM, true);
+        self.send(Signal::CONT, true);
+    }
+
+    /// Asks those to end that have not been asked since the command has ended. An earlier signal did not reach a child that was
+    /// started after it.
+    pub(crate) fn terminate_rest(&mut self) {
+        let Some(living) = self.living() else {
+            if self.terminated.insert(self.leader) {
+                self.terminate();
+            }
+            return;
+        };
+        for process in living {
+            if self.terminated.insert(process.id) {
+                let _ = process::kill_process(process.id, Signal::TERM); // It fails if the process has ended.
+                let _ = process::kill_process(process.id, Signal::CONT);
+            }
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.send(Signal::KILL, true);
+    }
+
+    /// Sends the signal to the group, or also to the processes that have left it.
+    fn send(&self, signal: Signal, to_all: bool) {
+        let living = self.living();
+        // The id may belong to another group once the command has ended and its group is empty.
+        let is_group = self.status.is_none() || living.is_none();
+        if is_group {
+            let _ = process::kill_process_group(self.leader, signal); // It fails if the group is empty.
+        }
+        for process in living.unwrap_or_default() {
+            let is_in_group = process.group == Some(self.leader);
+            if if is_in_group { !is_group } else { to_all } {
+                let _ = process::kill_process(process.id, signal); // It fails if the process has ended.
+            }
+        }
+    }
+
+    /// The ids of what lives, for messages.
+    pub(crate) fn names(&self) -> String {
+        let ids = self.living().unwrap_or_default();
+        ids.iter().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Takes the terminal back, unless the command was stopped because it did not have it yet. Returns whether to
+    /// stop the tool, too.
+    pub(crate) fn take_terminal(&mut self, stopped: Stopped) -> bool {
+        let Some(terminal) = &self.terminal else { return false };
+        if stopped.0 != Signal::TSTP && terminal.is_lent_to(self.leader) {
+            self.resume();
+            return false;
+        }
+        terminal.take_back(self.leader);
+        true
+    }
+
+    /// Stops the tool, with all of its own group, as the terminal would. Returns when it is continued. The
+    /// system ignores the signal if there is no shell to continue the group.
+    pub(crate) async fn stop_tool(stopped: Stopped) {
+        let _ = process::kill_current_process_group(stopped.0);
+        if stopped.0 != Signal::TSTP {
+            // A command in the background that reads the terminal would stop again at once.
+            tokio::time::sleep(TICK * 10).await;
+        }
+    }
+
+    /// Lends the terminal to the command if this process has it, and continues the command.
+    pub(crate) fn resume(&self) {
+        if let Some(terminal) = &self.terminal {
+            terminal.lend(self.leader);
+        }
+        let _ = process::kill_process_group(self.leader, Signal::CONT); // It fails if the group is empty.
+    }
+
+    /// Takes the terminal back. Passes Ctrl-C on to the tool's own group, such as a script, which did not get it.
+    pub(crate) fn finish(self) {
+        let is_returned = self.terminal.is_some_and(|terminal| terminal.take_back(self.leader));
+        let signal = self.status.and_then(|status| status.signal());
+        let typed = [Signal::INT, Signal::QUIT].into_iter().find(|kind| Some(kind.as_raw()) == signal);
+        if let Some(typed) = typed
+            && is_returned
+            && !self.is_interrupted
+        {
+            let _ = process::kill_current_process_group(typed);
+        }
+    }
+}
+
+/// Without `/proc`, the processes of the group are known only to the system.
+#[cfg(not(target_os = "linux"))]
+struct Process {
+    id: Pid,
+    group: Option<Pid>,
+}
+
+#[cfg(not(target_os = "linux"))]
+fn children() -> Vec<Pid> {
+    Vec::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn members(_group: Pid, _except: &[Pid]) -> Option<Vec<Process>> {
+    None
+}

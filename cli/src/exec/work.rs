@@ -1,0 +1,164 @@
+//! Runs the command while the lease is held.
+
+use std::time::{Duration, Instant};
+
+use crate::exec::args::{ExecArgs, OnLost};
+use crate::exec::outcome::{Failure, Outcome};
+use crate::exec::processes::Processes;
+use crate::output;
+use crate::signals::Signals;
+use pg_limiter::Lease;
+
+/// The time after which a killed process is reported as one that cannot be killed.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// Runs the command, and returns when nothing of it lives.
+pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
+    let mut processes = match Processes::start(&args.command, lease.id()) {
+        Ok(processes) => processes,
+        Err(error) => {
+            output::note(format!("cannot start {}: {error}", args.command[0].to_string_lossy()));
+            return Outcome::Failure(Failure::NotStarted);
+        }
+    };
+    let mut end = End { grace: args.grace, kill_at: None, has_warned: false };
+    // So early before its end a lease that is not renewed is given up, so that the command has ended by then.
+    let early = if args.on_lost == OnLost::Stop { lease.ends_in() / 6 } else { Duration::ZERO };
+    let (mut is_lost, mut is_stopped) = (false, false);
+    loop {
+        if let Some(stopped) = processes.update() {
+            suspend::suspend(&mut processes, lease, stopped, early).await;
+        }
+        if processes.is_over() {
+            break;
+        }
+        end.advance(&mut processes);
+        tokio::select! {
+            biased;
+            () = ends_soon(lease, early), if !is_lost => {
+                is_lost = true;
+                is_stopped = args.on_lost == OnLost::Stop && processes.status().is_none();
+                if args.on_lost == OnLost::Stop {
+                    end.stop(&mut processes, lease);
+                } else {
+                    output::note("the lease was lost, and the command goes on: others may hold the slots");
+                }
+            }
+            signal = signals.next() => {
+                processes.forward(signal);
+                if signal.is_term() {
+                    end.begin(args.grace);
+                }
+            }
+            () = processes.change() => {}
+            () = end.due() => {}
+        }
+    }
+    let status = processes.status();
+    processes.finish();
+    match status {
+        Some(status) if !is_stopped => Outcome::Ended(status),
+        _ => Outcome::Failure(Failure::Lost),
+    }
+}
+
+/// How the processes are made to end.
+struct End {
+    grace: Duration,
+    /// From then on, all are killed.
+    kill_at: Option<Instant>,
+    has_warned: bool,
+}
+
+impl End {
+    /// Sets the time to kill, unless an earlier one is set.
+    fn begin(&mut self, grace: Duration) {
+        let Some(at) = Instant::now().checked_add(grace) else { return };
+        self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// The lease is over, or nearly.
+    fn stop(&mut self, processes: &mut Processes, lease: &Lease) {
+        let left = lease.ends_in();
+        if left.is_zero() {
+            output::note("the lease was lost: stopping the command");
+            self.begin(self.grace);
+        } else {
+            output::note("the lease is not renewed in time and ends soon: stopping the command");
+            self.begin(self.grace.min(left));
+        }
+        processes.terminate();
+    }
+
+    /// What is left after the command has ended must end, too, and after the grace everything.
+    fn advance(&mut self, processes: &mut Processes) {
+        if processes.status().is_some() {
+            processes.terminate_rest();
+            if self.kill_at.is_none() {
+                self.begin(self.grace);
+            }
+        }
+        let Some(late) = self.kill_at.and_then(|at| Instant::now().checked_duration_since(at)) else { return };
+        processes.kill();
+        if late > STUCK && !self.has_warned {
+            self.has_warned = true;
+            output::note(format!(
+                "cannot stop these processes of the command: {}; the slots stay taken until they end",
+                processes.names()
+            ));
+        }
+    }
+
+    /// Returns at the time to kill, and never after it.
+    async fn due(&self) {
+        match self.kill_at {
+            Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// Waits until the lease is lost, or ends so soon.
+async fn ends_soon(lease: &Lease, early: Duration) {
+    loop {
+        let left = lease.ends_in().saturating_sub(early);
+        if left.is_zero() || tokio::time::timeout(left, lease.lost()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod suspend {
+    use super::{Duration, Lease, Processes};
+
+    /// Nothing stops here.
+    pub(super) async fn suspend(_: &mut Processes, _: &Lease, stopped: std::convert::Infallible, _: Duration) {
+        match stopped {}
+    }
+}
+
+#[cfg(unix)]
+mod suspend {
+    use super::{Duration, Lease, Processes, output};
+    use crate::exec::processes::Stopped;
+    use crate::text;
+
+    /// Stops the tool with its command, so that the shell shows a stopped job, and continues both.
+    pub(super) async fn suspend(processes: &mut Processes, lease: &Lease, stopped: Stopped, early: Duration) {
+        if !processes.take_terminal(stopped) {
+            return;
+        }
+        let left = Duration::from_secs(lease.ends_in().as_secs());
+        output::note(format!(
+            "stopped: the slots are not renewed meanwhile, and free for others in {}",
+            text::wait(left)
+        ));
+        Processes::stop_tool(stopped).await;
+        // Others may hold the slots by now. If so, the command is not continued, but stopped.
+        let _ = tokio::time::timeout(lease.ends_in(), lease.renew()).await;
+        if lease.ends_in() > early || early.is_zero() {
+            processes.resume();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `exec`: nothing of the command lives when its slots are given back.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pg_limiter::sqlx::{self, PgPool};
+
+use crate::binary::{files, tool};
+use crate::support::{Database, signal};
+
+const FREE: &str = "SELECT coalesce((SELECT value = 0 FROM rate_limit.rate_limits), true)";
+const HELD: &str = "SELECT coalesce((SELECT value > 0 FROM rate_limit.rate_limits), false)";
+const BLOCKED: &str =
+    "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
+
+/// A run of the tool. The processes of its command are found by a variable in their environment.
+struct Run {
+    tool: Child,
+    mark: String,
+}
+
+impl Run {
+    fn start(database: &Database, options: &[&str], script: &str) -> Self {
+        let mark = format!("PG_LIMITER_TEST_MARK={:016x}", fastrand::u64(..));
+        let mut tool = Command::new(tool());
+        tool.arg("exec").args(["--slots", "1"]).args(options).args(["job", "k", "--", "sh", "-c", script]);
+        tool.env("DATABASE_URL", &database.url).env("PG_LIMITER_TEST_MARK", mark.split_once('=').expect("a value").1);
+        let tool = tool.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the tool");
+        Self { tool, mark }
+    }
+
+    /// The processes of the command that live.
+    fn alive(&self) -> Vec<u32> {
+        let ids =
+            fs::read_dir("/proc").expect("/proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_marked = |id: &u32| {
+            // A process that has ended has no environment.
+            let variables = fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            variables.split(|byte| *byte == 0).any(|variable| variable == self.mark.as_bytes())
+        };
+        let tool = fs::canonicalize(tool()).expect("the tool");
+        let is_tool = |id: &u32| fs::read_link(format!("/proc/{id}/exe")).is_ok_and(|program| program == tool);
+        ids.filter(|id| is_marked(id) && !is_tool(id)).collect()
+    }
+
+    async fn until_alive(&self, count: usize) {
+        until(|| self.alive().len() == count, || format!("{:?}, not {count}", self.alive())).await;
+    }
+
+    /// Waits for the tool, and checks that no process of its command lives then.
+    fn ends(mut self, code: i32) {
+        let ended = self.tool.wait().expect("its end");
+        let alive = self.alive();
+        for id in &alive {
+            signal(*id, "KILL");
+        }
+        let said = std::io::read_to_string(self.tool.stderr.take().expect("its messages")).expect("UTF-8");
+        assert_eq!((ended.code(), alive), (Some(code), vec![]), "{said}");
+    }
+}
+
+async fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", what());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until_sql(pool: &PgPool, sql: &'static str) {
+    let began = Instant::now();
+    while !sqlx::query_scalar::<_, bool>(sql).fetch_one(pool).await.expect("an answer") {
+        assert!(began.elapsed() < Duration::from_secs(120), "{sql}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn is_free(database: &Database) -> bool {
+    sqlx::query_scalar(FREE).fetch_one(&database.pool).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn every_process_of_a_command_ends_with_it() {
+    let database = Database::migrated().await;
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3), ("USR1", 10)] {
+        let run = Run::start(&database, &[], "sleep 3001 | cat");
+        run.until_alive(3).await;
+        signal(run.tool.id(), name);
+        run.ends(128 + number);
+        assert!(is_free(&database).await, "{name}");
+    }
+    // The command ends by itself: its background processes end, too.
+    let run = Run::start(&database, &[], "sleep 3001 & exit 5");
+    run.ends(5);
+    // A process in a session of its own, whose parent has ended.
+    let run = Run::start(&database, &[], "(setsid sleep 3001 &); exec sleep 3002");
+    run.until_alive(2).await;
+    signal(run.tool.id(), "TERM");
+    run.ends(143);
+    assert!(is_free(&database).await);
+}
+
+#[tokio::test]
+async fn every_process_of_a_command_ends_if_the_lease_is_lost() {
+    let database = Database::migrated().await;
+    let run = Run::start(&database, &["--lease", "3s"], "setsid sleep 3001 & sleep 3002 | cat");
+    run.until_alive(4).await;
+    database.execute("SELECT rate_limit.reset('job', 'k')").await; // Ends all leases.
+    run.ends(124);
+}
+
+#[tokio::test]
+async fn what_ignores_sigterm_is_killed_after_the_grace() {
+    let database = Database::migrated().await;
+    let run =
+        Run::start(&database, &["--grace", "300ms"], "(trap '' TERM; while :; do sleep 0.1; done) & exec sleep 3001");
+    run.until_alive(3).await;
+    signal(run.tool.id(), "TERM");
+    run.ends(143);
+    let run =
+        Run::start(&database, &["--grace", "300ms"], "trap '' TERM; echo > /dev/null; sleep 3001 & wait; sleep 3002");
+    run.until_alive(2).await;
+    signal(run.tool.id(), "TERM");
+    run.ends(137);
+    assert!(is_free(&database).await);
+}
+
+/// A stopped process handles SIGTERM only when it is continued.
+#[tokio::test]
+async fn a_stopped_process_of_a_command_ends_with_it() {
+    let database = Database::migrated().await;
+    let run = Run::start(&database, &["--grace", "1h"], "sleep 3001 & kill -STOP $!; exit 4");
+    run.ends(4);
+}
+
+/// A child that the command starts after it got SIGTERM has not got it.
+#[tokio::test]
+async fn a_process_that_is_started_after_sigterm_ends_with_the_command() {
+    let database = Database::migrated().await;
+    let (_dir, path) = files(&[]);
+    let ready = path("ready");
+    let script = format!("trap 'sleep 3001 & exit 5' TERM; : > {ready}; while :; do sleep 0.05; done");
+    let run = Run::start(&database, &["--grace", "1h"], &script);
+    until(|| fs::exists(&ready).unwrap_or(false), || "not started".to_owned()).await;
+    signal(run.tool.id(), "TERM");
+    run.ends(5);
+    let run = Run::start(&database, &["--grace", "1h"], "trap 'sleep 0.3; exit 5' TERM; sleep 3000 & wait");
+    run.until_alive(2).await;
+    signal(run.tool.id(), "TERM");
+    run.ends(5);
+}
+
+#[tokio::test]
+async fn a_slot_is_held_until_the_last_process_of_the_command_has_ended() {
+    let database = Database::migrated().await;
+    let (_dir, path) = files(&[("work", "")]);
+    let work = path("work");
+    let script = format!("(trap '' TERM HUP; while [ -e {work} ]; do sleep 0.05; done) & exit 0");
+    let run = Run::start(&database, &["--grace", "1h"], &script);
+    until_sql(&database.pool, HELD).await;
+    let second = Command::new(tool())
+        .args(["exec", "--slots", "1", "job", "k", "--", "true"])
+        .env("DATABASE_URL", &database.url)
+        .output()
+        .expect("the tool");
+    assert_eq!(second.status.code(), Some(125), "{}", String::from_utf8_lossy(&second.stderr));
+    // With a moment for a tool that would give the slot back at once.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!run.alive().is_empty() && !is_free(&database).await);
+    fs::remove_file(&work).expect("remove");
+    run.ends(0);
+    assert!(is_free(&database).await);
+}
+
+#[tokio::test]
+async fn a_signal_while_the_slot_is_taken_leaves_no_slot() {
+    let database = Database::migrated().await;
+    let mut lock = database.pool.begin().await.expect("a transaction");
+    sqlx::query("LOCK TABLE rate_limit.rate_limits").execute(&mut *lock).await.expect("the lock");
+    let run = Run::start(&database, &["--lease", "1h"], "sleep 3001");
+    until_sql(&database.pool, BLOCKED).await;
+    signal(run.tool.id(), "TERM");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    lock.rollback().await.expect("unlock");
+    run.ends(143);
+    until_sql(&database.pool, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active')").await;
+    assert!(is_free(&database).await, "the lease is left");
+}
+
+#[tokio::test]
+async fn a_signal_at_any_moment_leaves_no_slot() {
+    let database = Database::migrated().await;
+    let began = Instant::now();
+    Run::start(&database, &["--lease", "1h"], "true").ends(0);
+    let whole = began.elapsed();
+    for moment in 0..40 {
+        let mut run = Run::start(&database, &["--lease", "1h"], "sleep 3001");
+        tokio::time::sleep(whole.mul_f64(f64::from(moment) / 30.0)).await;
+        signal(run.tool.id(), "TERM");
+        // A signal ends a tool that does not handle signals yet.
+        let ended = run.tool.wait().expect("its end");
+        assert!(matches!(ended.code(), Some(143) | None), "{ended}");
+        assert_eq!(run.alive(), Vec::<u32>::new());
+        assert!(is_free(&database).await, "after {moment}/30 of {whole:?}");
+    }
+}
+
+#[tokio::test]
+async fn exit_codes_of_the_tool_can_be_set() {
+    let database = Database::migrated().await;
+    let run = |options: &[&str], rest: &[&str]| {
+        let args = [&["exec"], options, &["job", "k", "--"], rest].concat();
+        crate::binary::run(Some(&database.url), &args, "")
+    };
+    let slots =
+        ["--slots", "1", "--exit-code", "not-started=100", "--exit-code", "invalid=101", "--exit-code", "no-slot=0"];
+    run(&slots, &["/nonexistent"]).refuses(100, &["cannot start /nonexistent"]);
+    run(&slots, &["sh", "-c", "exit 126"]).says(126, "");
+    run(&[&slots[..], &["--count", "2"]].concat(), &["true"]).refuses(101, &["the count 2"]);
+    let held = Run::start(&database, &[], "sleep 3001");
+    until_sql(&database.pool, HELD).await;
+    run(&slots, &["true"]).refuses(0, &["no slot of \"job\" is free"]);
+    signal(held.tool.id(), "TERM");
+    held.ends(143);
+    for wrong in ["no-slot", "no-slot=256", "other=1"] {
+        let refused = run(&["--slots", "1", "--exit-code", wrong], &["true"]);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(&format!("'{wrong}'")), "{}", refused.stderr);
+    }
+    let url = "postgres://127.0.0.1:1/none";
+    let args = ["exec", "--slots", "1", "--exit-code", "failed=102", "job", "--", "true"];
+    crate::binary::run(Some(url), &args, "").refuses(102, &["cannot connect"]);
+}

@@ -1,0 +1,182 @@
+//! `exec` in a terminal, from a shell with job control.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pg_limiter::sqlx;
+
+use crate::binary::tool;
+use crate::support::Database;
+
+const FREE: &str = "SELECT coalesce((SELECT value = 0 FROM rate_limit.rate_limits), true)";
+const INTERRUPT: &str = "\u{3}";
+const SUSPEND: &str = "\u{1a}";
+
+/// A program in a terminal of its own, which `script` makes.
+struct Terminal {
+    script: Child,
+    keys: ChildStdin,
+    screen: Arc<Mutex<String>>,
+}
+
+impl Terminal {
+    fn new(database: &Database, command: &str) -> Self {
+        let mut script = Command::new("script");
+        script.args(["-qec", command, "/dev/null"]).env("DATABASE_URL", &database.url).env("TERM", "dumb");
+        script.env("EXEC", format!("{} exec --slots 1 --lease 1m job k --", tool().display()));
+        let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start script");
+        let (keys, mut output) = (script.stdin.take().expect("its input"), script.stdout.take().expect("its output"));
+        let screen = Arc::new(Mutex::new(String::new()));
+        let copy = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut buffer) {
+                copy.lock().expect("a lock").push_str(&String::from_utf8_lossy(&buffer[..length]));
+            }
+        });
+        Self { script, keys, screen }
+    }
+
+    fn shell(database: &Database) -> Self {
+        let mut terminal = Self::new(database, "bash --norc --noprofile -i");
+        terminal.types("PS1=\"rea\"\"dy> \"\n");
+        terminal.shows("ready> ");
+        terminal
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("type");
+        self.keys.flush().expect("type");
+    }
+
+    /// Waits until the screen shows the text, and clears what was before it.
+    fn shows(&self, text: &str) {
+        let began = Instant::now();
+        loop {
+            let mut screen = self.screen.lock().expect("a lock");
+            if let Some((_, rest)) = screen.split_once(text) {
+                *screen = rest.to_owned();
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "no {text:?} in {screen:?}");
+            drop(screen);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+async fn is_free(database: &Database) -> bool {
+    sqlx::query_scalar(FREE).fetch_one(&database.pool).await.expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_reads_the_terminal_and_ctrl_c_ends_it() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    terminal.types("$EXEC sh -c 'read line; echo st\"\"arted; exec cat'\n\n");
+    terminal.shows("started");
+    for line in ["first", "second"] {
+        terminal.types(&format!("{line}\n"));
+        terminal.shows(line); // As it is typed.
+        terminal.shows(line);
+    }
+    assert!(!is_free(&database).await);
+    terminal.types(INTERRUPT);
+    terminal.shows("ready> ");
+    terminal.types("echo \"code $?\"\n");
+    terminal.shows("code 130");
+    assert!(is_free(&database).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_z_stops_the_command_with_the_tool_and_fg_continues_both() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    terminal.types("$EXEC sh -c 'read line; echo st\"\"arted; exec cat'\n\n");
+    terminal.shows("started");
+    for _ in 0..2 {
+        terminal.types(SUSPEND);
+        terminal.shows("the slots are not renewed");
+        terminal.shows("Stopped");
+        terminal.types("ps -o stat=,comm= | grep -c '^T.* cat' | sed 's/^/stopped: /'\n");
+        terminal.shows("stopped: 1");
+        terminal.types("fg\n");
+        terminal.shows("$EXEC");
+        terminal.types("again\n");
+        terminal.shows("again");
+        terminal.shows("again");
+    }
+    // In the background, it stops as soon as it reads.
+    terminal.types(SUSPEND);
+    terminal.shows("Stopped");
+    terminal.types("bg; wait %1; echo \"wai\"ted\n");
+    terminal.shows("waited");
+    assert!(!is_free(&database).await);
+    terminal.types("fg\n");
+    terminal.shows("$EXEC");
+    terminal.types("last\n");
+    terminal.shows("last");
+    terminal.shows("last");
+    terminal.types("\u{4}"); // End of file.
+    terminal.shows("ready> ");
+    terminal.types("echo \"code $?\"\n");
+    terminal.shows("code 0");
+    assert!(is_free(&database).await);
+}
+
+/// The tool is continued after its lease was lost: the command must not go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_lease_ended_while_it_was_stopped_does_not_go_on() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    terminal.types("$EXEC sh -c 'read line; echo st\"\"arted; exec cat'\n\n");
+    terminal.shows("started");
+    terminal.types(SUSPEND);
+    terminal.shows("Stopped");
+    database.execute("SELECT rate_limit.reset('job', 'k')").await; // Ends all leases.
+    terminal.types("fg\n");
+    terminal.shows("the lease was lost: stopping the command");
+    terminal.shows("ready> ");
+    terminal.types("echo \"code $?\"\n");
+    terminal.shows("code 124");
+}
+
+/// The shell of a script has no job control, and does not take the terminal back by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_has_the_terminal_again_after_the_command() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::new(
+        &database,
+        "sh -c '$EXEC sh -c \"read a; echo one \\$a\"; read b; echo two $b; $EXEC sh -c \"sleep 3001 & echo three; exit 1\"; read c; echo four $c'",
+    );
+    for (key, shown) in [("a", "one a"), ("b", "two b")] {
+        terminal.types(&format!("{key}\n"));
+        terminal.shows(shown);
+    }
+    terminal.shows("three");
+    terminal.types("c\n");
+    terminal.shows("four c");
+    assert!(is_free(&database).await);
+}
+
+/// As long as the command runs, the script's own group is in the background. It must get Ctrl-C all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_the_script_around_the_tool() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    terminal.types("sh -c 'trap \"echo inter\"rupted INT; $EXEC sh -c \"echo st\\\"\\\"arted; exec sleep 3001\"; echo \"af\"ter'\n");
+    terminal.shows("started");
+    terminal.types(INTERRUPT);
+    terminal.shows("interrupted");
+    terminal.shows("after");
+    assert!(is_free(&database).await);
+}
