@@ -31,6 +31,7 @@ const PRINTS: &[(&str, &str, &str)] = &[
     ("unblock", "banned 203.0.113.7", "was_blocked_ms"),
     ("forget", "u1", "buckets"),
     ("prune", "--dead-older-than 30d", "dead_jobs"),
+    ("grants", "--for app app_role", "grants"),
     ("limits diff", "{limits}", "undefined"),
     ("limits apply", "{limits}", "defined"),
     ("limits show", "", "limits"),
