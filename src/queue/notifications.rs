@@ -1,6 +1,7 @@
 //! LISTENs for notifications of new jobs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -24,15 +25,23 @@ const OWN: (&str, &str) = ("lock_timeout", "86399999");
 /// Receives the notifications of one queue, until it is dropped.
 pub(super) struct Notifications {
     received: Arc<Notify>,
+    hears: Arc<AtomicBool>,
     listening: Option<AbortHandle>,
 }
 
 impl Notifications {
     pub(super) fn new(pool: &PgPool, queue: &str, listen: bool) -> Self {
-        let received = Arc::new(Notify::new());
-        let listening =
-            listen.then(|| tokio::spawn(hear(pool.clone(), queue.to_owned(), Arc::clone(&received))).abort_handle());
-        Self { received, listening }
+        let (received, hears) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let listening = listen.then(|| {
+            let hearing = hear(pool.clone(), queue.to_owned(), Arc::clone(&received), Arc::clone(&hears));
+            tokio::spawn(hearing).abort_handle()
+        });
+        Self { received, hears, listening }
+    }
+
+    /// Whether notifications arrive.
+    pub(super) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Relaxed)
     }
 
     pub(super) async fn received(&self) {
@@ -49,26 +58,32 @@ impl Drop for Notifications {
 }
 
 /// Listens until the pool is closed. If notifications are missed meanwhile, the worker's regular polls find the jobs.
-async fn hear(pool: PgPool, queue: String, received: Arc<Notify>) {
+async fn hear(pool: PgPool, queue: String, received: Arc<Notify>, hears: Arc<AtomicBool>) {
     // Not a connection of the caller's pool: LISTEN keeps it for good.
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(own_options(&pool));
     while !pool.is_closed() {
-        if let Err(error) = listen(&own, &queue, &received).await {
-            debug!(%error, queue, "cannot listen for jobs; polling for them instead");
-            if refuses_settings(&error) {
-                return;
-            }
+        let Err(error) = listen(&own, &queue, &received, &hears).await;
+        hears.store(false, Ordering::Relaxed);
+        debug!(%error, queue, "cannot listen for jobs; polling for them instead");
+        if refuses_settings(&error) {
+            return;
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn listen(pool: &PgPool, queue: &str, received: &Notify) -> Result<(), sqlx::Error> {
+async fn listen(
+    pool: &PgPool,
+    queue: &str,
+    received: &Notify,
+    hears: &AtomicBool,
+) -> Result<std::convert::Infallible, sqlx::Error> {
     // It only shows that a session keeps its settings.
     let _ = open_session(pool, &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(CHANNEL).await?;
-    received.notify_one();
+    hears.store(true, Ordering::Relaxed);
+    received.notify_one(); // The next claim counts the worker as asleep, and finds jobs that were enqueued meanwhile.
     loop {
         match listener.try_recv().await? {
             Some(notification) if notification.payload() != queue => {}
