@@ -33,11 +33,7 @@ BEGIN
     RAISE EXCEPTION 'another transaction has just defined the limit "%"', rule.name
       USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
   END IF;
-  -- For programs that follow the stored limits. They also poll, so nothing is lost if this is not sent: YugabyteDB has no NOTIFY,
-  -- and with a full queue of notifications the transaction could not commit.
-  IF version() NOT LIKE '%-YB-%' AND pg_notification_queue_usage() < 0.5 THEN
-    PERFORM pg_notify('rate_limit_limits', rule.name);
-  END IF;
+  PERFORM rate_limit._notify('rate_limit_limits', rule.name); -- for programs that follow the stored limits
   RETURN true;
 END
 $function$;

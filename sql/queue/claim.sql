@@ -24,6 +24,7 @@
 --   sleep     in microseconds; a worker that gets fewer jobs than `most` counts as asleep for so long
 --   limit_*   all limits that the worker knows; jobs with other limits are left alone. A job takes the slots of concurrency
 --             limits if all of them are free: otherwise its group waits, until slots are released or a lease ends
+--   listens   whether the worker hears notifications. Only then does it count as asleep
 --   results   the jobs, in the order in which they start, with the microseconds until each start (job_start_in), and a last row
 --             without a job. In that row, next_in is the time in microseconds until there may be something to do (NULL:
 --             nothing is known to come); lapsed means that some leases have expired; look_again means to claim again before
@@ -35,7 +36,7 @@
 CREATE OR REPLACE FUNCTION rate_limit._claim(
   queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
-  limit_starts bigint[]
+  limit_starts bigint[], listens boolean DEFAULT true
 ) RETURNS TABLE (
   job_id bigint,
   job_starts integer,
@@ -156,7 +157,7 @@ BEGIN
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
   FROM rate_limit._plan_claim(
     queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked OR blocked_names IS NOT NULL,
-    limit_names, slot_limit_names, slot_capacities
+    limit_names, slot_limit_names, slot_capacities, listens
   ) AS n;
   RETURN NEXT;
 END

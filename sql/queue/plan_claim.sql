@@ -2,11 +2,13 @@
 -- that the worker knows are not those of its last claim, groups that wait for their slots look again.
 --
 --   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
+--   listens     only a worker that hears notifications counts as asleep
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of _claim
 CREATE OR REPLACE FUNCTION rate_limit._plan_claim(
   queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
-  slot_limit_names text[], slot_capacities double precision[], OUT next_in bigint, OUT lapsed boolean, OUT look_again boolean
+  slot_limit_names text[], slot_capacities double precision[], listens boolean, OUT next_in bigint, OUT lapsed boolean,
+  OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -40,19 +42,20 @@ BEGIN
       WHERE g.slot_name = ANY (slot_limit_names) AND g.queue = queue_name
     ) AS g;
   END IF;
-  IF is_full THEN
-    IF was_asleep THEN
-      UPDATE rate_limit.workers AS w
-      SET asleep_until = 0
-      WHERE w.queue = queue_name AND w.worker = worker_name;
+  IF was_asleep AND (is_full OR NOT listens) THEN
+    UPDATE rate_limit.workers AS w
+    SET asleep_until = 0
+    WHERE w.queue = queue_name AND w.worker = worker_name;
+  END IF;
+  IF NOT is_full THEN
+    look_again := look_again OR has_parked OR listens AND was_asleep IS NOT TRUE;
+    IF listens THEN
+      INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until)
+      VALUES (queue_name, worker_name, clock + 2 * sleep)
+      ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
+      SET asleep_until = excluded.asleep_until
+      WHERE w.asleep_until < clock + sleep;
     END IF;
-  ELSE
-    look_again := look_again OR was_asleep IS NOT TRUE OR has_parked;
-    INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until)
-    VALUES (queue_name, worker_name, clock + 2 * sleep)
-    ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
-    SET asleep_until = excluded.asleep_until
-    WHERE w.asleep_until < clock + sleep;
     SELECT g.not_before INTO other_at
     FROM rate_limit.groups AS g
     WHERE g.queue = queue_name AND g.has_line

@@ -40,7 +40,6 @@ DECLARE
   holder_ids bigint[] := '{}'; -- the jobs that have taken slots, and their leases
   holder_leases bigint[] := '{}';
   is_freed boolean; -- whether slots were given back, because the limits deny the job
-  bucket rate_limit.rate_limits;
 BEGIN
   started_ids := '{}';
   started_ats := '{}';
@@ -170,15 +169,13 @@ BEGIN
     END IF;
   END LOOP;
 
-  FOR nth IN 1 .. coalesce(cardinality(holder_ids), 0) LOOP
+  started_leases := array_fill(NULL::bigint, ARRAY[cardinality(started_ids)]); -- Of each job, also of those without slots.
+  FOR nth IN 1 .. cardinality(holder_ids) LOOP
     started_leases[array_position(started_ids, holder_ids[nth])] := holder_leases[nth];
   END LOOP;
-  FOR nth IN 1 .. coalesce(cardinality(slot_buckets), 0) LOOP
-    bucket := slot_buckets[nth];
-    IF bucket.ts IS NOT NULL THEN
-      PERFORM rate_limit._write(bucket, bucket, false);
-    END IF;
-  END LOOP;
+  PERFORM rate_limit._write(b, b, false)
+  FROM unnest(slot_buckets) AS b
+  WHERE b.ts IS NOT NULL;
 
   IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.
     UPDATE rate_limit.jobs AS j

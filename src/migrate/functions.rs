@@ -62,6 +62,7 @@ const CORE: &[(&str, &str)] = sources![
     "api/limits_file"
     "api/names"
     "api/prune"
+    "api/notify"
     "api/redefine"
     "api/release"
     "api/renew"

@@ -119,7 +119,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
 
     /// Counts the jobs that have ended, claims more if it is time to, and starts those that are due. Returns only errors that
     /// a retry does not cure.
-    pub(super) async fn move_on(&mut self) -> Result<(), Error> {
+    pub(super) async fn move_on(&mut self, listens: bool) -> Result<(), Error> {
         self.count_ended().await;
         // Before any job starts: the process may have been paused, or all its tasks busy, while these jobs became late.
         if self.at_hand.front().is_some_and(|first| first.at.elapsed() > TOO_LATE) {
@@ -127,7 +127,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
         self.start_due();
         if self.may_look() && Instant::now() >= self.look_at {
-            self.look(self.room()).await?;
+            self.look(self.room(), listens).await?;
             self.start_due();
         }
         Ok(())
@@ -193,10 +193,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
     }
 
-    async fn look(&mut self, room: usize) -> Result<(), Error> {
+    async fn look(&mut self, room: usize, listens: bool) -> Result<(), Error> {
         let (asked, clock) = (Instant::now(), self.worker.queue.limiter().clock().pinned());
         let asked_at = clock.now();
-        match self.claim(room).await {
+        match self.claim(room, listens).await {
             Ok(claimed) => {
                 let now = Instant::now();
                 self.to_claim.add(now - asked);
@@ -250,7 +250,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     }
 
     /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
-    async fn claim(&self, room: usize) -> Result<Claimed, Error> {
+    async fn claim(&self, room: usize, listens: bool) -> Result<Claimed, Error> {
         let Worker { queue, config, name, .. } = self.worker;
         let limits = self.limits();
         let request = Claim {
@@ -261,6 +261,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             lease: time::capped(config.lease),
             sleep: time::capped(config.poll),
             limits: &limits,
+            listens,
         };
         queue.context.claim(request).await
     }

@@ -47,7 +47,7 @@ impl<H: Handler> Worker<H> {
         let mut advances = limiter.clock().advances();
         let mut stop = pin!(stop);
         let failure = loop {
-            if let Err(error) = jobs.move_on().await {
+            if let Err(error) = jobs.move_on(notifications.hears()).await {
                 break Some(error);
             }
             if wait(&mut jobs, &notifications, &mut advances, stop.as_mut()).await {

@@ -1,6 +1,7 @@
 //! LISTENs for notifications: of new jobs, and of changed limits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -21,22 +22,36 @@ const OWN: (&str, &str) = ("lock_timeout", "86399999");
 
 /// Receives the notifications of one channel, until it is dropped.
 pub(crate) struct Notifications {
-    received: Arc<Notify>,
+    heard: Arc<Heard>,
     listening: Option<AbortHandle>,
+}
+
+#[derive(Default)]
+struct Heard {
+    received: Notify,
+    /// Whether notifications arrive.
+    hears: AtomicBool,
 }
 
 impl Notifications {
     /// `payload`: only notifications with it count. Without `listen`, it receives none.
     pub(crate) fn new(pool: &PgPool, channel: &'static str, payload: Option<&str>, listen: bool) -> Self {
-        let received = Arc::new(Notify::new());
-        let heard = (pool.clone(), channel, payload.map(str::to_owned), Arc::clone(&received));
-        let listening = listen.then(|| tokio::spawn(hear(heard.0, heard.1, heard.2, heard.3)).abort_handle());
-        Self { received, listening }
+        let heard = Arc::<Heard>::default();
+        let listening = listen.then(|| {
+            let hearing = hear(pool.clone(), channel, payload.map(str::to_owned), Arc::clone(&heard));
+            tokio::spawn(hearing).abort_handle()
+        });
+        Self { heard, listening }
+    }
+
+    /// Whether notifications arrive.
+    pub(crate) fn hears(&self) -> bool {
+        self.heard.hears.load(Ordering::Relaxed)
     }
 
     /// Waits for a notification. After the connection was lost there may have been one, so that counts as one, too.
     pub(crate) async fn received(&self) {
-        self.received.notified().await;
+        self.heard.received.notified().await;
     }
 }
 
@@ -49,30 +64,36 @@ impl Drop for Notifications {
 }
 
 /// Listens until the pool is closed. If notifications are missed meanwhile, regular polls find what they were about.
-async fn hear(pool: PgPool, channel: &'static str, payload: Option<String>, received: Arc<Notify>) {
+async fn hear(pool: PgPool, channel: &'static str, payload: Option<String>, heard: Arc<Heard>) {
     // Not a connection of the caller's pool: LISTEN keeps it for good.
     let own = PgPoolOptions::new().max_connections(1).connect_lazy_with(own_options(&pool));
     while !pool.is_closed() {
-        if let Err(error) = listen(&own, channel, payload.as_deref(), &received).await {
-            debug!(%error, channel, payload, "cannot listen for notifications; only polling");
-            if refuses_settings(&error) {
-                return;
-            }
+        let Err(error) = listen(&own, channel, payload.as_deref(), &heard).await;
+        heard.hears.store(false, Ordering::Relaxed);
+        debug!(%error, channel, payload, "cannot listen for notifications; only polling");
+        if refuses_settings(&error) {
+            return;
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn listen(pool: &PgPool, channel: &str, payload: Option<&str>, received: &Notify) -> Result<(), sqlx::Error> {
+async fn listen(
+    pool: &PgPool,
+    channel: &str,
+    payload: Option<&str>,
+    heard: &Heard,
+) -> Result<std::convert::Infallible, sqlx::Error> {
     // It only shows that a session keeps its settings.
     let _ = open_session(pool, &[OWN]).await?.close().await;
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(channel).await?;
-    received.notify_one();
+    heard.hears.store(true, Ordering::Relaxed);
+    heard.received.notify_one(); // There may have been one before. A worker counts as asleep from its next claim on.
     loop {
         match listener.try_recv().await? {
             Some(notification) if payload.is_some_and(|payload| notification.payload() != payload) => {}
-            _ => received.notify_one(),
+            _ => heard.received.notify_one(),
         }
     }
 }

@@ -68,6 +68,7 @@ mod queue_contended;
 mod queue_fronts;
 mod queue_killed;
 mod queue_log;
+mod queue_notify;
 mod queue_pace;
 mod queue_slots;
 mod queue_slots_killed;

@@ -119,6 +119,19 @@ async fn forgetting_a_key_wakes_the_groups_that_wait_for_it() {
     .await;
 }
 
+/// One claim starts both jobs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_of_a_job_behind_one_without_slots_is_released() {
+    let database = Database::migrated().await;
+    let queue = queue_with(&database, limits(1)).await;
+    enqueue(&queue, "fast", "g").await;
+    enqueue(&queue, "slots", "g").await;
+    work(&queue, 2, async {}).await;
+    let leases = "SELECT count(*) FROM rate_limit.jobs WHERE (slot_lease IS NULL) <> (slot_names IS NULL)";
+    assert_eq!(sqlx::query_scalar::<i64>(leases).fetch_one(&database.pool).await.expect("a count"), 0);
+    assert!(take_slot(&queue).await.release().await.expect("a release"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reset_of_all_keys_wakes_the_groups_that_wait_for_slots() {
     let database = Database::migrated().await;

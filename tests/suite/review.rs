@@ -82,7 +82,7 @@ async fn wal(conn: &mut PgConnection) -> i64 {
     sqlx::query_scalar(sql).fetch_one(conn).await.expect("a position")
 }
 
-/// Other tests of this server write WAL, too: only the least of some rounds counts.
+/// Other tests of this server write WAL, too: a round in which none does is enough.
 #[tokio::test]
 async fn a_call_locks_and_writes_what_the_page_for_reviewers_says() {
     let database = Database::migrated().await;
@@ -94,7 +94,7 @@ async fn a_call_locks_and_writes_what_the_page_for_reviewers_says() {
     let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
     assert!(limiter.within(&mut conn).limit(("short", "k")).await.expect("a decision").is_allowed());
     let (mut allowed, mut denied) = (i64::MAX, i64::MAX);
-    for _ in 0..30 {
+    for _ in 0..20_000 {
         let before = wal(&mut conn).await;
         assert!(limiter.within(&mut conn).limit(("a", "k")).await.expect("a decision").is_allowed());
         let between = wal(&mut conn).await;
@@ -102,6 +102,9 @@ async fn a_call_locks_and_writes_what_the_page_for_reviewers_says() {
         let _ = limiter.within(&mut conn).check(("a", "k")).await.expect("a decision");
         allowed = allowed.min(between - before);
         denied = denied.min(wal(&mut conn).await - between);
+        if allowed < 400 && denied == 0 {
+            break;
+        }
     }
     assert!(allowed > 0 && allowed < 400 && denied == 0, "{allowed} and {denied} bytes");
 

@@ -19,7 +19,7 @@ const LEVELS: [&str; 2] = ["READ COMMITTED", "SERIALIZABLE"];
 /// The test's own server, so that its statistics contain nothing else.
 pub struct OwnServer {
     _server: Server,
-    url: String,
+    pub url: String,
     pub pool: PgPool,
 }
 

@@ -15,8 +15,8 @@ use crate::doctor::settings::Settings;
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, pooler, replication, server_clock,
-    test_clock, transactions, tserver_flags,
+    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, notifications, pooler, replication,
+    server_clock, test_clock, transactions, tserver_flags,
 };
 use crate::error::CliError;
 use crate::output;
@@ -183,6 +183,7 @@ async fn limiter(
         report.add("ids of jobs", finding);
     }
     if !yugabyte {
+        report.add_made("notifications", notifications::check(session).await)?;
         let table = Table::read(session, "jobs").await;
         if let Some(table) = report.made("table of jobs", table)? {
             report.add("table of jobs", table.size());

@@ -12,6 +12,7 @@ mod grants;
 mod idle_rows;
 mod isolation;
 mod jobs;
+mod notifications;
 mod pooler;
 mod replication;
 mod report;

@@ -95,6 +95,9 @@ const NODE_LOST: &[&str] = &["failure on connection", "failed to prepare transac
 /// A standby cannot provide a SERIALIZABLE snapshot. This function of PostgreSQL reports it.
 const STANDBY: &[&str] = &["GetSerializableTransactionSnapshot"];
 
+/// The queue of notifications is full. The next attempt sends none. This function of PostgreSQL reports it.
+const NOTIFY_FULL: &[&str] = &["PreCommit_Notify"];
+
 /// The first row that matches applies.
 #[rustfmt::skip]
 pub(super) const TABLE: &[Row] = &[
@@ -127,6 +130,7 @@ pub(super) const TABLE: &[Row] = &[
     any("25006",                                            [Connection, Connection,    Refused]),  // read_only_sql_transaction: after a failover, the wrong node
     on(None, "0A000", STANDBY,                              [Connection, Connection,    Refused]),  // feature_not_supported, a catch-all: as 25006
     any("0A000",                                            [Connection, Refused,       Refused]),  // BEGIN ISOLATION LEVEL SERIALIZABLE on a standby
+    on(None, "54000", NOTIFY_FULL,                          [Refused,    Conflict,      Conflict]), // program_limit_exceeded, a catch-all
     any("57014",                                            [Connection, Busy,          Busy]),     // query_canceled: statement_timeout
     any("53200",                                            [Connection, Busy,          Busy]),     // out_of_memory, also of the lock tables
     any("26000",                                            [Refused,    Pooler,        Refused]),  // invalid_sql_statement_name: prepared on another connection

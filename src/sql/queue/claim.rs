@@ -20,6 +20,8 @@ pub(crate) struct Claim<'a> {
     /// In microseconds.
     pub(crate) sleep: i64,
     pub(crate) limits: &'a KnownLimits,
+    /// Whether the worker hears notifications now.
+    pub(crate) listens: bool,
 }
 
 /// The response to a claim.
@@ -119,7 +121,7 @@ pub(crate) async fn claim(
         .bind(claim.lease)
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
-    let rows = claim.limits.bind_with_slots(query).fetch_all(conn).await?;
+    let rows = claim.limits.bind_with_slots(query).bind(claim.listens).fetch_all(conn).await?;
     let arrived = Instant::now();
     for row in rows {
         let Some(id) = row.try_get("job_id")? else {

@@ -87,7 +87,7 @@ impl QueueStatements {
         );
         Self {
             enqueue: call(ENQUEUED, "_enqueue", 27),
-            claim: call(&format!("*, {clock} AS clock"), "_claim", 12),
+            claim: call(&format!("*, {clock} AS clock"), "_claim", 13),
             claimed: call(CLAIMED, "_claimed_jobs", 2),
             failures: call("id, failures", "_claimed_jobs", 2),
             again: call("job_states", "_job_again", 12),
