@@ -1,4 +1,4 @@
--- Takes jobs that wait, and that this worker cannot start, out of the way of claims: writes which limit is missing, or is of
+-- Takes jobs that wait, and that this worker cannot start, out of the way of claims. Writes which limit is missing, or is of
 -- another kind. A worker that knows the limit takes them back (_prepare_claim). Skips locked jobs, and jobs that have paid
 -- ahead. Returns the limits.
 CREATE OR REPLACE FUNCTION rate_limit._block_jobs(job_ids bigint[], limit_names text[], slot_limit_names text[]) RETURNS text[]

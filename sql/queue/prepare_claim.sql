@@ -1,5 +1,5 @@
--- Prepares a claim, and returns whether that was all that it does: takes back the payments of jobs that were cancelled after
--- they had paid ahead, and lets jobs be found again that wait for a limit which this worker knows (blocked_by). The
+-- Prepares a claim, and returns whether there was something to do. It takes back the payments of jobs that were cancelled
+-- after they had paid ahead, and lets jobs be found again that wait for a limit which this worker knows (blocked_by). The
 -- cancellation itself takes no payment back: its transaction may stay open for long, and claims must not wait for it.
 CREATE OR REPLACE FUNCTION rate_limit._prepare_claim(
   queue_name text, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
