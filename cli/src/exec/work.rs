@@ -14,7 +14,9 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// Runs the command, and returns when nothing of it lives.
 pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
-    let mut processes = match Processes::start(&args.command, lease.id()) {
+    // If this process is killed, at least two thirds of the lease are left in which the command ends.
+    let grace = args.grace.min(lease.ends_in() / 3);
+    let mut processes = match Processes::start(&args.command, lease.id(), grace) {
         Ok(processes) => processes,
         Err(error) => {
             output::note(format!("cannot start {}: {error}", args.command[0].to_string_lossy()));

@@ -126,6 +126,24 @@ async fn what_ignores_sigterm_is_killed_after_the_grace() {
     assert!(is_free(&database).await);
 }
 
+/// Nothing of the command lives when the lease of a killed tool ends.
+#[tokio::test]
+async fn the_command_of_a_killed_tool_ends_before_the_lease() {
+    let database = Database::migrated().await;
+    for (options, script, count) in [
+        (["--lease", "1h", "--grace", "1h"], "sleep 3001 | cat", 3),
+        (["--lease", "1h", "--grace", "300ms"], "trap '' TERM; echo > /dev/null; sleep 3001; sleep 3002", 2),
+    ] {
+        let mut run = Run::start(&database, &options, script);
+        run.until_alive(count).await;
+        run.tool.kill().expect("kill");
+        run.tool.wait().expect("ended");
+        run.until_alive(0).await;
+        assert!(!is_free(&database).await);
+        database.execute("SELECT rate_limit.reset('job', 'k')").await;
+    }
+}
+
 /// A stopped process handles SIGTERM only when it is continued.
 #[tokio::test]
 async fn a_stopped_process_of_a_command_ends_with_it() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{self, Pid, Signal, WaitOptions, WaitStatus};
 
+use super::guard::Guard;
 use crate::exec::terminal::Terminal;
 use crate::signals::{Received, Signals};
 use pg_limiter::LeaseId;
@@ -31,6 +32,8 @@ pub(crate) struct Processes {
     is_interrupted: bool,
     changes: Signals,
     terminal: Option<Terminal>,
+    /// `None`: there is no shell to run it.
+    guard: Option<Guard>,
 }
 
 /// The signal that has stopped the command.
@@ -38,22 +41,27 @@ pub(crate) struct Processes {
 pub(crate) struct Stopped(Signal);
 
 impl Processes {
-    pub(crate) fn start(command: &[OsString], lease: LeaseId) -> io::Result<Self> {
+    /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL.
+    pub(crate) fn start(command: &[OsString], lease: LeaseId, grace: Duration) -> io::Result<Self> {
         let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let changes = Signals::of(&[Signal::CHILD, Signal::CONT])?;
         // Descendants whose parents have ended become children of this process. (Before Linux 3.4, they do not.)
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
+        let mut guard = Guard::start().ok();
         let foreign = children();
         let mut command = Command::new(program);
         let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
         let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(guard) = &mut guard {
+            let _ = guard.watch(leader, grace); // It fails if the guard has ended.
+        }
         let terminal = Terminal::open();
         if let Some(terminal) = &terminal {
             terminal.lend(leader);
         }
         let (terminated, status) = (HashSet::new(), None);
-        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal })
+        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
     }
 
     /// Waits until `update` may find something new.
@@ -73,6 +81,8 @@ impl Processes {
         while let Ok(Some((id, status))) = process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if id == self.leader {
                 stopped = self.leader_changed(status);
+            } else if let Some(guard) = self.guard.as_mut().filter(|guard| guard.is(id) && !status.stopped()) {
+                guard.has_ended = true;
             }
         }
         if self.status.is_some() {
