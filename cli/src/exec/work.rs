@@ -156,7 +156,7 @@ mod suspend {
             "stopped: the slots are not renewed meanwhile, and free for others in {}",
             text::wait(left)
         ));
-        Processes::stop_tool(stopped).await;
+        processes.stop_tool(stopped).await;
         // Others may hold the slots by now. If so, the command is not continued, but stopped.
         let _ = tokio::time::timeout(lease.ends_in(), lease.renew()).await;
         if lease.ends_in() > early || early.is_zero() {

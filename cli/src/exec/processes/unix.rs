@@ -17,7 +17,7 @@ use pg_limiter::LeaseId;
 const TICK: Duration = Duration::from_millis(100);
 
 #[cfg(target_os = "linux")]
-use super::linux::{Process, children, members};
+use super::linux::{Process, children, is_orphaned, members};
 
 /// A process group, and on Linux also what has left it.
 pub(crate) struct Processes {
@@ -44,7 +44,11 @@ impl Processes {
     /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL.
     pub(crate) fn start(command: &[OsString], lease: LeaseId, grace: Duration) -> io::Result<Self> {
         let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let changes = Signals::of(&[Signal::CHILD, Signal::CONT])?;
+        let terminal = Terminal::open();
+        // In a pipeline, Ctrl-Z goes to the tool. Elsewhere it must stop the tool like any process.
+        let is_in_pipeline = terminal.as_ref().is_some_and(|terminal| terminal.is_in_pipeline);
+        let changes = [Signal::CHILD, Signal::CONT, Signal::TSTP];
+        let changes = Signals::of(if is_in_pipeline { &changes } else { &changes[..2] })?;
         // Descendants whose parents have ended become children of this process. (Before Linux 3.4, they do not.)
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
@@ -56,9 +60,8 @@ impl Processes {
         if let Some(guard) = &mut guard {
             let _ = guard.watch(leader, grace); // It fails if the guard has ended.
         }
-        let terminal = Terminal::open();
         if let Some(terminal) = &terminal {
-            terminal.lend(leader);
+            terminal.offer(leader);
         }
         let (terminated, status) = (HashSet::new(), None);
         Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
@@ -69,9 +72,12 @@ impl Processes {
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn change(&mut self) {
-        match self.status {
-            None => drop(self.changes.next().await),
-            Some(_) => drop(tokio::time::timeout(TICK, self.changes.next()).await),
+        let change = match self.status {
+            None => Some(self.changes.next().await),
+            Some(_) => tokio::time::timeout(TICK, self.changes.next()).await.ok(),
+        };
+        if change.is_some_and(|Received(signal)| signal == Signal::TSTP) {
+            self.send(Signal::TSTP, false);
         }
     }
 
@@ -90,7 +96,7 @@ impl Processes {
         }
         // After `bg` and `fg`.
         if let Some(terminal) = &self.terminal {
-            terminal.lend(self.leader);
+            terminal.offer(self.leader);
         }
         stopped.filter(|_| self.terminal.is_some())
     }
@@ -180,11 +186,12 @@ impl Processes {
         ids.iter().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Takes the terminal back, unless the command was stopped because it did not have it yet. Returns whether to
+    /// Takes the terminal back, unless the command was stopped because it did not have it yet: then it gets it. Returns whether to
     /// stop the tool, too.
     pub(crate) fn take_terminal(&mut self, stopped: Stopped) -> bool {
         let Some(terminal) = &self.terminal else { return false };
-        if stopped.0 != Signal::TSTP && terminal.is_lent_to(self.leader) {
+        if stopped.0 != Signal::TSTP && (terminal.is_home() || terminal.is_lent_to(self.leader)) {
+            terminal.lend(self.leader);
             self.resume();
             return false;
         }
@@ -194,8 +201,14 @@ impl Processes {
 
     /// Stops the tool, with all of its own group, as the terminal would. Returns when it is continued. The
     /// system ignores the signal if there is no shell to continue the group.
-    pub(crate) async fn stop_tool(stopped: Stopped) {
-        let _ = process::kill_current_process_group(stopped.0);
+    pub(crate) async fn stop_tool(&self, stopped: Stopped) {
+        let is_handled = self.terminal.as_ref().is_some_and(|terminal| terminal.is_in_pipeline);
+        if stopped.0 != Signal::TSTP || !is_handled {
+            let _ = process::kill_current_process_group(stopped.0);
+        } else if !is_orphaned() {
+            // The terminal has stopped the rest of the pipeline.
+            let _ = process::kill_process(process::getpid(), Signal::STOP);
+        }
         if stopped.0 != Signal::TSTP {
             // A command in the background that reads the terminal would stop again at once.
             tokio::time::sleep(TICK * 10).await;
@@ -205,7 +218,7 @@ impl Processes {
     /// Lends the terminal to the command if this process has it, and continues the command.
     pub(crate) fn resume(&self) {
         if let Some(terminal) = &self.terminal {
-            terminal.lend(self.leader);
+            terminal.offer(self.leader);
         }
         let _ = process::kill_process_group(self.leader, Signal::CONT); // It fails if the group is empty.
     }
@@ -229,6 +242,11 @@ impl Processes {
 struct Process {
     id: Pid,
     group: Option<Pid>,
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_orphaned() -> bool {
+    true
 }
 
 #[cfg(not(target_os = "linux"))]
