@@ -130,12 +130,15 @@ async fn what_ignores_sigterm_is_killed_after_the_grace() {
 #[tokio::test]
 async fn the_command_of_a_killed_tool_ends_before_the_lease() {
     let database = Database::migrated().await;
-    for (options, script, count) in [
-        (["--lease", "1h", "--grace", "1h"], "sleep 3001 | cat", 3),
-        (["--lease", "1h", "--grace", "300ms"], "trap '' TERM; echo > /dev/null; sleep 3001; sleep 3002", 2),
-    ] {
-        let mut run = Run::start(&database, &options, script);
-        run.until_alive(count).await;
+    let (_dir, path) = files(&[]);
+    // The tool passes signals on once it watches over the command.
+    for (grace, setup) in [("1h", "trap '' USR1; sleep 3001 | cat"), ("300ms", "trap '' TERM USR1; sleep 3001")] {
+        let (started, watched) = (path(&format!("started{grace}")), path(&format!("watched{grace}")));
+        let script = format!("{setup} & trap ': > {watched}' USR1; : > {started}; while :; do sleep 0.05; done");
+        let mut run = Run::start(&database, &["--lease", "1h", "--grace", grace], &script);
+        until(|| fs::exists(&started).unwrap_or(false), || "not started".to_owned()).await;
+        signal(run.tool.id(), "USR1");
+        until(|| fs::exists(&watched).unwrap_or(false), || "no signal".to_owned()).await;
         run.tool.kill().expect("kill");
         run.tool.wait().expect("ended");
         run.until_alive(0).await;

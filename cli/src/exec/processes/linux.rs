@@ -27,7 +27,8 @@ fn read(id: Pid) -> Option<Process> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
     let is_alive = !["Z", "X"].contains(&fields.next()?);
-    let mut pid = || fields.next().and_then(|field| field.parse().ok()).and_then(Pid::from_raw);
+    // A process that is just ending has -1 here.
+    let mut pid = || fields.next()?.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
     let (parent, group, session) = (pid(), pid(), pid());
     is_alive.then_some(Process { id, group, parent, session })
 }
