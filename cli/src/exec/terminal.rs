@@ -1,6 +1,9 @@
 //! The terminal. While the command runs, the command's group is in its foreground: it reads, and gets Ctrl-C and Ctrl-Z.
 
 use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::io::Errno;
@@ -11,13 +14,17 @@ pub(super) struct Terminal {
     device: File,
     /// The tool's own group.
     home: Pid,
+    /// Whether a standard stream is a pipe. Then the other programs of the pipeline, such as a pager, have the terminal until the
+    /// command uses it.
+    pub(super) is_in_pipeline: bool,
 }
 
 impl Terminal {
     /// Returns `None` if this process has no terminal.
     pub(super) fn open() -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/tty").ok()?;
-        Some(Self { device, home: getpgrp() })
+        let is_in_pipeline = is_pipe(io::stdin()) || is_pipe(io::stdout()) || is_pipe(io::stderr());
+        Some(Self { device, home: getpgrp(), is_in_pipeline })
     }
 
     /// Whether the tool's own group is in the foreground.
@@ -27,6 +34,13 @@ impl Terminal {
 
     pub(super) fn is_lent_to(&self, group: Pid) -> bool {
         tcgetpgrp(&self.device) == Ok(group)
+    }
+
+    /// Lends the terminal to a command that has not used it yet.
+    pub(super) fn offer(&self, group: Pid) {
+        if !self.is_in_pipeline {
+            self.lend(group);
+        }
     }
 
     /// Lends the terminal, unless others have it: the tool runs in the background then.
@@ -50,4 +64,9 @@ impl Terminal {
         let _ = mask.thread_set_mask(); // It cannot fail with a mask that it returned.
         is_set
     }
+}
+
+fn is_pipe(stream: impl AsFd) -> bool {
+    let file = stream.as_fd().try_clone_to_owned().map(File::from);
+    file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }

@@ -14,7 +14,9 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// Runs the command, and returns when nothing of it lives.
 pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
-    let mut processes = match Processes::start(&args.command, lease.id()) {
+    // If this process is killed, at least two thirds of the lease are left in which the command ends.
+    let grace = args.grace.min(lease.ends_in() / 3);
+    let mut processes = match Processes::start(&args.command, lease.id(), grace) {
         Ok(processes) => processes,
         Err(error) => {
             output::note(format!("cannot start {}: {error}", args.command[0].to_string_lossy()));
@@ -154,7 +156,7 @@ mod suspend {
             "stopped: the slots are not renewed meanwhile, and free for others in {}",
             text::wait(left)
         ));
-        Processes::stop_tool(stopped).await;
+        processes.stop_tool(stopped).await;
         // Others may hold the slots by now. If so, the command is not continued, but stopped.
         let _ = tokio::time::timeout(lease.ends_in(), lease.renew()).await;
         if lease.ends_in() > early || early.is_zero() {

@@ -126,6 +126,27 @@ async fn what_ignores_sigterm_is_killed_after_the_grace() {
     assert!(is_free(&database).await);
 }
 
+/// Nothing of the command lives when the lease of a killed tool ends.
+#[tokio::test]
+async fn the_command_of_a_killed_tool_ends_before_the_lease() {
+    let database = Database::migrated().await;
+    let (_dir, path) = files(&[]);
+    // The tool passes signals on once it watches over the command.
+    for (grace, setup) in [("1h", "trap '' USR1; sleep 3001 | cat"), ("300ms", "trap '' TERM USR1; sleep 3001")] {
+        let (started, watched) = (path(&format!("started{grace}")), path(&format!("watched{grace}")));
+        let script = format!("{setup} & trap ': > {watched}' USR1; : > {started}; while :; do sleep 0.05; done");
+        let mut run = Run::start(&database, &["--lease", "1h", "--grace", grace], &script);
+        until(|| fs::exists(&started).unwrap_or(false), || "not started".to_owned()).await;
+        signal(run.tool.id(), "USR1");
+        until(|| fs::exists(&watched).unwrap_or(false), || "no signal".to_owned()).await;
+        run.tool.kill().expect("kill");
+        run.tool.wait().expect("ended");
+        run.until_alive(0).await;
+        assert!(!is_free(&database).await);
+        database.execute("SELECT rate_limit.reset('job', 'k')").await;
+    }
+}
+
 /// A stopped process handles SIGTERM only when it is continued.
 #[tokio::test]
 async fn a_stopped_process_of_a_command_ends_with_it() {

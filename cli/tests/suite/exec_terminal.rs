@@ -168,6 +168,34 @@ async fn a_script_has_the_terminal_again_after_the_command() {
     assert!(is_free(&database).await);
 }
 
+/// The rest of a pipeline, such as a pager, may read the terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_keeps_the_terminal_until_the_command_reads_it() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    let pager = "sh -c 'read text; echo pag\"\"er; read key < /dev/tty; echo got-$key-$text'";
+    terminal.types(&format!("$EXEC sh -c 'sleep 0.3; echo text; exec sleep 3' | {pager}\n"));
+    terminal.shows("pager");
+    terminal.types("x\n");
+    terminal.shows("got-x-text");
+    terminal.types("$EXEC sh -c 'read a < /dev/tty; echo as\"\"ked $a' | cat\nx\n");
+    terminal.shows("asked x");
+    terminal.types("$EXEC sh -c 'echo st\"\"arted; exec sleep 3001' | cat\n");
+    terminal.shows("started");
+    terminal.types(SUSPEND);
+    terminal.shows("the slots are not renewed");
+    terminal.shows("Stopped");
+    terminal.types("ps -o stat=,comm= | grep -c '^T.* sleep' | sed 's/^/stopped: /'\n");
+    terminal.shows("stopped: 1");
+    terminal.types("fg\n");
+    terminal.shows("sleep 3001");
+    terminal.types(INTERRUPT);
+    terminal.shows("ready> ");
+    terminal.types("echo \"code $?\"\n");
+    terminal.shows("code 130");
+    assert!(is_free(&database).await);
+}
+
 /// As long as the command runs, the script's own group is in the background. It must get Ctrl-C all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_the_script_around_the_tool() {

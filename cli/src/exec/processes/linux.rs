@@ -11,6 +11,7 @@ pub(super) struct Process {
     /// The process group.
     pub(super) group: Option<Pid>,
     parent: Option<Pid>,
+    session: Option<Pid>,
 }
 
 /// The processes that have not ended.
@@ -26,9 +27,17 @@ fn read(id: Pid) -> Option<Process> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
     let is_alive = !["Z", "X"].contains(&fields.next()?);
-    let mut pid = || fields.next().and_then(|field| field.parse().ok()).and_then(Pid::from_raw);
-    let (parent, group) = (pid(), pid());
-    is_alive.then_some(Process { id, group, parent })
+    // A process that is just ending has -1 here.
+    let mut pid = || fields.next()?.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
+    let (parent, group, session) = (pid(), pid(), pid());
+    is_alive.then_some(Process { id, group, parent, session })
+}
+
+/// Whether no shell with job control started this process, so that nothing continues it if it stops.
+pub(super) fn is_orphaned() -> bool {
+    let parent = rustix::process::getppid().and_then(read);
+    let (Some(own), Some(parent)) = (read(rustix::process::getpid()), parent) else { return true };
+    own.session != parent.session || own.group == parent.group
 }
 
 /// The children of this process.

@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
@@ -14,7 +15,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    pub(crate) fn start(command: &[OsString], lease: LeaseId) -> io::Result<Self> {
+    pub(crate) fn start(command: &[OsString], lease: LeaseId, _grace: Duration) -> io::Result<Self> {
         let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let child = Command::new(program).args(rest).env("PG_LIMITER_LEASE", lease.to_string()).spawn()?;
         Ok(Self { child, status: None })

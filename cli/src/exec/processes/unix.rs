@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{self, Pid, Signal, WaitOptions, WaitStatus};
 
+use super::guard::Guard;
 use crate::exec::terminal::Terminal;
 use crate::signals::{Received, Signals};
 use pg_limiter::LeaseId;
@@ -16,7 +17,7 @@ use pg_limiter::LeaseId;
 const TICK: Duration = Duration::from_millis(100);
 
 #[cfg(target_os = "linux")]
-use super::linux::{Process, children, members};
+use super::linux::{Process, children, is_orphaned, members};
 
 /// A process group, and on Linux also what has left it.
 pub(crate) struct Processes {
@@ -31,6 +32,8 @@ pub(crate) struct Processes {
     is_interrupted: bool,
     changes: Signals,
     terminal: Option<Terminal>,
+    /// `None`: there is no shell to run it.
+    guard: Option<Guard>,
 }
 
 /// The signal that has stopped the command.
@@ -38,22 +41,30 @@ pub(crate) struct Processes {
 pub(crate) struct Stopped(Signal);
 
 impl Processes {
-    pub(crate) fn start(command: &[OsString], lease: LeaseId) -> io::Result<Self> {
+    /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL.
+    pub(crate) fn start(command: &[OsString], lease: LeaseId, grace: Duration) -> io::Result<Self> {
         let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let changes = Signals::of(&[Signal::CHILD, Signal::CONT])?;
+        let terminal = Terminal::open();
+        // In a pipeline, Ctrl-Z goes to the tool. Elsewhere it must stop the tool like any process.
+        let is_in_pipeline = terminal.as_ref().is_some_and(|terminal| terminal.is_in_pipeline);
+        let changes = [Signal::CHILD, Signal::CONT, Signal::TSTP];
+        let changes = Signals::of(if is_in_pipeline { &changes } else { &changes[..2] })?;
         // Descendants whose parents have ended become children of this process. (Before Linux 3.4, they do not.)
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
+        let mut guard = Guard::start().ok();
         let foreign = children();
         let mut command = Command::new(program);
         let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
         let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-        let terminal = Terminal::open();
+        if let Some(guard) = &mut guard {
+            let _ = guard.watch(leader, grace); // It fails if the guard has ended.
+        }
         if let Some(terminal) = &terminal {
-            terminal.lend(leader);
+            terminal.offer(leader);
         }
         let (terminated, status) = (HashSet::new(), None);
-        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal })
+        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
     }
 
     /// Waits until `update` may find something new.
@@ -61,9 +72,12 @@ impl Processes {
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn change(&mut self) {
-        match self.status {
-            None => drop(self.changes.next().await),
-            Some(_) => drop(tokio::time::timeout(TICK, self.changes.next()).await),
+        let change = match self.status {
+            None => Some(self.changes.next().await),
+            Some(_) => tokio::time::timeout(TICK, self.changes.next()).await.ok(),
+        };
+        if change.is_some_and(|Received(signal)| signal == Signal::TSTP) {
+            self.send(Signal::TSTP, false);
         }
     }
 
@@ -73,6 +87,8 @@ impl Processes {
         while let Ok(Some((id, status))) = process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if id == self.leader {
                 stopped = self.leader_changed(status);
+            } else if let Some(guard) = self.guard.as_mut().filter(|guard| guard.is(id) && !status.stopped()) {
+                guard.has_ended = true;
             }
         }
         if self.status.is_some() {
@@ -80,7 +96,7 @@ impl Processes {
         }
         // After `bg` and `fg`.
         if let Some(terminal) = &self.terminal {
-            terminal.lend(self.leader);
+            terminal.offer(self.leader);
         }
         stopped.filter(|_| self.terminal.is_some())
     }
@@ -170,11 +186,12 @@ impl Processes {
         ids.iter().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Takes the terminal back, unless the command was stopped because it did not have it yet. Returns whether to
+    /// Takes the terminal back, unless the command was stopped because it did not have it yet: then it gets it. Returns whether to
     /// stop the tool, too.
     pub(crate) fn take_terminal(&mut self, stopped: Stopped) -> bool {
         let Some(terminal) = &self.terminal else { return false };
-        if stopped.0 != Signal::TSTP && terminal.is_lent_to(self.leader) {
+        if stopped.0 != Signal::TSTP && (terminal.is_home() || terminal.is_lent_to(self.leader)) {
+            terminal.lend(self.leader);
             self.resume();
             return false;
         }
@@ -184,8 +201,14 @@ impl Processes {
 
     /// Stops the tool, with all of its own group, as the terminal would. Returns when it is continued. The
     /// system ignores the signal if there is no shell to continue the group.
-    pub(crate) async fn stop_tool(stopped: Stopped) {
-        let _ = process::kill_current_process_group(stopped.0);
+    pub(crate) async fn stop_tool(&self, stopped: Stopped) {
+        let is_handled = self.terminal.as_ref().is_some_and(|terminal| terminal.is_in_pipeline);
+        if stopped.0 != Signal::TSTP || !is_handled {
+            let _ = process::kill_current_process_group(stopped.0);
+        } else if !is_orphaned() {
+            // The terminal has stopped the rest of the pipeline.
+            let _ = process::kill_process(process::getpid(), Signal::STOP);
+        }
         if stopped.0 != Signal::TSTP {
             // A command in the background that reads the terminal would stop again at once.
             tokio::time::sleep(TICK * 10).await;
@@ -195,7 +218,7 @@ impl Processes {
     /// Lends the terminal to the command if this process has it, and continues the command.
     pub(crate) fn resume(&self) {
         if let Some(terminal) = &self.terminal {
-            terminal.lend(self.leader);
+            terminal.offer(self.leader);
         }
         let _ = process::kill_process_group(self.leader, Signal::CONT); // It fails if the group is empty.
     }
@@ -219,6 +242,11 @@ impl Processes {
 struct Process {
     id: Pid,
     group: Option<Pid>,
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_orphaned() -> bool {
+    true
 }
 
 #[cfg(not(target_os = "linux"))]
