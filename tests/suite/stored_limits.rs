@@ -314,7 +314,7 @@ async fn a_changed_definition_notifies_those_that_follow() {
     while limiter.limits().get("a").map(|limit| limit.rate()) != Some(4.0) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    drop(watch);
+    drop((watch, listener));
     while sessions().await > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
