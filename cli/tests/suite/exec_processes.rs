@@ -172,6 +172,14 @@ async fn a_process_that_is_started_after_sigterm_ends_with_the_command() {
     run.ends(5);
 }
 
+/// A shell that handles SIGTERM loses one that arrives while it starts a program.
+#[tokio::test]
+async fn what_is_left_of_a_command_is_asked_twice_to_end() {
+    let database = Database::migrated().await;
+    let script = "(trap 'trap - TERM' TERM; while :; do sleep 0.05; done) & exit 4";
+    Run::start(&database, &["--grace", "1h"], script).ends(4);
+}
+
 #[tokio::test]
 async fn a_slot_is_held_until_the_last_process_of_the_command_has_ended() {
     let database = Database::migrated().await;

@@ -1,9 +1,10 @@
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{self, Pid, Signal, WaitOptions, WaitStatus};
@@ -15,6 +16,8 @@ use pg_limiter::LeaseId;
 
 /// The pause between two looks at what is left of a command that has ended.
 const TICK: Duration = Duration::from_millis(100);
+/// The time after which what is left is asked to end once more.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(target_os = "linux")]
 use super::linux::{Process, children, is_orphaned, members};
@@ -26,8 +29,8 @@ pub(crate) struct Processes {
     status: Option<ExitStatus>,
     /// Children that are not the command's: a shell that runs `exec pg-limiter` leaves its own.
     foreign: Vec<Pid>,
-    /// What got SIGTERM after the command had ended.
-    terminated: HashSet<Pid>,
+    /// What got SIGTERM after the command had ended: the last time, and whether it was the second.
+    terminated: HashMap<Pid, (Instant, bool)>,
     /// Whether SIGINT or SIGQUIT was sent to this process, and not only typed.
     is_interrupted: bool,
     changes: Signals,
@@ -63,7 +66,7 @@ impl Processes {
         if let Some(terminal) = &terminal {
             terminal.offer(leader);
         }
-        let (terminated, status) = (HashSet::new(), None);
+        let (terminated, status) = (HashMap::new(), None);
         Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
     }
 
@@ -143,19 +146,37 @@ impl Processes {
         self.send(Signal::CONT, true);
     }
 
-    /// Asks those to end that have not been asked since the command has ended. An earlier signal did not reach a child that was
-    /// started after it.
+    /// Asks those to end that have not been asked since the command has ended: an earlier signal did not reach a child that was
+    /// started after it. A second later it asks once more, because a signal between fork and exec is lost if the parent handles it.
     pub(crate) fn terminate_rest(&mut self) {
         let Some(living) = self.living() else {
-            if self.terminated.insert(self.leader) {
+            if self.is_next_to_terminate(self.leader) {
                 self.terminate();
             }
             return;
         };
         for process in living {
-            if self.terminated.insert(process.id) {
+            if self.is_next_to_terminate(process.id) {
                 let _ = process::kill_process(process.id, Signal::TERM); // It fails if the process has ended.
                 let _ = process::kill_process(process.id, Signal::CONT);
+            }
+        }
+    }
+
+    fn is_next_to_terminate(&mut self, id: Pid) -> bool {
+        let now = Instant::now();
+        match self.terminated.entry(id) {
+            Entry::Vacant(entry) => {
+                entry.insert((now, false));
+                true
+            }
+            Entry::Occupied(mut entry) => {
+                let (last, is_second) = *entry.get();
+                let is_next = !is_second && now.duration_since(last) > AGAIN;
+                if is_next {
+                    entry.insert((now, true));
+                }
+                is_next
             }
         }
     }
