@@ -121,20 +121,29 @@ async fn claims_do_not_read_many_jobs_that_cannot_start() {
     work_until(&queue, &database, BLOCKED, 30_000).await;
     enqueue(&queue, ("fast", "k"), "g1").await;
     work_until(&queue, &database, DONE, 1).await;
-    database.execute("VACUUM rate_limit.jobs").await; // As autovacuum does after so many updates.
     let claim = "SELECT count(*) FROM rate_limit._claim('q', 'w', 8, 5000, 30000000, 1000000, ARRAY['fast'], \
                  ARRAY['token_bucket'], ARRAY[1000]::double precision[], ARRAY[1000000], NULL, NULL)";
     let read = "SELECT r.c::regclass::text, (pg_stat_get_xact_tuples_fetched(r.c) + pg_stat_get_xact_tuples_returned(r.c))::bigint \
                 FROM (SELECT 'rate_limit.jobs'::regclass::oid AS c UNION ALL SELECT indexrelid FROM pg_index \
                       WHERE indrelid = 'rate_limit.jobs'::regclass) AS r";
-    let mut tx = database.pool.begin().await.expect("begin");
-    sqlx::query("SET LOCAL transaction_isolation = 'read committed'").execute(&mut *tx).await.expect("a level");
-    let before: Vec<(String, i64)> = sqlx::query_as(read).fetch_all(&mut *tx).await.expect("numbers");
-    let _: i64 = sqlx::query_scalar(claim).fetch_one(&mut *tx).await.expect("a claim");
-    let after: Vec<(String, i64)> = sqlx::query_as(read).fetch_all(&mut *tx).await.expect("numbers");
-    let sum = |read: &[(String, i64)]| read.iter().map(|(_, rows)| rows).sum::<i64>();
-    assert!(sum(&after) - sum(&before) < 1000, "a claim reads {after:?}, before it {before:?}");
-    tx.rollback().await.expect("rollback");
+    let mut reads = i64::MAX;
+    for _ in 0..200 {
+        // As autovacuum does after so many updates. While a session still sees the old rows, it leaves them.
+        database.execute("VACUUM rate_limit.jobs").await;
+        let mut tx = database.pool.begin().await.expect("begin");
+        sqlx::query("SET LOCAL transaction_isolation = 'read committed'").execute(&mut *tx).await.expect("a level");
+        let before: Vec<(String, i64)> = sqlx::query_as(read).fetch_all(&mut *tx).await.expect("numbers");
+        let _: i64 = sqlx::query_scalar(claim).fetch_one(&mut *tx).await.expect("a claim");
+        let after: Vec<(String, i64)> = sqlx::query_as(read).fetch_all(&mut *tx).await.expect("numbers");
+        tx.rollback().await.expect("rollback");
+        let sum = |read: &[(String, i64)]| read.iter().map(|(_, rows)| rows).sum::<i64>();
+        reads = sum(&after) - sum(&before);
+        if reads < 1000 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(reads < 1000, "a claim reads {reads} rows");
 
     queue.limiter().replace_limits(limits());
     let worker = queue.worker(quick(), done()).expect("a worker");

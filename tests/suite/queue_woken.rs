@@ -29,6 +29,16 @@ fn done() -> impl Handler {
     handler_fn(|_: &RunningJob, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }))
 }
 
+/// Waits until so many jobs wait, and the worker counts as asleep: whatever is changed before that wakes nobody, and a worker that
+/// never polls would miss it.
+async fn until_waiting_for_a_wake(database: &Database, queue: &Queue, jobs: i64) {
+    until_in_state(queue, JobState::Available, jobs).await;
+    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > rate_limit._clock() + 1000000000";
+    while sqlx::query_scalar::<i64>(asleep).fetch_one(&database.pool).await.expect("a count") < 1 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
 /// Runs a worker that never polls while `changes` runs, until this number of jobs is done.
 async fn work(queue: &Queue, jobs: i64, changes: impl Future<Output = ()> + Send) {
     let mut config: WorkerConfig = quick();
@@ -63,7 +73,7 @@ async fn a_cancelled_job_no_longer_holds_up_its_group() {
     enqueue(&queue, "fast", "g").await;
     enqueue(&queue, "fast", "h").await;
     work(&queue, 3, async {
-        until_in_state(&queue, JobState::Available, 4).await;
+        until_waiting_for_a_wake(&database, &queue, 4).await;
         for id in [slot, tokens] {
             assert_eq!(queue.cancel(id).await.expect("an answer"), JobState::Available);
         }
@@ -79,7 +89,7 @@ async fn a_cancellation_that_is_not_committed_blocks_no_other_group() {
     let first = enqueue(&queue, "slots", "g").await;
     enqueue(&queue, "fast", "g").await;
     work(&queue, 2, async {
-        until_in_state(&queue, JobState::Available, 2).await;
+        until_waiting_for_a_wake(&database, &queue, 2).await;
         let mut tx = database.app.begin().await.expect("begin");
         queue.within(&mut tx).cancel(first).await.expect("an answer");
         enqueue(&queue, "fast", "other").await;
@@ -98,7 +108,7 @@ async fn forgetting_a_key_wakes_the_groups_that_wait_for_it() {
     let others = Job::new(("fast", "other"), &1).expect("a job").group("g");
     let _ = scheduled(&queue.enqueue(others).await.expect("an answer"));
     work(&queue, 1, async {
-        until_in_state(&queue, JobState::Available, 2).await;
+        until_waiting_for_a_wake(&database, &queue, 2).await;
         // The job of the key goes, and the other one of its group stays.
         database.execute("SELECT rate_limit.forget('k')").await;
     })
@@ -107,7 +117,7 @@ async fn forgetting_a_key_wakes_the_groups_that_wait_for_it() {
     enqueue(&queue, "slots", "gone").await;
     enqueue(&queue, "slots", "stays").await;
     work(&queue, 2, async {
-        until_in_state(&queue, JobState::Available, 2).await;
+        until_waiting_for_a_wake(&database, &queue, 2).await;
         database.execute("SELECT rate_limit.forget('gone')").await;
         // The next group looks when the lease ends, not some leases later.
         let first = "SELECT count(*) FROM rate_limit.groups WHERE key = 'stays' AND not_before < rate_limit._clock() + 3700000000";
@@ -141,7 +151,7 @@ async fn a_reset_of_all_keys_wakes_the_groups_that_wait_for_slots() {
         enqueue(&queue, "slots", group).await;
     }
     work(&queue, 2, async {
-        until_in_state(&queue, JobState::Available, 2).await;
+        until_waiting_for_a_wake(&database, &queue, 2).await;
         database.execute("SELECT rate_limit.reset('slots')").await;
     })
     .await;
@@ -156,7 +166,7 @@ async fn more_slots_wake_the_groups_that_wait_for_them() {
         enqueue(&queue, "slots", group).await;
     }
     work(&queue, 3, async {
-        until_in_state(&queue, JobState::Available, 2).await;
+        until_waiting_for_a_wake(&database, &queue, 2).await;
         queue.limiter().replace_limits(limits(2));
         enqueue(&queue, "fast", "other").await; // It wakes the worker, which would otherwise poll.
     })
