@@ -1,4 +1,4 @@
--- Sends a notification that speeds something up, and on which nothing depends: whoever misses it polls. If the server's queue of
+-- Sends a notification that speeds something up. Nothing depends on it, because receivers also poll. If the server's queue of
 -- notifications is full, a commit that notifies fails: from one half on, none is sent. `SET pg_limiter.notify = off` turns
 -- notifications off. YugabyteDB has none.
 CREATE OR REPLACE FUNCTION rate_limit._notify(channel text, payload text) RETURNS void LANGUAGE plpgsql VOLATILE

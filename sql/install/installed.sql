@@ -136,7 +136,7 @@ UNION ALL
 SELECT DISTINCT 'rights', pg_catalog.pg_get_userbyid(o.owner)::text, pg_catalog.pg_has_role(o.owner, 'USAGE')::text
 FROM owners AS o
 UNION ALL
--- What the current role may do.
+-- The privileges of the current role.
 SELECT
   'current',
   current_user::text,

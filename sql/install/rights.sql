@@ -1,5 +1,5 @@
--- Returns the privileges that the current role lacks to migrate, in one row: the role, the privileges, the object, and its owner,
--- who can grant them. Reads system catalogs only.
+-- Returns the privileges that the current role lacks to migrate, in one row: the role, the privileges, the object, and its owner:
+-- that role can grant them. Reads system catalogs only.
 SELECT
   pg_catalog.quote_ident(current_user) AS role,
   CASE

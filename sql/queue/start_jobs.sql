@@ -169,7 +169,7 @@ BEGIN
     END IF;
   END LOOP;
 
-  started_leases := array_fill(NULL::bigint, ARRAY[cardinality(started_ids)]); -- Of each job, also of those without slots.
+  started_leases := array_fill(NULL::bigint, ARRAY[cardinality(started_ids)]); -- NULL for a job without slots
   FOR nth IN 1 .. cardinality(holder_ids) LOOP
     started_leases[array_position(started_ids, holder_ids[nth])] := holder_leases[nth];
   END LOOP;

@@ -116,8 +116,8 @@ impl Enqueued {
         self.denied_by.iter().map(|name| &**name).collect()
     }
 
-    /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id, whose
-    /// [`state`](Ticket::state) may be running or done.
+    /// Returns the ticket of the job in the queue: this one, or the existing job of the same unique id. That
+    /// may be running or done: see [`state`](Ticket::state).
     ///
     /// # Errors
     /// [`Error::Denied`] if the job was denied, so that `?` leaves your transaction and rolls it back.

@@ -97,7 +97,7 @@ async fn jobs_that_no_worker_can_start_are_reported_and_start_once_one_can() {
     reported.sort_unstable();
     assert_eq!(reported, ["gone", "other", "slots"], "once each: {:?}", Level::WARN);
 
-    // A job that is cancelled and requeued is looked at anew, and a worker that knows the limits starts all of them in order.
+    // A job that is cancelled and requeued is no longer blocked. A worker with the limits starts all of them in order.
     queue.limiter().replace_limits(limits());
     queue.cancel(again).await.expect("an answer");
     queue.requeue(again).await.expect("an answer").expect("a time");

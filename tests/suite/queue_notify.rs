@@ -41,7 +41,7 @@ async fn notifications(database: &Database, work: impl Future<Output = ()>) -> u
     let mut listener = PgListener::connect(&database.url).await.expect("a session");
     listener.listen("rate_limit_jobs").await.expect("LISTEN");
     work.await;
-    // Of its own, after all others.
+    // Its own notification comes after all others.
     execute(&database.pool, "SELECT pg_notify('rate_limit_jobs', 'last')").await;
     let mut heard = 0;
     loop {
@@ -49,7 +49,7 @@ async fn notifications(database: &Database, work: impl Future<Output = ()>) -> u
         match payload.as_str() {
             "last" => return heard,
             "q" => heard += 1,
-            _ => {} // Of another test: the name of the channel is the same in all databases, but not what arrives.
+            _ => {} // of another queue
         }
     }
 }

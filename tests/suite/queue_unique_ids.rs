@@ -1,4 +1,4 @@
-//! What an enqueue returns for a unique id that a job has already.
+//! The answer to an enqueue with a unique id that a job already has.
 
 use std::time::Duration;
 

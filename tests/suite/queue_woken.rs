@@ -29,7 +29,7 @@ fn done() -> impl Handler {
     handler_fn(|_: &RunningJob, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }))
 }
 
-/// Waits until so many jobs wait, and the worker counts as asleep: whatever is changed before that wakes nobody, and a worker that
+/// Waits until so many jobs wait, and the worker counts as asleep. An earlier change sends no notification, and a worker that
 /// never polls would miss it.
 async fn until_waiting_for_a_wake(database: &Database, queue: &Queue, jobs: i64) {
     until_in_state(queue, JobState::Available, jobs).await;

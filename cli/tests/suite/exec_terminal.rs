@@ -150,7 +150,7 @@ async fn a_command_whose_lease_ended_while_it_was_stopped_does_not_go_on() {
     terminal.shows("code 124");
 }
 
-/// The shell of a script has no job control, and does not take the terminal back by itself.
+/// The shell of a script has no job control: the tool has to give the terminal back to it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_has_the_terminal_again_after_the_command() {
     let database = Database::migrated().await;

@@ -1,4 +1,4 @@
-//! What the page of `pg-limiter ui` says is so.
+//! The notices of the page of `pg-limiter ui` are true.
 
 use pg_limiter::Limits;
 use pg_limiter::queue::{Job, Queue};
