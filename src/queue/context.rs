@@ -31,9 +31,6 @@ impl<A: Sync, T: Send, const ONLY_READS: bool> Statement for OwnTransaction<'_, 
     /// This level is enough: each statement locks the rows that it decides on, and does not read a missing row twice.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    /// Workers and callers wait for each other's rows, but must not wait for a process that is paused.
-    const ENDS_IDLE: bool = true;
-
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<T, sqlx::Error> {
         (self.run)(connection, self.statements, &self.arguments).await
     }
@@ -50,8 +47,6 @@ impl Statement for Claiming<'_> {
     type Output = Claimed;
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
-
-    const ENDS_IDLE: bool = true;
 
     /// Without named statements, the driver prepares in a separate round trip, which a pooler may send to another session.
     fn is_alone(&self) -> bool {

@@ -57,8 +57,6 @@ impl Statement for Enqueues<'_> {
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    const ENDS_IDLE: bool = true;
-
     async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
         self.enqueueing.run(connection, self.statements).await
     }

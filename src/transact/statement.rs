@@ -27,9 +27,6 @@ pub(crate) trait Statement: Sync {
     /// Whether it writes nothing. Then no outcome is unknown, and it is retried whenever its connection is lost.
     const ONLY_READS: bool = false;
 
-    /// Whether the server ends the transaction if its client goes idle in it.
-    const ENDS_IDLE: bool = false;
-
     /// Whether it is sent without BEGIN and COMMIT. It then sets its own `lock_timeout`, and fails with 25000 if the
     /// session's isolation level is not the one it needs. If the session's `statement_timeout` ends it, it is sent again
     /// within BEGIN and COMMIT.

@@ -241,10 +241,10 @@ impl Transactor {
         }
         let left = statement_timeout(bounds.deadline.saturating_duration_since(Instant::now()));
         let lock_timeout = bounds.lock_timeout.as_millis();
-        begin.push_str(&format!("; SET LOCAL statement_timeout = {left}; SET LOCAL lock_timeout = {lock_timeout}"));
-        if S::ENDS_IDLE {
-            begin.push_str(&format!("; SET LOCAL idle_in_transaction_session_timeout = {LONGEST_IDLE}"));
-        }
+        begin.push_str(&format!(
+            "; SET LOCAL statement_timeout = {left}; SET LOCAL lock_timeout = {lock_timeout}; \
+             SET LOCAL idle_in_transaction_session_timeout = {LONGEST_IDLE}"
+        ));
         if let Some((name, value)) = self.durability.setting() {
             begin.push_str(&format!("; SET LOCAL {name} = {value}"));
         }

@@ -9,6 +9,7 @@ use pg_limiter::{Connections, Engine, Error, Limit, Limiter, LimiterConfig, Limi
 use crate::support::gate::CENTURY;
 use crate::support::payloads::payload;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
+use crate::support::settings::database_with;
 use crate::support::{Database, limiter_at};
 
 const CAPACITY: u32 = 9;
@@ -84,7 +85,7 @@ async fn consecutive_conflicts_are_retried() {
 /// The call returns by its deadline. It may be carried out later, and the error says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_may_complete_after_its_deadline_has_an_unknown_outcome() {
-    let deadline = Duration::from_millis(700);
+    let deadline = Duration::from_millis(400); // Twice of it is less than the second after which the server ends an idle transaction.
     for (connections, point) in
         [(Connections::Own, Point::Statement), (Connections::Own, Point::Commit), (Connections::Pool, Point::Commit)]
     {
@@ -154,6 +155,23 @@ async fn a_commit_answered_with_rollback_takes_nothing() {
     assert!(limiter.within(&mut tx).limit(("a", "k")).await.expect("a decision").is_allowed());
     tx.commit().await.expect("the driver reports a commit");
     assert_eq!(spent(&database.pool).await, 0.0);
+}
+
+/// The limiter sets its own time limit for a client that is slow to commit. A session that it ended has committed nothing.
+#[tokio::test]
+async fn a_late_commit_is_allowed_for_a_second_and_then_repeated() {
+    let (database, pool) = database_with(&["idle_in_transaction_session_timeout = '50ms'"]).await;
+    let proxy = Proxy::before(&database.url).await;
+    let limiter = limiter(&proxy.url, |config| {
+        config.connections = Connections::Pool;
+        config.retry.deadline = Duration::from_secs(30);
+    });
+    for (late, retries) in [(300, 0), (2_500, 1)] {
+        let before = spent(&pool).await;
+        proxy.put(Fault::once(Point::Commit, Way::Delay(Duration::from_millis(late))));
+        assert!(limiter.limit(("a", "k")).await.expect("a known outcome").is_allowed(), "{late} ms");
+        assert_eq!((limiter.retries(), spent(&pool).await - before), (retries, 1.0), "{late} ms");
+    }
 }
 
 #[tokio::test]

@@ -112,9 +112,10 @@ fn look_up(error: &dyn DatabaseError, phase: Phase, engine: Option<Engine>) -> [
     let ends_the_session =
         postgres.is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic));
     if ends_the_session && phase != Phase::Connect {
-        // Whatever the reason, the session has ended, so the outcome of a COMMIT is unknown.
+        // Whatever the reason, the session has ended. The outcome of a COMMIT is unknown, unless none had come.
+        let ended = |cause| if cause == Cause::Connection { cause } else { Cause::Unknown };
         let statement = if statement == Cause::Unknown { statement } else { Cause::Connection };
-        return [connect, statement, Cause::Unknown];
+        return [connect, statement, ended(commit)];
     }
     [connect, statement, commit]
 }

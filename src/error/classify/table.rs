@@ -124,7 +124,7 @@ pub(super) const TABLE: &[Row] = &[
     any("57P02",                                            [Connection, Connection,    Unknown]),  // crash_shutdown
     any("57P03",                                            [Connection, Connection,    Unknown]),  // cannot_connect_now
     any("57P05",                                            [Connection, Connection,    Unknown]),  // idle_session_timeout
-    any("25P03",                                            [Connection, Connection,    Unknown]),  // idle_in_transaction_session_timeout
+    any("25P03",                                            [Connection, Connection,    Connection]), // idle_in_transaction_session_timeout: no COMMIT had come
     any("25P04",                                            [Connection, Connection,    Unknown]),  // transaction_timeout
     any("53300",                                            [Connection, Connection,    Unknown]),  // too_many_connections
     any("25006",                                            [Connection, Connection,    Refused]),  // read_only_sql_transaction: after a failover, the wrong node

@@ -213,8 +213,14 @@ impl Session {
         send(&mut self.to_server, frames).await?;
         let mut answer = Vec::new();
         loop {
-            let frame = self.from_server.next().await?;
-            answer.push(frame);
+            match self.from_server.next().await {
+                Ok(frame) => answer.push(frame),
+                Err(error) => {
+                    // The frames that arrived before the server closed the connection.
+                    send(&mut self.to_client, &answer).await?;
+                    return Err(error);
+                }
+            }
             if let Some(Frame { kind: b'Z', body }) = answer.last() {
                 self.status = body[0];
                 return Ok(answer);
