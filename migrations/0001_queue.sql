@@ -137,6 +137,7 @@ BEGIN
     has_line boolean NOT NULL DEFAULT false,
     lag bigint NOT NULL DEFAULT 0,
     refused_job bigint,
+    passed integer NOT NULL DEFAULT 0,
     slot_name text COLLATE "C",
     slot_key text COLLATE "C",
     slot_count double precision,
@@ -151,6 +152,8 @@ BEGIN
   COMMENT ON COLUMN rate_limit.groups.has_line IS 'Some of its jobs are available.';
   COMMENT ON COLUMN rate_limit.groups.lag IS 'How far, in microseconds, the line is behind the reserved times.';
   COMMENT ON COLUMN rate_limit.groups.refused_job IS 'The job that its limits refused last.';
+  COMMENT ON COLUMN rate_limit.groups.passed IS
+    'How many of its jobs have started while one of a lower priority waited in line.';
   COMMENT ON COLUMN rate_limit.groups.slot_name IS
     'The concurrency limit whose slots the first job of the group waits for. NULL: it waits for none.';
   COMMENT ON COLUMN rate_limit.groups.slot_count IS 'How many slots that job needs.';

@@ -3,8 +3,9 @@
 -- back, would keep their late times. Workers walk when they see that their limits are not those of the last walk.
 --
 -- Jobs of the same limits and keys keep their order. In one call of _decide, the group's jobs give back the tokens that they
--- have reserved, and reserve them again, the oldest job first, so the buckets end as they were. If others have reserved from the buckets, these could be
--- ahead of the jobs or behind them. Then a job's time may only become earlier, and never by what others have reserved.
+-- have reserved, and reserve them again, the oldest job first, so the buckets end as they were. If others have reserved from
+-- the buckets, these could be ahead of the jobs or behind them. Then a job's time may only become earlier, and never by what
+-- others have reserved.
 --
 -- Jobs with a time of their own are left alone: a not_before, a jitter, or an attempt that has failed.
 --
@@ -32,10 +33,17 @@ DECLARE
   ids bigint[];
   names text[];
   keys text[];
-  totals double precision[];
+  limits integer[]; -- the limit of each bucket
+  buckets integer[];
+  totals double precision[]; -- what all of these jobs have reserved from each bucket
+  rests double precision[]; -- and what those have that this step leaves out
+  nothing double precision[];
   has_rest boolean; -- whether there are more jobs than one step computes
-  waits bigint[];
-  balances double precision[];
+  job_buckets integer[];
+  job_counts double precision[];
+  takes integer;
+  decided record;
+  is_alone boolean; -- nobody else has reserved from the buckets
   first_at bigint;
 BEGIN
   IF after_key IS NULL AND EXISTS (
@@ -112,53 +120,58 @@ BEGIN
   );
   has_rest := cardinality(ids) > most;
   IF ids <> '{}' THEN
-    SELECT b.names, b.keys, b.totals, d.call_waits, d.item_values[:cardinality(b.names)]
-    INTO names, keys, totals, waits, balances
+    SELECT
+      array_agg(t.name ORDER BY t.nth), array_agg(t.key ORDER BY t.nth), array_agg(t.total ORDER BY t.nth),
+      array_agg(t.rest ORDER BY t.nth), array_agg(array_position(limit_names, t.name) ORDER BY t.nth)
+    INTO names, keys, totals, rests, limits
     FROM (
       SELECT
-        array_agg(t.name ORDER BY t.nth) AS names, array_agg(t.key ORDER BY t.nth) AS keys,
-        array_agg(t.total ORDER BY t.nth) AS totals,
-        array_agg(array_position(limit_names, t.name) ORDER BY t.nth) AS limits,
-        array_agg(t.rest ORDER BY t.nth) FILTER (WHERE t.rest > 0) AS rests,
-        array_agg(t.nth::integer ORDER BY t.nth) FILTER (WHERE t.rest > 0) AS rest_buckets,
-        array_agg(array_position(limit_names, t.name) ORDER BY t.nth) FILTER (WHERE t.rest > 0) AS rest_limits
-      FROM (
-        SELECT
-          u.name, u.key, sum(u.count) AS total, coalesce(sum(u.count) FILTER (WHERE i.nth > most), 0) AS rest,
-          row_number() OVER (ORDER BY u.name COLLATE "C", u.key COLLATE "C") AS nth
+        u.name, u.key, sum(u.count) AS total, coalesce(sum(u.count) FILTER (WHERE i.nth > most), 0) AS rest,
+        row_number() OVER (ORDER BY u.name COLLATE "C", u.key COLLATE "C") AS nth
+      FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
+      JOIN rate_limit.jobs AS j ON j.id = i.id
+      CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) AS u (name, key, count)
+      GROUP BY u.name, u.key
+    ) AS t;
+    ids := ids[:most];
+    SELECT array_agg(n.nth::integer ORDER BY i.nth, u.place), array_agg(u.count ORDER BY i.nth, u.place)
+    INTO job_buckets, job_counts
+    FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
+    JOIN rate_limit.jobs AS j ON j.id = i.id
+    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) WITH ORDINALITY AS u (name, key, count, place)
+    JOIN unnest(names, keys) WITH ORDINALITY AS n (name, key, nth) ON n.name = u.name AND n.key = u.key;
+    buckets := ARRAY(SELECT generate_series(1, cardinality(names)));
+    nothing := array_fill(0.0::double precision, ARRAY[cardinality(names)]);
+    takes := cardinality(ids) + has_rest::integer;
+    -- What jobs have reserved can be more than the capacity. So each bucket has a second limit, with as much room; the calls with
+    -- the first one, before and after, take and return nothing, and bring the bucket up to date.
+    decided := rate_limit._decide(
+      limit_kinds || ARRAY(SELECT limit_kinds[l.i] FROM unnest(limits) WITH ORDINALITY AS l (i, nth) ORDER BY l.nth),
+      limit_rates || ARRAY(SELECT limit_rates[l.i] FROM unnest(limits) WITH ORDINALITY AS l (i, nth) ORDER BY l.nth),
+      limit_periods || ARRAY(SELECT limit_periods[l.i] FROM unnest(limits) WITH ORDINALITY AS l (i, nth) ORDER BY l.nth),
+      limit_capacities || ARRAY(
+        SELECT coalesce(limit_capacities[l.i], limit_rates[l.i]) + totals[l.nth]
+        FROM unnest(limits) WITH ORDINALITY AS l (i, nth)
+        ORDER BY l.nth),
+      NULL,
+      limit_starts || ARRAY(SELECT limit_starts[l.i] FROM unnest(limits) WITH ORDINALITY AS l (i, nth) ORDER BY l.nth),
+      NULL,
+      limit_shards || ARRAY(SELECT limit_shards[l.i] FROM unnest(limits) WITH ORDINALITY AS l (i, nth) ORDER BY l.nth),
+      names, keys, buckets || buckets || job_buckets || CASE WHEN has_rest THEN buckets END || buckets,
+      limits || ARRAY(
+        SELECT cardinality(limit_names) + u.bucket
+        FROM unnest(buckets || job_buckets || CASE WHEN has_rest THEN buckets END) WITH ORDINALITY AS u (bucket, nth)
+        ORDER BY u.nth) || limits,
+      nothing || totals || job_counts || CASE WHEN has_rest THEN rests END || nothing,
+      ARRAY['credit', 'credit'] || array_fill('limit'::text, ARRAY[takes]) || ARRAY['credit'],
+      ARRAY[false, false] || array_fill(true, ARRAY[takes]) || ARRAY[false],
+      array_fill(cardinality(names), ARRAY[2]) || ARRAY(
+        SELECT cardinality(j.counts)
         FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
         JOIN rate_limit.jobs AS j ON j.id = i.id
-        CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) AS u (name, key, count)
-        GROUP BY u.name, u.key
-      ) AS t
-    ) AS b
-    CROSS JOIN LATERAL (
-      SELECT
-        array_agg(p.bucket ORDER BY i.nth, u.place) AS buckets,
-        array_agg(array_position(limit_names, u.name) ORDER BY i.nth, u.place) AS limits,
-        array_agg(u.count ORDER BY i.nth, u.place) AS counts
-      FROM unnest(ids[:most]) WITH ORDINALITY AS i (id, nth)
-      JOIN rate_limit.jobs AS j ON j.id = i.id
-      CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) WITH ORDINALITY AS u (name, key, count, place)
-      JOIN LATERAL (
-        SELECT n.nth::integer AS bucket
-        FROM unnest(b.names, b.keys) WITH ORDINALITY AS n (name, key, nth)
-        WHERE n.name = u.name AND n.key = u.key
-      ) AS p ON true
-    ) AS i
-    CROSS JOIN LATERAL (
-      SELECT array_agg(cardinality(j.counts) ORDER BY s.nth) AS sizes
-      FROM unnest(ids[:most]) WITH ORDINALITY AS s (id, nth)
-      JOIN rate_limit.jobs AS j ON j.id = s.id
-    ) AS s
-    CROSS JOIN LATERAL rate_limit._decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, NULL, limit_shards, b.names, b.keys,
-      ARRAY(SELECT generate_series(1, cardinality(b.names))) || i.buckets || b.rest_buckets,
-      b.limits || i.limits || b.rest_limits, b.totals || i.counts || b.rests,
-      'credit'::text || array_fill('limit'::text, ARRAY[cardinality(s.sizes) + has_rest::integer]),
-      false || array_fill(true, ARRAY[cardinality(s.sizes) + has_rest::integer]),
-      cardinality(b.names) || s.sizes || CASE WHEN has_rest THEN ARRAY[cardinality(b.rests)] END, NULL, NULL
-    ) AS d;
+        ORDER BY i.nth) || array_fill(cardinality(names), ARRAY[1 + has_rest::integer]),
+      NULL, NULL);
+    is_alone := NOT has_rest AND -1e-6 <= ALL (decided.item_values[cardinality(names) + 1:2 * cardinality(names)]);
     clock := rate_limit._clock();
     -- What is left after the credit shows whether only these jobs have reserved.
     WITH timed AS (
@@ -166,10 +179,10 @@ BEGIN
         j.id, j.run_at,
         max(
           CASE
-            WHEN has_rest OR -1e-6 > ANY (balances) THEN least(j.run_at, clock + coalesce(w.wait, 0))
-            ELSE clock + coalesce(w.wait, 0)
+            WHEN is_alone THEN clock + coalesce(w.wait, 0)
+            ELSE least(j.run_at, clock + coalesce(w.wait, 0))
           END) OVER (PARTITION BY j.limit_names, j.limit_keys ORDER BY j.id) AS new_run_at
-      FROM unnest(ids[:most], waits[2:cardinality(ids[:most]) + 1]) AS w (id, wait)
+      FROM unnest(ids, decided.call_waits[3:cardinality(ids) + 2]) AS w (id, wait)
       JOIN rate_limit.jobs AS j ON j.id = w.id
     ),
     moved AS (

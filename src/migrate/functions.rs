@@ -139,6 +139,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/last_time"
     "queue/lock_due"
     "queue/lock_slots"
+    "queue/lowest_due"
     "queue/pay_ahead"
     "queue/plan_claim"
     "queue/prepare_claim"
