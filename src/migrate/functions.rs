@@ -33,7 +33,6 @@ const CORE: &[(&str, &str)] = sources![
     "answers/decide_once"
     "answers/prune"
     "api/acquire"
-    "api/acquire_slots"
     "api/acquire_with"
     "api/block"
     "api/call"
@@ -51,7 +50,6 @@ const CORE: &[(&str, &str)] = sources![
     "api/elements"
     "api/enforce"
     "api/enforce_with"
-    "api/enforced"
     "api/forget"
     "api/is_blocked"
     "api/length"
@@ -74,7 +72,6 @@ const CORE: &[(&str, &str)] = sources![
     "api/undefine"
     "api/validate"
     "api/validate_element"
-    "api/validate_item"
     "api/window"
     "decide/amounts"
     "decide/asked"
@@ -216,7 +213,7 @@ static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
 });
 
 /// Returns the statement that makes the first sentence of the comment above a function its comment in the database; nothing if
-/// the file has such a statement, as for functions that people call.
+/// the file has such a statement, as for some functions that people call.
 fn comment(name: &str, sql: &str) -> String {
     if sql.contains("COMMENT ON FUNCTION") {
         return String::new();
