@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION rate_limit.acquire(
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
   SELECT a.ok, a.retry_after, a.lease_id, a.value
-  FROM rate_limit._acquire(key, rate_limit._definition(name, key), count) AS a
+  FROM rate_limit._call('acquire', key, rate_limit._definition(name, key), count, false, NULL) AS a
 $function$;
 COMMENT ON FUNCTION rate_limit.acquire IS
   'Takes slots of a stored concurrency limit, or returns the time after which they are free at the latest.';

@@ -9,8 +9,9 @@ CREATE OR REPLACE FUNCTION rate_limit.acquire_with(
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
   SELECT a.ok, a.retry_after, a.lease_id, a.value
-  FROM rate_limit._acquire(
-    key, rate_limit._rule(name, key, 'concurrency', capacity, lease, NULL, NULL, NULL, NULL, 1), count) AS a
+  FROM rate_limit._call(
+    'acquire', key, rate_limit._rule(name, key, 'concurrency', capacity, lease, NULL, NULL, NULL, NULL, 1), count, false,
+    NULL) AS a
 $function$;
 COMMENT ON FUNCTION rate_limit.acquire_with IS
   'Takes slots of a concurrency limit, or returns the time after which they are free at the latest.';

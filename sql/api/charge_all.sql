@@ -5,4 +5,3 @@ AS $function$
   SELECT s.limits
   FROM rate_limit._several('charge', rate_limit._defined(calls), false) AS s
 $function$;
-COMMENT ON FUNCTION rate_limit.charge_all IS 'Takes tokens under several stored limits, whatever their balances.';

@@ -8,4 +8,3 @@ AS $function$
   SELECT c.ok, c.retry_after, c.value
   FROM rate_limit._call('check', key, rate_limit._definition(name, key), count, reserve, NULL) AS c
 $function$;
-COMMENT ON FUNCTION rate_limit.check IS 'Decides like limit, and writes nothing.';

@@ -7,4 +7,3 @@ AS $function$
   SELECT s.ok, s.retry_after, s.denied_by, s.limits
   FROM rate_limit._several('check', rate_limit._defined(calls), reserve) AS s
 $function$;
-COMMENT ON FUNCTION rate_limit.check_all IS 'Decides like limit_all, and writes nothing.';

@@ -7,4 +7,3 @@ AS $function$
   SELECT s.ok, s.retry_after, s.denied_by, s.limits
   FROM rate_limit._several('check', calls, reserve) AS s
 $function$;
-COMMENT ON FUNCTION rate_limit.check_all_with IS 'Decides like limit_all_with, and writes nothing.';

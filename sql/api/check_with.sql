@@ -12,4 +12,3 @@ AS $function$
     'check', key, rate_limit._rule(name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards), count,
     reserve, at) AS c
 $function$;
-COMMENT ON FUNCTION rate_limit.check_with IS 'Decides like limit_with, and writes nothing.';

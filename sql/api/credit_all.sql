@@ -5,4 +5,3 @@ AS $function$
   SELECT s.limits
   FROM rate_limit._several('credit', rate_limit._defined(calls), false) AS s
 $function$;
-COMMENT ON FUNCTION rate_limit.credit_all IS 'Gives tokens back under several stored limits, up to their capacities.';

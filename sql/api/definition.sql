@@ -7,7 +7,7 @@ DECLARE
   rule rate_limit.definitions;
 BEGIN
   IF NOT coalesce(name <> '' AND octet_length(key) <= 1024, false) THEN
-    PERFORM rate_limit._validate_item(NULL, name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+    PERFORM rate_limit._rule(name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
   END IF;
   SELECT d.*
   INTO rule

@@ -5,8 +5,8 @@ CREATE OR REPLACE FUNCTION rate_limit.enforce(
 ) RETURNS interval LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
-  SELECT rate_limit._enforced(name, c.ok, c.retry_after)
-  FROM rate_limit._call('limit', key, rate_limit._definition(name, key), count, reserve, NULL) AS c
+  SELECT c.retry_after
+  FROM rate_limit._call('enforce', key, rate_limit._definition(name, key), count, reserve, NULL) AS c
 $function$;
 COMMENT ON FUNCTION rate_limit.enforce IS
   'Takes tokens from one bucket of a stored limit, or raises RL429 with the retry time in DETAIL.';

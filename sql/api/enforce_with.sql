@@ -8,9 +8,9 @@ CREATE OR REPLACE FUNCTION rate_limit.enforce_with(
 ) RETURNS interval LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
-  SELECT rate_limit._enforced(name, c.ok, c.retry_after)
+  SELECT c.retry_after
   FROM rate_limit._call(
-    'limit', key, rate_limit._rule(name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards), count,
+    'enforce', key, rate_limit._rule(name, key, kind, rate, period, capacity, max_reserved, start, resolution, shards), count,
     reserve, at) AS c
 $function$;
 COMMENT ON FUNCTION rate_limit.enforce_with IS

@@ -10,4 +10,3 @@ AS $function$
   SELECT s.ok, s.retry_after, s.denied_by, s.limits
   FROM rate_limit._several('limit', rate_limit._defined(calls), reserve) AS s
 $function$;
-COMMENT ON FUNCTION rate_limit.limit_all IS 'Takes tokens under several stored limits, all or none.';

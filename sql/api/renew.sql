@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION rate_limit.renew(
 ) RETURNS boolean LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
-  SELECT rate_limit._validate_item(NULL, name, key, 'concurrency', 1, lease, NULL, NULL, NULL, NULL, 1);
+  SELECT rate_limit._rule(name, key, 'concurrency', 1, lease, NULL, NULL, NULL, NULL, 1);
   SELECT d.call_admitted[1] = 1
   FROM rate_limit._decide(
     ARRAY['concurrency'], ARRAY[1], ARRAY[(pg_catalog.date_part('epoch', lease) * 1000000)::bigint], NULL, NULL, NULL, NULL, NULL,

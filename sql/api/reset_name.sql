@@ -4,8 +4,8 @@ CREATE OR REPLACE FUNCTION rate_limit.reset(name text) RETURNS bigint LANGUAGE p
 SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
-  gone bigint;
-  left_over bigint;
+  gone bigint := 0;
+  deleted bigint;
   doomed record;
 BEGIN
   IF name IS NULL THEN
@@ -13,7 +13,6 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the limit whose keys are to be forgotten.';
   END IF;
   IF rate_limit._is_distributed() THEN
-    gone := 0;
     FOR doomed IN
       SELECT DISTINCT r.key
       FROM rate_limit.rate_limits AS r
@@ -24,38 +23,29 @@ BEGIN
     END LOOP;
     RETURN gone;
   END IF;
-  WITH doomed AS (
-    SELECT r.name, r.key, r.shard
-    FROM rate_limit.rate_limits AS r
-    WHERE r.name = reset.name
-    ORDER BY r.name, r.key, r.shard
-    FOR UPDATE
-  )
-  DELETE FROM rate_limit.rate_limits AS r
-  USING doomed AS d
-  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
-  GET DIAGNOSTICS gone = ROW_COUNT;
-  -- While this waited for the row of shard 0, another transaction may have added shards.
-  WITH doomed AS (
-    SELECT r.name, r.key, r.shard
-    FROM rate_limit.rate_limits AS r
-    WHERE r.name = reset.name AND r.shard > 0
-      AND NOT EXISTS (
+  -- Once more, because another transaction may have added shards while this waited for the row of shard 0.
+  FOR pass IN 1 .. 2 LOOP
+    WITH doomed AS (
+      SELECT r.name, r.key, r.shard
+      FROM rate_limit.rate_limits AS r
+      WHERE r.name = reset.name AND (pass = 1 OR (r.shard > 0 AND NOT EXISTS (
         SELECT
         FROM rate_limit.rate_limits AS z
         WHERE z.name = r.name AND z.key = r.key AND z.shard = 0
-      )
-    ORDER BY r.name, r.key, r.shard
-    FOR UPDATE
-  )
-  DELETE FROM rate_limit.rate_limits AS r
-  USING doomed AS d
-  WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
-  GET DIAGNOSTICS left_over = ROW_COUNT;
+      )))
+      ORDER BY r.name, r.key, r.shard
+      FOR UPDATE
+    )
+    DELETE FROM rate_limit.rate_limits AS r
+    USING doomed AS d
+    WHERE r.name = d.name AND r.key = d.key AND r.shard = d.shard;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    gone := gone + deleted;
+  END LOOP;
   IF gone > 0 THEN -- Slots of a concurrency limit may be free now.
     PERFORM rate_limit._slots_freed(ARRAY['concurrency'], ARRAY[name], NULL, NULL, NULL, NULL);
   END IF;
-  RETURN gone + left_over;
+  RETURN gone;
 END
 $function$;
 COMMENT ON FUNCTION rate_limit.reset(text) IS

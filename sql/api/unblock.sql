@@ -9,4 +9,3 @@ BEGIN
   RETURN was_blocked;
 END
 $function$;
-COMMENT ON FUNCTION rate_limit.unblock IS 'Ends the block of a key of a gate.';

@@ -9,4 +9,3 @@ BEGIN
   RETURN rate_limit._redefine(no_rule);
 END
 $function$;
-COMMENT ON FUNCTION rate_limit.undefine IS 'Ends a stored limit: calls that name it fail.';

@@ -92,8 +92,8 @@ BEGIN
       END;
   END LOOP;
   IF kind = 'gate' THEN
-    PERFORM rate_limit._validate_item(
-      nth, element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+    PERFORM rate_limit._rule(
+      element ->> 'name', element ->> 'key', 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1, nth);
     RETURN;
   END IF;
   IF is_calendar THEN
@@ -111,8 +111,8 @@ BEGIN
     END IF;
   END LOOP;
   -- `length` is now that of `start`.
-  PERFORM rate_limit._validate_item(
-    nth, element ->> 'name', element ->> 'key',
+  PERFORM rate_limit._rule(
+    element ->> 'name', element ->> 'key',
     CASE WHEN is_calendar THEN rate_limit._calendar_kind(element ->> 'every', element ->> 'zone', element ->> 'anchor')
       ELSE kind END,
     (element ->> rate_field)::double precision,
@@ -120,7 +120,7 @@ BEGIN
       ELSE rate_limit._length(coalesce(element ->> length_field, '30 seconds')) END,
     CASE WHEN NOT is_concurrency THEN (element ->> 'capacity')::double precision END,
     (element ->> 'max_reserved')::double precision,
-    length, (element ->> 'resolution')::numeric::integer, coalesce(element ->> 'shards', '1')::numeric::integer);
+    length, (element ->> 'resolution')::numeric::integer, coalesce(element ->> 'shards', '1')::numeric::integer, nth);
   -- Checked here, because the counts of one bucket are added up before the decision.
   count := coalesce(element ->> 'count', '1')::double precision;
   capacity := coalesce(element ->> 'capacity', element ->> 'rate')::double precision;

@@ -46,6 +46,12 @@ DECLARE
   calls CONSTANT integer := coalesce(cardinality(call_sizes), items);
   sorted integer[];
   ranks integer[];
+  b integer;
+  l integer;
+  capacity double precision;
+  op text;
+  last_item integer := 0;
+  amounts double precision[]; -- the tokens that calls take from each bucket or leave in it; NULL: its whole balance is needed
   decided record;
 BEGIN
   IF NOT coalesce(
@@ -80,16 +86,72 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  PERFORM rate_limit._guard(
-    limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_resolutions, limit_shards, bucket_names,
-    bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_ats);
+  -- Nothing below may corrupt a row. The caller has to check with _validate which options apply to which kind.
+  FOR l IN 1 .. coalesce(cardinality(limit_kinds), 0) LOOP
+    IF NOT coalesce(
+      rate_limit._in_range(limit_rates[l], limit_periods[l], coalesce(limit_capacities[l], limit_rates[l]))
+        -- Negative: the headroom, which is at most the capacity.
+        AND coalesce(limit_max_reserved[l] BETWEEN - coalesce(limit_capacities[l], limit_rates[l]) AND 1e13, true)
+        AND coalesce(limit_resolutions[l], 1) BETWEEN 1 AND 1000 AND coalesce(limit_shards[l], 1) BETWEEN 1 AND 1000,
+      false)
+    THEN
+      RAISE EXCEPTION 'limit % is not valid', l
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Call _validate.';
+    END IF;
+  END LOOP;
+  IF array_position(bucket_names, NULL) IS NOT NULL OR array_position(bucket_keys, NULL) IS NOT NULL
+    OR NOT coalesce(1 <= ALL (item_buckets) AND cardinality(bucket_names) >= ALL (item_buckets), item_buckets IS NULL)
+    OR NOT coalesce(1 <= ALL (item_limits) AND cardinality(limit_kinds) >= ALL (item_limits), item_limits IS NULL)
+    OR coalesce(cardinality(limit_kinds), 0) = 0
+  THEN
+    RAISE EXCEPTION 'an item names a limit or a bucket that is not listed or not valid'
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Call _validate; indices count from 1.';
+  END IF;
+  FOR item IN 1 .. coalesce(cardinality(item_counts), 0) LOOP
+    l := coalesce(item_limits[item], 1);
+    capacity := coalesce(limit_capacities[l], limit_rates[l]);
+    IF NOT coalesce(item_counts[item] = 0 OR rate_limit._is_exact(item_counts[item], capacity), false) THEN
+      RAISE EXCEPTION 'invalid_count: the count % for the limit "%" is not 0 or %', coalesce(item_counts[item]::text, 'NULL'),
+        bucket_names[coalesce(item_buckets[item], item)], rate_limit._exact_values(item_counts[item], capacity)
+        USING ERRCODE = 'invalid_parameter_value',
+          HINT = format('Use 0, or %s.', rate_limit._exact_values(item_counts[item], capacity));
+    END IF;
+  END LOOP;
+  -- A clock set by the caller could block a key for a century, or fill a bucket too early. The caller is the role of SET
+  -- ROLE, or else the login role; within this function current_user is the owner.
+  IF call_ats IS NOT NULL AND (call_ops <@ ARRAY['check', 'peek']) IS NOT TRUE -- they write nothing
+    AND NOT pg_has_role(coalesce(nullif(current_setting('role'), 'none'), session_user)::name, current_user, 'MEMBER')
+  THEN
+    RAISE EXCEPTION 'a clock was given, which only the owner of the functions may set'
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Leave `at` out for the database''s clock.';
+  END IF;
+  -- If calls only take tokens from a sharded bucket, one row may be enough. A credit, a reset and a peek need all rows.
+  IF limit_shards IS NOT NULL AND NOT holds_rows THEN
+    FOR nth IN 1 .. calls LOOP
+      op := coalesce(call_ops[nth], 'limit');
+      FOR item IN last_item + 1 .. last_item + coalesce(call_sizes[nth], 1) LOOP
+        b := coalesce(item_buckets[item], item);
+        amounts[b] := coalesce(amounts[b], 0) + CASE
+          WHEN op IN ('limit', 'charge') OR (op = 'check' AND coalesce(item_counts[item], 1) > 0)
+          THEN coalesce(item_counts[item], 1) * coalesce(call_times[nth], 1)
+            - least(limit_max_reserved[coalesce(item_limits[item], 1)], 0) -- the headroom
+          ELSE 'NaN'
+        END;
+        last_item := item;
+      END LOOP;
+    END LOOP;
+    amounts := array_replace(amounts, 'NaN', NULL);
+  END IF;
   decided := rate_limit._decide_each(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, limit_shards,
     bucket_names, bucket_keys, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats,
-    call_leases, holds_rows);
+    call_leases, holds_rows, amounts);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;
   item_values := decided.item_values;
+  IF call_ops && ARRAY['release', 'reset'] AND 'concurrency' = ANY (limit_kinds) THEN
+    PERFORM rate_limit._slots_freed(limit_kinds, bucket_names, bucket_keys, item_buckets, item_limits, item_values);
+  END IF;
 END
 $function$;

@@ -1,6 +1,7 @@
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
--- _decide; the buckets are listed in the global order.
+-- _decide, which has checked them; the buckets are listed in the global order. `amounts` are the tokens that calls take from each
+-- bucket or leave in it; NULL for a bucket of which the whole balance is needed.
 --
 -- Under REPEATABLE READ and SERIALIZABLE the write of a changed row fails (40001). Under READ COMMITTED the write matches no
 -- row. Then this function locks that row and all later rows to be written, and decides the allowed calls again.
@@ -14,8 +15,8 @@ CREATE OR REPLACE FUNCTION rate_limit._decide_each(
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
   call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], call_leases bigint[],
-  holds_rows boolean, OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[],
-  OUT item_values double precision[]
+  holds_rows boolean, amounts double precision[], OUT call_admitted integer[], OUT call_waits bigint[],
+  OUT item_refused boolean[], OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
@@ -31,41 +32,35 @@ DECLARE
   first_shares integer[];
   last_shares integer[];
   limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
-  amounts double precision[]; -- the tokens needed in each bucket, if calls only take tokens
   locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
   clock bigint;
-  decided record;
+  late_after CONSTANT integer := CASE WHEN rate_limit._is_distributed() THEN 20000 + 5000 * buckets ELSE 2000 + 50 * buckets END;
+  decided record; -- what _find and _decide_rows have returned
   after rate_limit.rate_limits[];
   changed boolean[];
-  looked record;
   bucket rate_limit.rate_limits;
-  bucket_in_doubt integer; -- the first one that was changed by another transaction
+  is_in_doubt boolean; -- another transaction has changed a row
 BEGIN
   FOR item IN 1 .. coalesce(cardinality(item_limits), 0) LOOP
     limits[CASE WHEN item_buckets IS NULL THEN item ELSE item_buckets[item] END] := item_limits[item];
   END LOOP;
-  IF limit_shards IS NOT NULL AND NOT holds_rows THEN
-    amounts := rate_limit._amounts(
-      limit_max_reserved, buckets, item_buckets, item_limits, item_counts, call_ops, call_sizes, call_times);
-  END IF;
-
   LOOP
     -- Rows that are only read are read last: a gate may have been blocked while this waited for a lock.
     FOR only_read IN 0 .. 1 LOOP
       FOR b IN 1 .. buckets LOOP
         CONTINUE WHEN is_read[b] OR (only_read = 0) = (locks AND NOT changed[b]);
-        looked := rate_limit._find(
+        decided := rate_limit._find(
           bucket_names[b], bucket_keys[b], limit_kinds[limits[b]], limit_rates[limits[b]], limit_periods[limits[b]],
           coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]), limit_starts[limits[b]],
           coalesce(limit_resolutions[limits[b]], 1), coalesce(limit_shards[limits[b]], 1), amounts[b], call_ats[1],
           CASE WHEN parts[b] > 1 THEN (before[b]).shard END, (locks AND only_read = 0) OR is_locked[b],
           NOT (holds_rows OR is_locked[b]));
-        before[b] := looked.bucket;
-        parts[b] := looked.parts;
-        beyond[b] := looked.beyond;
-        first_shares[b] := CASE WHEN looked.shares IS NOT NULL THEN coalesce(cardinality(shares), 0) + 1 END;
-        shares := shares || looked.shares;
+        before[b] := decided.bucket;
+        parts[b] := decided.parts;
+        beyond[b] := decided.beyond;
+        first_shares[b] := CASE WHEN decided.shares IS NOT NULL THEN coalesce(cardinality(shares), 0) + 1 END;
+        shares := shares || decided.shares;
         last_shares[b] := cardinality(shares);
         is_read[b] := true;
         is_locked[b] := is_locked[b] OR (locks AND only_read = 0 AND (before[b]).ts IS NOT NULL);
@@ -80,7 +75,7 @@ BEGIN
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
         parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
         clock, call_admitted, call_waits, item_refused, item_values);
-      EXIT WHEN rate_limit._clock() - clock <= rate_limit._late_after(buckets);
+      EXIT WHEN rate_limit._clock() - clock <= late_after;
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
@@ -98,13 +93,12 @@ BEGIN
     call_waits := decided.call_waits;
     item_refused := decided.item_refused;
     item_values := decided.item_values;
-
     -- Insert new rows before locking existing ones.
     was_locked := is_locked;
-    bucket_in_doubt := NULL;
+    is_in_doubt := false;
     FOR b IN 1 .. buckets LOOP
-      changed[b] := changed[b] AND ((before[b]).ts IS NOT NULL OR (after[b]).ts IS NOT NULL);
-      CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b] OR (before[b]).ts IS NOT NULL;
+      changed[b] := coalesce(changed[b], false) AND ((before[b]).ts IS NOT NULL OR (after[b]).ts IS NOT NULL);
+      CONTINUE WHEN NOT changed[b] OR is_locked[b] OR (before[b]).ts IS NOT NULL;
       IF holds_rows OR (locks AND true = ANY (was_locked)) THEN -- The row was deleted.
         RAISE EXCEPTION 'could not serialize access to a bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
@@ -113,13 +107,10 @@ BEGIN
       INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail)
       VALUES (bucket.name, bucket.key, 0, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.detail)
       ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      IF NOT FOUND THEN
-        bucket_in_doubt := least(bucket_in_doubt, b);
-        CONTINUE;
-      END IF;
-      is_locked[b] := true;
-      is_written[b] := true;
-      IF first_shares[b] IS NOT NULL THEN
+      is_locked[b] := FOUND;
+      is_written[b] := FOUND;
+      is_in_doubt := is_in_doubt OR NOT FOUND;
+      IF FOUND AND first_shares[b] IS NOT NULL THEN
         shares := shares || bucket;
         last_shares[b] := cardinality(shares);
         first_shares[b] := last_shares[b];
@@ -129,57 +120,38 @@ BEGIN
 
     -- Write existing rows, unless they have changed since.
     FOR b IN 1 .. buckets LOOP
-      EXIT WHEN bucket_in_doubt IS NOT NULL;
-      CONTINUE WHEN changed[b] IS NOT TRUE OR is_locked[b];
-      IF first_shares[b] IS NOT NULL OR NOT rate_limit._write(before[b], after[b], true) THEN
-        bucket_in_doubt := b;
-      ELSE
-        is_locked[b] := true;
-        is_written[b] := true;
-      END IF;
+      EXIT WHEN is_in_doubt;
+      CONTINUE WHEN NOT changed[b] OR is_locked[b];
+      is_locked[b] := first_shares[b] IS NULL AND rate_limit._write(before[b], after[b], true);
+      is_written[b] := is_locked[b];
+      is_in_doubt := NOT is_locked[b];
     END LOOP;
-    IF bucket_in_doubt IS NULL THEN
-      -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before
-      -- that wait would count the refill since then twice, so it is made again. All rows are locked now.
-      EXIT WHEN call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
-        OR rate_limit._clock() - clock <= rate_limit._late_after(buckets);
-    END IF;
+    -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before that
+    -- wait would count the refill since then twice, so it is made again. All rows are locked now.
+    EXIT WHEN NOT is_in_doubt AND (
+      call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked OR rate_limit._clock() - clock <= late_after);
     -- Rows that are only read are read again, too.
     locks := true;
-    FOR b IN 1 .. buckets LOOP
-      changed[b] := coalesce(changed[b], false);
-      is_read[b] := is_locked[b];
-    END LOOP;
+    is_read := is_locked;
     IF false = ANY (changed) AND call_ats IS NULL THEN
       PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - clock);
     END IF;
   END LOOP;
-
   -- Write the rows that were already locked when the calls were decided.
   FOR b IN 1 .. buckets LOOP
-    CONTINUE WHEN was_locked[b] IS NOT TRUE OR NOT (changed[b] OR is_written[b]);
+    CONTINUE WHEN NOT was_locked[b] OR NOT (changed[b] OR is_written[b]);
     bucket := CASE WHEN changed[b] THEN after[b] ELSE before[b] END;
     IF first_shares[b] IS NOT NULL THEN
-      IF is_written[b] OR NOT rate_limit._drain(
-        shares[first_shares[b] : last_shares[b]], before[b], bucket, limit_kinds[limits[b]], limit_rates[limits[b]],
-        limit_periods[limits[b]], coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]),
-        rate_limit._grid(
-          limit_kinds[limits[b]], limit_starts[limits[b]], limit_periods[limits[b]], bucket_names[b], bucket_keys[b]),
-        coalesce(limit_resolutions[limits[b]], 1))
-      THEN
-        PERFORM rate_limit._level(shares[first_shares[b] : last_shares[b]], bucket);
-      END IF;
+      PERFORM rate_limit._spread(
+        shares[first_shares[b] : last_shares[b]], CASE WHEN NOT is_written[b] THEN before[b] END, bucket, limit_kinds[limits[b]],
+        limit_rates[limits[b]], limit_periods[limits[b]], coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]),
+        limit_starts[limits[b]], coalesce(limit_resolutions[limits[b]], 1));
     ELSE
       PERFORM rate_limit._write(bucket, bucket, false);
     END IF;
   END LOOP;
-  IF amounts IS NOT NULL THEN
-    FOR item IN 1 .. cardinality(item_values) LOOP
-      item_values[item] := item_values[item] + coalesce(beyond[coalesce(item_buckets[item], item)], 0);
-    END LOOP;
-  END IF;
-  IF call_ops && ARRAY['release', 'reset'] AND 'concurrency' = ANY (limit_kinds) THEN
-    PERFORM rate_limit._slots_freed(limit_kinds, bucket_names, bucket_keys, item_buckets, item_limits, item_values);
-  END IF;
+  FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(item_values) END LOOP
+    item_values[item] := item_values[item] + coalesce(beyond[coalesce(item_buckets[item], item)], 0);
+  END LOOP;
 END
 $function$;

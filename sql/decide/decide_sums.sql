@@ -33,11 +33,8 @@ DECLARE
   is_late boolean;
   taken integer[];
   balances double precision[];
+  covered double precision[]; -- the balances of those of `taken`
   backs double precision[]; -- the tokens that undone calls return to each bucket
-  open_buckets integer[]; -- the buckets of undone calls
-  balances_after double precision[];
-  uncovered integer[]; -- the buckets with a credit that did not cover their sum
-  last_item integer := 0;
   asked record;
   new_row record;
 BEGIN
@@ -51,15 +48,23 @@ BEGIN
   WITH u AS (
     UPDATE rate_limit.rate_limits AS r
     SET
-      value = rate_limit._value_after(
-        a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
-        a.amount),
+      value = CASE a.kind
+        WHEN 'sliding_window'
+        THEN rate_limit._sliding_window_value(r.value, r.ts, r.detail, greatest(now, r.ts), a.period, a.phase, a.resolution)
+          + a.amount
+        ELSE rate_limit._left(
+          a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+          - a.amount
+      END,
       ts = greatest(now, r.ts),
       idle_at = rate_limit._idle_after(
         a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
         a.amount),
-      detail = rate_limit._counts_after(
-        a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
+      detail = CASE a.kind
+        WHEN 'sliding_window'
+        THEN rate_limit._sliding_window_earlier(
+          r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
+      END
     FROM (
       SELECT a.*, coalesce(bucket_credits[a.nth], 0) AS credit
       FROM rate_limit._asked(
@@ -78,133 +83,152 @@ BEGIN
   )
   SELECT array_agg(u.nth ORDER BY u.nth), array_agg(u.balance ORDER BY u.nth) INTO taken, balances FROM u;
 
-  -- New rows must be locked before existing ones, so insert only if no row is locked yet. Under READ COMMITTED, an UPDATE that
-  -- has waited for a row may have locked it without changing it.
-  IF taken IS NULL AND NOT EXISTS (
-    SELECT
-    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
-    INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
-  )
-  THEN
-    FOR asked IN
-      SELECT *
-      FROM rate_limit._asked(
-        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
-        bucket_limits, bucket_amounts) AS a
-      WHERE a.amount > 0
-      ORDER BY a.nth
-    LOOP
-      new_row := rate_limit._take_from(
-        asked.kind,
-        rate_limit._adopt(
-          asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
-        now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
-      INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
-      VALUES (
-        asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at,
-        (new_row.after).detail)
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      IF FOUND THEN
-        taken := taken || asked.nth;
-        balances := balances || new_row.remaining;
-      END IF;
+  IF coalesce(cardinality(taken), 0) < buckets THEN
+    covered := balances;
+    balances := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
+    FOR place IN 1 .. coalesce(cardinality(taken), 0) LOOP
+      balances[taken[place]] := covered[place];
     END LOOP;
-  END IF;
-  taken := coalesce(taken, '{}');
-
-  -- A bucket from which nothing is taken is only read, after all waits: a gate may have been blocked meanwhile.
-  is_late := rate_limit._clock() - now > 2000 + 50 * buckets;
-  IF 0 = ANY (bucket_amounts) THEN
-    PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - now);
-    FOR asked IN
+    -- New rows must be locked before existing ones, so insert only if no row is locked yet. Under READ COMMITTED, an UPDATE that
+    -- has waited for a row may have locked it without changing it.
+    IF taken IS NULL AND NOT EXISTS (
       SELECT
-        a.nth,
-        CASE
-          WHEN r.ts IS NULL THEN a.capacity
-          ELSE rate_limit._left(
-            a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
-        END AS balance,
-        r.ts IS NULL OR (
-          r.shards = 1 AND rate_limit._fits(a.kind, r.detail, a.period, a.phase, a.resolution)) AS fits
-      FROM rate_limit._asked(
-        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
-        bucket_limits, bucket_amounts) AS a
-      LEFT JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0
-      WHERE a.amount = 0 AND coalesce(bucket_credits[a.nth], 0) = 0
-    LOOP
-      IF asked.fits AND asked.balance >= 0 THEN
-        taken := taken || asked.nth;
-        balances := balances || asked.balance;
-      END IF;
-    END LOOP;
+      FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+      INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
+    )
+    THEN
+      FOR asked IN
+        SELECT *
+        FROM rate_limit._asked(
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+          bucket_limits, bucket_amounts) AS a
+        WHERE a.amount > 0
+        ORDER BY a.nth
+      LOOP
+        new_row := rate_limit._take_from(
+          asked.kind,
+          rate_limit._adopt(
+            asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
+          now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
+        INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
+        VALUES (
+          asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at, (new_row.after).detail)
+        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+        balances[asked.nth] := CASE WHEN FOUND THEN new_row.remaining END;
+      END LOOP;
+    END IF;
+    -- A bucket from which nothing is taken is only read, after all waits: a gate may have been blocked meanwhile.
+    IF 0 = ANY (bucket_amounts) THEN
+      PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - now);
+      FOR asked IN
+        SELECT
+          a.nth,
+          CASE
+            WHEN r.ts IS NULL THEN a.capacity
+            WHEN r.shards = 1 AND rate_limit._fits(a.kind, r.detail, a.period, a.phase, a.resolution)
+            THEN rate_limit._left(
+              a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
+          END AS balance
+        FROM rate_limit._asked(
+          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+          bucket_limits, bucket_amounts) AS a
+        LEFT JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0
+        WHERE a.amount = 0 AND coalesce(bucket_credits[a.nth], 0) = 0
+      LOOP
+        balances[asked.nth] := CASE WHEN asked.balance >= 0 THEN asked.balance END;
+      END LOOP;
+    END IF;
+    IF array_position(balances, NULL) IS NOT NULL THEN
+      backs := rate_limit._undone(balances, item_buckets, item_counts, call_sizes);
+    END IF;
   END IF;
 
   -- If the UPDATE was slow, another transaction may have locked a row without changing it. A decision as of a time before that
   -- wait would count the refill since then twice, so it is made again.
-  is_late := is_late OR rate_limit._clock() - now > 2000 + 50 * buckets;
-  IF cardinality(taken) < buckets THEN
-    backs := array_fill(0::double precision, ARRAY[buckets]);
-    open_buckets := ARRAY(SELECT nth FROM generate_series(1, buckets) AS nth WHERE nth <> ALL (taken));
-    FOR nth_call IN 1 .. coalesce(cardinality(call_sizes), 0) LOOP
-      IF item_buckets[last_item + 1 : last_item + call_sizes[nth_call]] && open_buckets THEN
-        open_buckets := open_buckets || item_buckets[last_item + 1 : last_item + call_sizes[nth_call]];
-        FOR item IN last_item + 1 .. last_item + call_sizes[nth_call] LOOP
-          backs[item_buckets[item]] := backs[item_buckets[item]] + item_counts[item];
-        END LOOP;
-      END IF;
-      last_item := last_item + call_sizes[nth_call];
-    END LOOP;
-  END IF;
+  is_late := rate_limit._clock() - now > 2000 + 50 * buckets;
   IF is_late OR 0 < ANY (backs) THEN
     FOR asked IN
       SELECT *
       FROM rate_limit._asked(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
         bucket_limits, bucket_amounts) AS a
-      WHERE a.nth = ANY (taken) AND a.amount > 0
+      WHERE balances[a.nth] IS NOT NULL AND a.amount > 0
     LOOP
-      balances[array_position(taken, asked.nth)] := rate_limit._retake(
+      balances[asked.nth] := rate_limit._retake(
         asked.name, asked.key, 0, asked.kind, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution,
         asked.amount, greatest(asked.amount - coalesce(backs[asked.nth], 0), 0), CASE WHEN is_late THEN rate_limit._clock() END);
     END LOOP;
   END IF;
-  IF cardinality(taken) < buckets OR 0 = ANY (bucket_amounts) THEN
-    backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
-    FOR place IN 1 .. cardinality(taken) LOOP
-      backs[taken[place]] := balances[place];
-    END LOOP;
-    balances := backs;
+  IF bucket_credits IS NOT NULL THEN
+    balances := balances || rate_limit._credit_uncovered(
+      limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+      bucket_limits, bucket_credits, balances);
   END IF;
-  IF bucket_credits IS NULL THEN
-    RETURN balances;
-  END IF;
+  RETURN balances;
+END
+$function$;
 
-  backs := array_fill(CAST(NULL AS double precision), ARRAY[buckets]);
-  uncovered := ARRAY(
-    SELECT nth FROM generate_series(1, buckets) AS nth
-    WHERE bucket_credits[nth] IS NOT NULL AND balances[nth] IS NULL ORDER BY nth);
-  IF cardinality(uncovered) > 0 THEN
-    SELECT
-      array_agg(bucket_names[u.nth] ORDER BY u.nth) AS names, array_agg(bucket_keys[u.nth] ORDER BY u.nth) AS keys,
-      array_agg(coalesce(bucket_limits[u.nth], 1) ORDER BY u.nth) AS limits,
-      array_agg(bucket_credits[u.nth] ORDER BY u.nth) AS credits
-    INTO asked
-    FROM unnest(uncovered) AS u (nth);
-    -- Rows that come later in the order are locked already, so this must not wait for a lock: it could deadlock.
-    IF true = ANY (rate_limit._held(asked.names, asked.keys)) THEN
-      RAISE EXCEPTION 'another transaction has locked a bucket that is short'
-        USING ERRCODE = 'lock_not_available', HINT = 'Retry the transaction without the calls on this bucket.';
+-- Returns the tokens that the undone calls of a batch return to each bucket. They are the calls on a bucket that did not cover
+-- its sum, which has no balance, and later calls on the other buckets of those calls.
+CREATE OR REPLACE FUNCTION rate_limit._undone(
+  balances double precision[], item_buckets integer[], item_counts double precision[], call_sizes integer[]
+) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  backs double precision[] := array_fill(0::double precision, ARRAY[cardinality(balances)]);
+  open_buckets integer[] := ARRAY(SELECT nth FROM generate_series(1, cardinality(balances)) AS nth WHERE balances[nth] IS NULL);
+  last_item integer := 0;
+  places integer[]; -- the buckets of a call
+BEGIN
+  FOR nth IN 1 .. coalesce(cardinality(call_sizes), 0) LOOP
+    places := item_buckets[last_item + 1 : last_item + call_sizes[nth]];
+    IF places && open_buckets THEN
+      open_buckets := open_buckets || places;
+      FOR place IN 1 .. call_sizes[nth] LOOP
+        backs[places[place]] := backs[places[place]] + item_counts[last_item + place];
+      END LOOP;
     END IF;
-    SELECT d.item_values
-    INTO balances_after
-    FROM rate_limit._decide(
-      limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL, asked.names,
-      asked.keys, NULL, asked.limits, asked.credits, array_fill('credit'::text, ARRAY[cardinality(uncovered)]), NULL, NULL, NULL,
-      NULL) AS d;
-    FOR place IN 1 .. cardinality(uncovered) LOOP
-      backs[uncovered[place]] := balances_after[place];
-    END LOOP;
+    last_item := last_item + call_sizes[nth];
+  END LOOP;
+  RETURN backs;
+END
+$function$;
+
+-- Credits the buckets of a batch that did not cover their sum, which have no balance. Returns their balances after the credit.
+CREATE OR REPLACE FUNCTION rate_limit._credit_uncovered(
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_credits double precision[], balances double precision[]
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  credited double precision[] := array_fill(CAST(NULL AS double precision), ARRAY[cardinality(bucket_names)]);
+  uncovered record;
+  item_values double precision[];
+BEGIN
+  SELECT
+    array_agg(nth ORDER BY nth) AS nths, array_agg(bucket_names[nth] ORDER BY nth) AS names,
+    array_agg(bucket_keys[nth] ORDER BY nth) AS keys, array_agg(coalesce(bucket_limits[nth], 1) ORDER BY nth) AS limits,
+    array_agg(bucket_credits[nth] ORDER BY nth) AS credits, array_agg('credit'::text) AS ops
+  INTO uncovered
+  FROM generate_series(1, cardinality(bucket_names)) AS nth
+  WHERE bucket_credits[nth] IS NOT NULL AND balances[nth] IS NULL;
+  IF uncovered.nths IS NULL THEN
+    RETURN credited;
   END IF;
-  RETURN balances || backs;
+  -- Rows that come later in the order are locked already, so this must not wait for a lock: it could deadlock.
+  IF true = ANY (rate_limit._held(uncovered.names, uncovered.keys)) THEN
+    RAISE EXCEPTION 'another transaction has locked a bucket that is short'
+      USING ERRCODE = 'lock_not_available', HINT = 'Retry the transaction without the calls on this bucket.';
+  END IF;
+  SELECT d.item_values
+  INTO item_values
+  FROM rate_limit._decide(
+    limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_starts, limit_resolutions, NULL, uncovered.names,
+    uncovered.keys, NULL, uncovered.limits, uncovered.credits, uncovered.ops, NULL, NULL, NULL, NULL) AS d;
+  FOR place IN 1 .. cardinality(item_values) LOOP
+    credited[uncovered.nths[place]] := item_values[place];
+  END LOOP;
+  RETURN credited;
 END
 $function$;

@@ -60,12 +60,11 @@ BEGIN
       END;
       EXIT quick WHEN balances[b] IS NULL;
     END LOOP;
-    IF rate_limit._clock() - now > rate_limit._late_after(buckets) THEN -- It has waited: see _hand_on.
+    IF rate_limit._clock() - now > 2000 + 50 * buckets THEN -- It has waited: see _hand_on.
       FOR b IN 1 .. buckets LOOP
         balances[b] := rate_limit._retake(
           bucket_names[b], bucket_keys[b], 0, limit_kinds[b], limit_rates[b], limit_periods[b], limit_capacities[b],
-          limit_phases[b], 1,
-          counts[b], counts[b], rate_limit._clock());
+          limit_phases[b], 1, counts[b], counts[b], rate_limit._clock());
       END LOOP;
     END IF;
     RETURN balances;
@@ -75,8 +74,7 @@ BEGIN
   FOR b IN 1 .. coalesce(cardinality(balances), 1) - 1 LOOP
     PERFORM rate_limit._retake(
       bucket_names[b], bucket_keys[b], 0, limit_kinds[b], limit_rates[b], limit_periods[b], limit_capacities[b], limit_phases[b],
-      1,
-      counts[b], 0, NULL);
+      1, counts[b], 0, NULL);
   END LOOP;
   decided := rate_limit._decide(
     limit_kinds, limit_rates, limit_periods, limit_capacities, NULL, limit_phases, NULL, NULL, bucket_names, bucket_keys, NULL,

@@ -33,7 +33,6 @@ const CORE: &[(&str, &str)] = sources![
     "answers/decide_once"
     "answers/prune"
     "api/acquire"
-    "api/acquire_slots"
     "api/acquire_with"
     "api/block"
     "api/call"
@@ -51,7 +50,6 @@ const CORE: &[(&str, &str)] = sources![
     "api/elements"
     "api/enforce"
     "api/enforce_with"
-    "api/enforced"
     "api/forget"
     "api/is_blocked"
     "api/length"
@@ -74,9 +72,7 @@ const CORE: &[(&str, &str)] = sources![
     "api/undefine"
     "api/validate"
     "api/validate_element"
-    "api/validate_item"
     "api/window"
-    "decide/amounts"
     "decide/asked"
     "decide/clock"
     "decide/decide"
@@ -85,11 +81,10 @@ const CORE: &[(&str, &str)] = sources![
     "decide/decide_rows"
     "decide/decide_sums"
     "decide/exact"
-    "decide/guard"
+    "decide/fresh_reads"
     "decide/hand_on"
     "decide/held"
     "decide/item"
-    "decide/late_after"
     "decide/retake"
     "decide/take_few"
     "decide/take_slots"
@@ -103,12 +98,11 @@ const CORE: &[(&str, &str)] = sources![
     "kinds/kinds"
     "kinds/sliding_window"
     "kinds/token_bucket"
-    "shards/drain"
     "shards/draw"
     "shards/find"
     "shards/gather"
-    "shards/level"
     "shards/rows"
+    "shards/spread"
 ];
 
 /// The files of the queue.
@@ -219,7 +213,7 @@ static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
 });
 
 /// Returns the statement that makes the first sentence of the comment above a function its comment in the database; nothing if
-/// the file has such a statement, as for functions that people call.
+/// the file has such a statement, as for some functions that people call.
 fn comment(name: &str, sql: &str) -> String {
     if sql.contains("COMMENT ON FUNCTION") {
         return String::new();

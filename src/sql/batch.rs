@@ -255,11 +255,6 @@ impl Batch {
         *bucket
     }
 
-    /// Whether any call has a headroom.
-    pub(super) fn has_headroom(&self) -> bool {
-        self.limits.iter().any(|(_, leave)| *leave > 0.0)
-    }
-
     /// Returns the number of items in each call.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
         self.places.iter().map(|place| place.items)

@@ -193,9 +193,8 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
         .bind(unless(batch.is_one_to_one(), item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
-        // With a headroom they are always listed: the functions of an older schema then reject it, instead of ignoring it.
         .bind(
-            (batch.has_headroom() || !call_ops.iter().all(|op| *op == Op::Limit))
+            (!call_ops.iter().all(|op| *op == Op::Limit))
                 .then(|| call_ops.iter().map(|op| op.as_str()).collect::<Vec<_>>()),
         )
         .bind(unless(!call_reserves.contains(&true), call_reserves))

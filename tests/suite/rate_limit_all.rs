@@ -490,7 +490,7 @@ async fn the_guides_grant_is_necessary_and_gives_nothing_else() {
     for inside in [
         "SELECT * FROM rate_limit._several('reset', '[]', false)",
         "SELECT rate_limit._validate_element('{}', 1)",
-        "SELECT rate_limit._validate_item(1, 'a', 'k', 'token_bucket', 1, '1 day', NULL, NULL, NULL, NULL, 1)",
+        "SELECT rate_limit._rule('a', 'k', 'token_bucket', 1, '1 day', NULL, NULL, NULL, NULL, 1)",
         "SELECT rate_limit._validate('token_bucket', 1, 1, NULL, NULL, NULL, NULL, 1)",
         "SELECT rate_limit._length('1 day')",
         "SELECT FROM rate_limit.rate_limits",
