@@ -1,6 +1,5 @@
 //! `block` and `unblock`.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -39,7 +38,7 @@ pub(super) struct BlockArgs {
     length: Duration,
 }
 
-pub(super) async fn block(args: BlockArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn block(args: BlockArgs, database: Database) -> Result<(), CliError> {
     let (json, given) = (args.what.json, args.what.key.clone());
     let run = async |limiter: Limiter, gate| limiter.block(gate, args.length).await;
     let (rest, key) = on_gate(args.what, database, true, run).await?;
@@ -49,11 +48,10 @@ pub(super) async fn block(args: BlockArgs, database: Database) -> Result<ExitCod
         (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
         (false, None) => format!("blocked for {}", text::wait(rest)),
         (false, Some(key)) => format!("blocked \"{}\" for {}", text::escaped(key), text::wait(rest)),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<(), CliError> {
     let json = args.json;
     let run = async |limiter: Limiter, gate: Item| {
         let rest = limiter.is_blocked(gate.clone()).await?;
@@ -64,8 +62,7 @@ pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<Exi
         (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
         (false, None) => "nothing to unblock: the key is not blocked".to_owned(),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// Runs an operation on the key in the form that is stored, and returns that form.

@@ -7,8 +7,8 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
+use crate::output;
 use crate::progress::Progress;
-use crate::{output, tls};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};
@@ -154,7 +154,7 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
             "the database did not answer within {PATIENCE:?}: check that it is running and reachable"
         )),
         error => {
-            let advice = tls::advice(&error, cfg!(feature = "rustls"));
+            let advice = tls_advice(&error, cfg!(feature = "rustls"));
             let advice = advice.map_or_else(String::new, |advice| format!("\n{advice}"));
             CliError::failed(format!("cannot connect to the database: {error}{advice}"))
         }
@@ -216,5 +216,57 @@ impl Running {
         config.schema = self.schema.clone();
         config.key_secret = key_secret;
         Ok(Limiter::with_config(self.ready_pool(1).await?, limits, config))
+    }
+}
+
+/// SQLSTATE with which the server rejects this kind of connection.
+const INVALID_AUTHORIZATION: &str = "28000";
+
+/// Returns a line of advice if encryption is missing or misconfigured. `has_tls`: whether this tool was built with TLS.
+fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
+    if !has_tls {
+        return requires_tls(error).then_some(
+            "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
+             cargo install pg-limiter-cli --features rustls",
+        );
+    }
+    let text = error.to_string();
+    if text.contains("UnknownIssuer") {
+        return Some(
+            "This machine does not trust the CA that signed the server's certificate. Add sslrootcert=FILE to the URL, with \
+             the certificate of that CA; providers of managed databases publish it.",
+        );
+    }
+    if text.contains("not valid for name") {
+        return Some(
+            "The server's certificate is for another host. Connect with a name that the certificate contains, or check only \
+             its CA, with sslmode=verify-ca in the URL.",
+        );
+    }
+    None
+}
+
+/// Servers word this error differently; sqlx without TLS returns [`sqlx::Error::Tls`].
+fn requires_tls(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Tls(_) => true,
+        sqlx::Error::Database(error) => {
+            let text = error.message().to_uppercase();
+            error.code().as_deref() == Some(INVALID_AUTHORIZATION) || text.contains("SSL") || text.contains("TLS")
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_without_tls_names_the_feature() {
+        let refused = || sqlx::Error::Tls("TLS upgrade required by connect options".into());
+        assert!(tls_advice(&refused(), false).is_some_and(|advice| advice.contains("--features rustls")));
+        assert_eq!(tls_advice(&refused(), true), None);
+        assert_eq!(tls_advice(&sqlx::Error::PoolTimedOut, false), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::progress::Progress;
 use crate::stored::{ExactArgs, Forms, Rows};
 use crate::{json, output, text};
-use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
+use pg_limiter::{Call, Decision, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
@@ -56,15 +56,7 @@ pub(super) struct DecideArgs {
     reserve: bool,
 }
 
-pub(super) async fn limit(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(Op::Limit, args, database, async |limiter, call| limiter.limit(call).await).await
-}
-
-pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(Op::Check, args, database, async |limiter, call| limiter.check(call).await).await
-}
-
-pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<(), CliError> {
     let PeekKeyArgs { what: PeekArgs { name, key, limit, secret, json }, exact } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let (given, forms) = (key.clone(), Forms::new(key, exact));
@@ -110,31 +102,29 @@ pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<ExitCo
         };
         let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
         format!("{}{full}{window}", left(value))
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-fn show_gate(rest: Option<Duration>, json: bool) -> Result<ExitCode, CliError> {
+fn show_gate(rest: Option<Duration>, json: bool) -> Result<(), CliError> {
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
         (false, None) => "open".to_owned(),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-async fn decide(
-    op: Op,
-    args: DecideArgs,
-    database: Database,
-    how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
-) -> Result<ExitCode, CliError> {
+/// `limit`, or `check` if that is the operation.
+pub(super) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     if reserve {
         call = call.reserve();
     }
+    let how = async |limiter: Limiter, call| match op {
+        Op::Check => limiter.check(call).await,
+        _ => limiter.limit(call).await,
+    };
     let decision = ask((limits, secret), (op, call), json, database, how).await?;
     let code = ExitCode::from(u8::from(decision.is_denied()));
     // The exit code stays the same if standard output is closed.

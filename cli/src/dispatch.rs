@@ -10,6 +10,7 @@ use crate::{
     bench, block, decide, demo, doctor, exec, export, forget, grants, limits, migrate, output, prune, queue, replay,
     reset, shell, simulate, top, ui,
 };
+use pg_limiter::Op;
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
@@ -48,28 +49,30 @@ pub fn command() -> clap::Command {
 async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     let database = Database::new(arguments.database)?;
     match arguments.command {
-        Command::Demo(args) => demo::run(&args, database).await,
-        Command::Bench(args) => bench::run(args, database).await,
-        Command::Migrate(args) => migrate::run(args, database).await,
-        Command::Grants(args) => grants::run(&args, &database),
-        Command::Limit(args) => decide::limit(args, database).await,
-        Command::Check(args) => decide::check(args, database).await,
-        Command::Peek(args) => decide::peek(args, database).await,
-        Command::Reset(args) => reset::run(args, database).await,
-        Command::Block(args) => block::block(args, database).await,
-        Command::Unblock(args) => block::unblock(args, database).await,
-        Command::Forget(args) => forget::run(args, database).await,
-        Command::Prune(args) => prune::run(args, database).await,
-        Command::Limits(command) => limits::run(command, database).await,
-        Command::Queue(command) => queue::run(command, database).await,
-        Command::Top(args) => top::run(args, database).await,
-        Command::Doctor(args) => doctor::run(args, database).await,
-        Command::Simulate(args) => simulate::run(args, database).await,
-        Command::Exec(args) => exec::run(args, database).await,
-        Command::Export(args) => export::run(args, database).await,
-        Command::Replay(args) => replay::run(args, database).await,
-        Command::Ui(args) => ui::run(args, database).await,
-        Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
+        Command::Demo(args) => demo::run(&args, database).await?,
+        Command::Bench(args) => bench::run(args, database).await?,
+        Command::Grants(args) => grants::run(&args, &database)?,
+        Command::Peek(args) => decide::peek(args, database).await?,
+        Command::Block(args) => block::block(args, database).await?,
+        Command::Unblock(args) => block::unblock(args, database).await?,
+        Command::Forget(args) => forget::run(args, database).await?,
+        Command::Prune(args) => prune::run(args, database).await?,
+        Command::Simulate(args) => simulate::run(args, database).await?,
+        Command::Replay(args) => replay::run(args, database).await?,
+        Command::Ui(args) => ui::run(args, database).await?,
+        Command::Completions(args) => shell::completions(&args)?,
+        Command::Man(args) => shell::man(&args)?,
+        // The exit code of these depends on what they find.
+        Command::Migrate(args) => return migrate::run(args, database).await,
+        Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
+        Command::Check(args) => return decide::decide(Op::Check, args, database).await,
+        Command::Reset(args) => return reset::run(args, database).await,
+        Command::Limits(command) => return limits::run(command, database).await,
+        Command::Queue(command) => return queue::run(command, database).await,
+        Command::Top(args) => return top::run(args, database).await,
+        Command::Doctor(args) => return doctor::run(args, database).await,
+        Command::Exec(args) => return exec::run(args, database).await,
+        Command::Export(args) => return export::run(args, database).await,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,6 @@
 //! The command `forget`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
@@ -11,7 +10,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::progress::Progress;
 use crate::stored::{ExactArgs, Forms, Rows};
-use crate::text::escaped;
+use crate::text::{escaped, many};
 use crate::{input, json, output};
 use pg_limiter::{Forgotten, Limiter, Limits};
 
@@ -31,7 +30,7 @@ pub(super) struct ForgetArgs {
     json: bool,
 }
 
-pub(super) async fn run(args: ForgetArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn run(args: ForgetArgs, database: Database) -> Result<(), CliError> {
     let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
     let key_secret = args.secret.read()?;
     let running = database.start().await?;
@@ -46,8 +45,7 @@ pub(super) async fn run(args: ForgetArgs, database: Database) -> Result<ExitCode
         let others: Vec<_> = others.iter().map(|form| format!("\"{}\"", escaped(form))).collect();
         output::note(format!("it was also stored as {}", others.join(", ")));
     }
-    output::line(if args.json { to_json(&forgotten, &others) } else { human(&forgotten) })?;
-    Ok(ExitCode::SUCCESS)
+    output::line(if args.json { to_json(&forgotten, &others) } else { human(&forgotten) })
 }
 
 /// Forgets every form of the key that is stored, each in a transaction of its own. Returns the forms other than the given one.
@@ -74,7 +72,6 @@ fn to_json(forgotten: &Forgotten, others: &[String]) -> String {
 }
 
 fn human(forgotten: &Forgotten) -> String {
-    let many = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     let deleted = format!(
         "deleted {}, {} and {}",
         many(forgotten.buckets, "row") + " of buckets",

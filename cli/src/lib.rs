@@ -14,7 +14,6 @@ mod export;
 mod foreign;
 mod forget;
 mod grants;
-mod hidden_keys;
 mod input;
 mod json;
 mod key_secret;
@@ -36,7 +35,6 @@ mod signals;
 mod simulate;
 mod stored;
 mod text;
-mod tls;
 mod top;
 mod ui;
 

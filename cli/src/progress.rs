@@ -48,7 +48,7 @@ impl Progress {
         Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
     }
 
-    /// Reads so many bytes. The position is set with [`at`](Self::at).
+    /// Reads so many bytes, from the reader of [`wrap_read`](Self::wrap_read).
     pub(super) fn bytes(what: impl Into<Cow<'static, str>>, length: u64) -> Self {
         Self::start(what.into(), ProgressBar::new(length), BYTES)
     }
@@ -86,9 +86,9 @@ impl Progress {
         self.bar.set_message(shortened(&one_line(&what.into()), WIDEST));
     }
 
-    /// Sets how many bytes were read.
-    pub(super) fn at(&self, position: u64) {
-        self.bar.set_position(position);
+    /// Counts the bytes that are read.
+    pub(super) fn wrap_read<R: io::Read>(&self, reader: R) -> impl io::Read + use<R> {
+        self.bar.wrap_read(reader)
     }
 
     /// Counts finished parts.

@@ -1,6 +1,5 @@
 //! The command `prune`.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,9 +8,10 @@ use serde_json::json;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
+use crate::text::many;
 use crate::{json, output};
 use pg_limiter::queue::Queues;
-use pg_limiter::{Error, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Error, Limiter, Limits};
 
 #[derive(Args, Debug)]
 pub(super) struct PruneArgs {
@@ -23,23 +23,17 @@ pub(super) struct PruneArgs {
     json: bool,
 }
 
-pub(super) async fn run(args: PruneArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn run(args: PruneArgs, database: Database) -> Result<(), CliError> {
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let limiter = running.limiter(Limits::new(), None).await?;
     let result = prune(&limiter, args.dead_older_than).await;
-    pool.close().await;
+    limiter.pool().close().await;
     output::line(match (result?, args.json) {
         ((rows, None), true) => json::line(&json!({"ok": true, "rows": rows})),
         ((rows, Some(jobs)), true) => json::line(&json!({"ok": true, "rows": rows, "dead_jobs": jobs})),
-        ((rows, None), false) => format!("done, {} removed", counted(rows, "row")),
-        ((rows, Some(jobs)), false) => {
-            format!("done, {} and {} removed", counted(rows, "row"), counted(jobs, "dead job"))
-        }
-    })?;
-    Ok(ExitCode::SUCCESS)
+        ((rows, None), false) => format!("done, {} removed", many(rows, "row")),
+        ((rows, Some(jobs)), false) => format!("done, {} and {} removed", many(rows, "row"), many(jobs, "dead job")),
+    })
 }
 
 /// Returns the number of rows removed, and of dead jobs if they are pruned, too.
@@ -49,8 +43,4 @@ async fn prune(limiter: &Limiter, dead_for: Option<Duration>) -> Result<(u64, Op
     let Some(dead_for) = dead_for else { return Ok((rows, None)) };
     progress.now("removing dead jobs");
     Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?)))
-}
-
-fn counted(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

@@ -13,9 +13,9 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::progress::Progress;
 use crate::stored::{ExactArgs, Forms, Rows};
-use crate::text::escaped;
+use crate::text::{escaped, many};
 use crate::{input, json, output};
-use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, LimiterConfig, Limits, Op, Schema};
+use pg_limiter::{Call, Error, InvalidCall, Item, KeySecret, Limit, Limiter, Limits, Op, Schema};
 
 #[derive(Args, Debug)]
 pub(super) struct ResetArgs {
@@ -85,12 +85,9 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
     let forms = Forms::new(args.key, args.exact);
     stored_key(&args.name, forms.usual().to_owned(), None)?; // Rejects it before a connection is made.
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    let limiter = Limiter::with_config(pool.clone(), Limits::new(), config);
+    let limiter = running.limiter(Limits::new(), None).await?;
     let progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
-    let rows = Rows { pool: &pool, schema: running.schema(), secret: key_secret.as_ref() };
+    let rows = Rows { pool: limiter.pool(), schema: running.schema(), secret: key_secret.as_ref() };
     let result = async {
         if args.all_keys {
             return Ok(limiter.reset_all_keys(&args.name).await?);
@@ -100,7 +97,7 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
         Ok(reset_key(&limiter, running.schema(), &args.name, &key).await?)
     };
     let result: Result<u64, CliError> = result.await;
-    pool.close().await;
+    limiter.pool().close().await;
     drop(progress);
     let rows = result?;
     let ok = rows > 0 || !args.must_exist;
@@ -110,8 +107,7 @@ pub(super) async fn run(args: ResetArgs, database: Database) -> Result<ExitCode,
             let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };
             format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))
         }
-        (1, false) => "done, 1 row removed".to_owned(),
-        (rows, false) => format!("done, {rows} rows removed"),
+        (rows, false) => format!("done, {} removed", many(rows, "row")),
     })?;
     Ok(ExitCode::from(u8::from(!ok)))
 }

@@ -1,7 +1,6 @@
 //! The commands `completions` and `man`, made from the definitions of the arguments.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -24,25 +23,24 @@ pub(super) struct ManArgs {
 }
 
 /// Prints the completions for a shell.
-pub(super) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
+pub(super) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Arguments::command(), "pg-limiter", &mut script);
     print(&script)
 }
 
 /// Prints the man page, or writes those of all commands.
-pub(super) fn man(args: &ManArgs) -> Result<ExitCode, CliError> {
+pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
     if let Some(dir) = &args.to {
         clap_mangen::generate_to(Arguments::command(), dir)
             .map_err(|error| CliError::usage(format!("--to {}: {error}; name a folder to write to", dir.display())))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(Arguments::command()).render(&mut page).expect("writing to memory does not fail");
     print(&page)
 }
 
-fn print(text: &[u8]) -> Result<ExitCode, CliError> {
-    output::line(String::from_utf8_lossy(text).trim_end())?;
-    Ok(ExitCode::SUCCESS)
+fn print(text: &[u8]) -> Result<(), CliError> {
+    output::line(String::from_utf8_lossy(text).trim_end())
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use indicatif::HumanCount;
+
 pub(super) use crate::foreign::{escaped, one_line, shortened, shown};
 
 use crate::foreign::columns;
@@ -33,15 +35,12 @@ fn seconds(time: Duration) -> String {
 
 /// Groups digits: `12,345`.
 pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
+}
+
+/// Formats a number of things: `1 row`, `2 rows`.
+pub(super) fn many(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// The percentage that `part` is of `whole`: `12.5`.

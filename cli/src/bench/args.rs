@@ -1,7 +1,6 @@
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use serde::Serialize;
+use clap::Args;
 
 use pg_limiter::{Durability, Isolation, LimiterConfig};
 
@@ -22,11 +21,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) callers: u32,
     /// The isolation level of the limiter's transactions
-    #[arg(long, value_enum, default_value_t = IsolationChoice::Both)]
-    isolation: IsolationChoice,
+    #[arg(long, default_value = "both", value_parser = ["serializable", "read-committed", "both"])]
+    isolation: String,
     /// full: a commit waits for the disk, if the server is configured so; relaxed: it does not
-    #[arg(long, value_enum, default_value_t = DurabilityChoice::Full)]
-    pub(super) durability: DurabilityChoice,
+    #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
+    pub(super) durability: String,
     /// The number of batches that may run concurrently, each over its own connection
     #[arg(long, value_name = "N", default_value_t = lanes(), value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(super) lanes: u16,
@@ -35,36 +34,15 @@ pub(crate) struct BenchArgs {
     pub(super) json: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum IsolationChoice {
-    Serializable,
-    ReadCommitted,
-    Both,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum DurabilityChoice {
-    Full,
-    Relaxed,
-}
-
-impl From<DurabilityChoice> for Durability {
-    fn from(choice: DurabilityChoice) -> Self {
-        match choice {
-            DurabilityChoice::Full => Self::Full,
-            DurabilityChoice::Relaxed => Self::Relaxed,
-        }
-    }
-}
-
 impl BenchArgs {
-    pub(super) const fn isolations(&self) -> &'static [Isolation] {
-        match self.isolation {
-            IsolationChoice::Serializable => &[Isolation::Serializable],
-            IsolationChoice::ReadCommitted => &[Isolation::ReadCommitted],
-            IsolationChoice::Both => &[Isolation::Serializable, Isolation::ReadCommitted],
-        }
+    /// The isolation levels to measure, with their names.
+    pub(super) fn isolations(&self) -> impl Iterator<Item = (&'static str, Isolation)> {
+        let all = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
+        all.into_iter().filter(|(name, _)| ["both", name].contains(&self.isolation.as_str()))
+    }
+
+    pub(super) fn durability(&self) -> Durability {
+        if self.durability == "relaxed" { Durability::Relaxed } else { Durability::Full }
     }
 }
 

@@ -1,13 +1,16 @@
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
+use fastrand::Rng;
+use serde::Serialize;
 use sqlx::PgPool;
 
 use crate::bench::args::BenchArgs;
-use crate::bench::work::{Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
-use pg_limiter::{Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use crate::text::grouped;
+use pg_limiter::{Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
 /// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
 const OVERTIME: Duration = Duration::from_secs(15);
@@ -22,8 +25,8 @@ pub(super) struct BenchSetup {
     owing: String,
     /// How long the balance of `owing` stays negative.
     owed: Duration,
-    /// One limiter for each isolation level.
-    limiters: Vec<(Isolation, Limiter)>,
+    /// One limiter for each isolation level, with the name of the level.
+    limiters: Vec<(&'static str, Limiter)>,
     clearing: Limiter,
 }
 
@@ -36,7 +39,7 @@ impl BenchSetup {
         let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
         let mut config = LimiterConfig::default();
         config.schema = running.schema().clone();
-        config.durability = args.durability.into();
+        config.durability = args.durability();
         config.lanes = args.lanes.into();
         let second = Duration::from_secs(1);
         let limits = Limits::new()
@@ -44,12 +47,12 @@ impl BenchSetup {
             .and_then(|limits| limits.define(&owing, Limit::token_bucket(1, second)))
             .map_err(CliError::usage)?;
         let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
-        let with = |isolation| {
+        let with = |(name, isolation)| {
             let mut config = config.clone();
             config.isolation = isolation;
-            (isolation, limiter(config))
+            (name, limiter(config))
         };
-        let limiters: Vec<_> = args.isolations().iter().copied().map(with).collect();
+        let limiters: Vec<_> = args.isolations().map(with).collect();
         let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
         config.isolation = Isolation::ReadCommitted;
         config.retry = RetryPolicy::default();
@@ -64,7 +67,7 @@ impl BenchSetup {
         &self.pool
     }
 
-    pub(super) fn limiters(&self) -> &[(Isolation, Limiter)] {
+    pub(super) fn limiters(&self) -> &[(&'static str, Limiter)] {
         &self.limiters
     }
 
@@ -105,5 +108,67 @@ impl BenchSetup {
             self.clearing.reset_all_keys(name).await?;
         }
         Ok(())
+    }
+}
+
+const MANY: usize = 10_000;
+
+/// The calls of one measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Work {
+    LoneCaller,
+    OneKey,
+    ManyKeys,
+    AllDenied,
+}
+
+impl Work {
+    pub(super) const ALL: [Self; 4] = [Self::LoneCaller, Self::OneKey, Self::ManyKeys, Self::AllDenied];
+
+    pub(super) const fn callers(self, callers: u32) -> u32 {
+        if matches!(self, Self::LoneCaller) { 1 } else { callers }
+    }
+
+    pub(super) const fn keys(self) -> usize {
+        if matches!(self, Self::ManyKeys) { MANY } else { 1 }
+    }
+
+    pub(super) fn title(self, callers: u32) -> String {
+        let callers = if callers == 1 { "1 caller".to_owned() } else { format!("{} callers", grouped(callers.into())) };
+        match self {
+            Self::LoneCaller => "a lone caller".to_owned(),
+            Self::OneKey => format!("{callers}, one key"),
+            Self::ManyKeys => format!("{callers}, {} keys", grouped(MANY as u64)),
+            Self::AllDenied => format!("{callers}, all denied"),
+        }
+    }
+}
+
+/// The limit and the keys of the calls.
+pub(super) struct Target {
+    limit: Arc<str>,
+    keys: Vec<Arc<str>>,
+}
+
+impl Target {
+    /// Each kind of work has its own keys.
+    pub(super) fn new(limit: &str, work: Work) -> Self {
+        let keys = (0..work.keys()).map(|nth| format!("{work:?} {nth}").into()).collect();
+        Self { limit: limit.into(), keys }
+    }
+
+    /// Returns each key once.
+    pub(super) fn each(&self) -> impl Iterator<Item = Item> {
+        self.keys.iter().map(|key| self.item(key))
+    }
+
+    /// Returns a random key. All keys are equally likely.
+    pub(super) fn any(&self, dice: &mut Rng) -> Item {
+        self.item(&self.keys[dice.usize(..self.keys.len())])
+    }
+
+    fn item(&self, key: &Arc<str>) -> Item {
+        Item::new(Arc::clone(&self.limit), Arc::clone(key))
     }
 }

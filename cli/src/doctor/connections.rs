@@ -1,10 +1,7 @@
 //! Checks connection limits, timeouts and lock settings of the server.
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::session::{Session, Settings};
 
 const NEARLY_ALL: f64 = 0.8;
 const TIMEOUTS: [&str; 4] =
@@ -21,13 +18,13 @@ pub(super) async fn connections(session: &mut Session, settings: &Settings) -> R
                (SELECT coalesce(s.numbackends, 0)::bigint FROM pg_stat_database AS s WHERE s.datname = current_database()), \
                (SELECT r.rolconnlimit::bigint FROM pg_roles AS r WHERE r.rolname = session_user), \
                (SELECT count(*) FROM pg_stat_activity AS a WHERE a.usename = session_user)";
-    let row = session.row(sql).await?;
+    let (of_server, database, of_database, role, of_role) = session.row(sql).await?;
     let reserved = settings.number("superuser_reserved_connections").unwrap_or_default();
     let server = settings.number("max_connections").map_or(-1, |most| most - reserved);
     let bounds: [(&str, i64, i64); 3] = [
-        ("of the server", server, row.try_get(0)?),
-        ("of the database", row.try_get(1)?, row.try_get(2)?),
-        ("of the role", row.try_get(3)?, row.try_get(4)?),
+        ("of the server", server, of_server),
+        ("of the database", database, of_database),
+        ("of the role", role, of_role),
     ];
     Ok(judge(bounds))
 }

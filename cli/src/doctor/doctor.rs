@@ -1,24 +1,24 @@
 use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::Args;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
 use crate::database::{Database, cannot_connect, connect_with};
-use crate::doctor::args::DoctorArgs;
 use crate::doctor::engine::{self, Engine};
 use crate::doctor::finding::Finding;
 use crate::doctor::report::Report;
 use crate::doctor::rights::{self, Role};
-use crate::doctor::schema;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, notifications, pooler, replication,
-    server_clock, test_clock, transactions, tserver_flags,
+    citus, clocks, connections, durability, encryption, idle_rows, isolation, jobs, notifications, pooler, replication,
+    schema, transactions, tserver,
 };
 use crate::error::CliError;
+use crate::length::parse_length;
 use crate::output;
 use crate::progress::Progress;
 use pg_limiter::{Error, Schema};
@@ -91,7 +91,7 @@ async fn examine(
     report.add_made("encryption", encryption::check(session, options).await)?;
     report.add_made("isolation", isolation::check(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
-    report.add_made("clock", server_clock::check(session).await)?;
+    report.add_made("clock", clocks::difference(session).await)?;
     let settings = Settings::read(session).await;
     if let Some(settings) = report.made("settings", settings)? {
         report.add("durability", durability::durability(&settings, yugabyte));
@@ -110,7 +110,7 @@ async fn examine(
 async fn flags(args: &DoctorArgs, engine: &Engine, options: &PgConnectOptions, report: &mut Report) {
     if engine.is_yugabyte() {
         let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(options.get_host()));
-        report.extend(tserver_flags::check(&address).await);
+        report.extend(tserver::check(&address).await);
     } else if args.tserver.is_some() {
         report.add("tserver flags", Finding::note("not checked: only YugabyteDB has tservers"));
     }
@@ -133,28 +133,19 @@ async fn limiter(
         return Ok(());
     }
     let drift = schema::drift(session, &tables).await;
-    if let Some(findings) = report.made("functions", drift)? {
-        report.extend(findings);
-    }
-    let clock = test_clock::check(session).await;
-    if let Some(Some(finding)) = report.made("test clock", clock)? {
-        report.add("test clock", finding);
-    }
+    let findings = report.made("functions", drift)?;
+    report.extend(findings.into_iter().flatten());
+    report.add_made("test clock", clocks::test_clock(session).await)?;
     if !yugabyte {
-        let publications = replication::publications(session).await;
-        if let Some(Some(finding)) = report.made("publications", publications)? {
-            report.add("publications", finding);
-        }
+        report.add_made("publications", replication::publications(session).await)?;
     }
     let citus = citus::check(session).await;
     let (findings, distributed) = report.made("Citus", citus)?.unwrap_or_default();
-    for (name, finding) in findings {
-        report.add(name, finding);
-    }
+    report.extend(findings);
     let role = Role::read(session).await;
     if let Some(role) = report.made("grants", role)? {
-        report.add_made("grants", grants::check(session, &role).await)?;
-        report.add_made("tables by hand", rights::check(session, &role).await)?;
+        report.add_made("grants", rights::calls(session, &role).await)?;
+        report.add_made("tables by hand", rights::by_hand(session, &role).await)?;
     }
     let mut piles_up = false;
     if yugabyte {
@@ -179,9 +170,7 @@ async fn limiter(
         return Ok(());
     }
     report.add_made("jobs", jobs::check(session).await)?;
-    if let Some(finding) = replication::job_ids(session).await {
-        report.add("ids of jobs", finding);
-    }
+    report.extend(replication::job_ids(session).await.map(|finding| ("ids of jobs", finding)));
     if !yugabyte {
         report.add_made("notifications", notifications::check(session).await)?;
         let table = Table::read(session, "jobs").await;
@@ -190,4 +179,37 @@ async fn limiter(
         }
     }
     Ok(())
+}
+
+pub(crate) const DOCTOR_EXIT_CODES: &str = "\
+Exit codes:
+  0  only `ok` and notes
+  1  a warning or a problem
+  2  an invalid argument
+  3  the database is unavailable, or something else failed
+
+Every transaction of `doctor` is READ ONLY. Use the URL of the application: the findings are valid for its role and its path to
+the server.";
+
+const OLD_TRANSACTION: &str = "5m";
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Address of the web page of a YugabyteDB tserver, which shows its flags [default: the database's host, port 9000]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) tserver: Option<Address>,
+    /// Age from which an open transaction is reported, such as 5m; capped at 30s if old row versions pile up
+    #[arg(long, value_name = "LENGTH", default_value = OLD_TRANSACTION, value_parser = parse_length)]
+    pub(super) old_transaction: Duration,
+    /// Print a JSON array of objects, one per check
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Default for DoctorArgs {
+    /// The arguments that no option changes.
+    fn default() -> Self {
+        let old_transaction = parse_length(OLD_TRANSACTION).unwrap_or(Duration::from_secs(300));
+        Self { tserver: None, old_transaction, json: false }
+    }
 }

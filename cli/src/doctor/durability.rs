@@ -1,10 +1,7 @@
 //! Checks whether commits are durable, and whether transactions can write.
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::session::{Session, Settings};
 
 pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
     if yugabyte {
@@ -37,7 +34,7 @@ pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
 }
 
 pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Result<Finding, sqlx::Error> {
-    let standby: bool = session.row("SELECT pg_is_in_recovery()").await?.try_get(0)?;
+    let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
     if standby {
         return Ok(Finding::problem("this is a standby: it cannot take tokens").advise(
             "Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes.",

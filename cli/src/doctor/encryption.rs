@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::doctor::finding::Finding;
@@ -12,10 +11,8 @@ const VERIFY: &str = "Add sslmode=verify-full&sslrootcert=FILE to the URL, with 
 
 pub(super) async fn check(session: &mut Session, options: &PgConnectOptions) -> Result<Finding, sqlx::Error> {
     let sql = "SELECT s.version, s.cipher FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid() AND s.ssl";
-    let encrypted = match session.rows(sql).await?.first() {
-        Some(row) => Some(format!("{}, {}", row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?)),
-        None => None,
-    };
+    let encrypted = session.rows::<(String, String)>(sql).await?.pop();
+    let encrypted = encrypted.map(|(version, cipher)| format!("{version}, {cipher}"));
     let is_local = options.get_socket().is_some() || is_local(options.get_host());
     let is_verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
     Ok(judge(encrypted, is_local, is_verified))

@@ -1,7 +1,5 @@
 //! Identifies the engine by its version string.
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::text::shown;
@@ -82,9 +80,8 @@ impl Engine {
 }
 
 pub(super) async fn engine(session: &mut Session) -> Result<Engine, sqlx::Error> {
-    let rows = session.plain_rows("SELECT version()").await?;
-    let version: String = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
-    Ok(Engine::parse(&version))
+    let rows = session.plain_rows::<(String,)>("SELECT version()").await?;
+    rows.first().map(|(version,)| Engine::parse(version)).ok_or(sqlx::Error::RowNotFound)
 }
 
 #[cfg(test)]

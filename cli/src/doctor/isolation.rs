@@ -1,7 +1,5 @@
 //! Checks whether the requested isolation level is in force.
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 
@@ -21,8 +19,8 @@ async fn in_force(session: &mut Session, level: &str, yugabyte: bool) -> Result<
     } else {
         "SELECT current_setting('transaction_isolation')"
     };
-    let rows = session.rows_at(level, sql).await?;
-    rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get::<String, _>(0).map(|level| level.to_lowercase())
+    let rows = session.rows_at::<(String,)>(level, sql).await?;
+    rows.first().map(|(level,)| level.to_lowercase()).ok_or(sqlx::Error::RowNotFound)
 }
 
 fn judge(serializable: &str, read_committed: &str) -> Finding {

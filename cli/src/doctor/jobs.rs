@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
+use crate::export::CLOCK;
 use crate::text::{age, escaped};
 
 const LATE: Duration = Duration::from_secs(60);
@@ -44,22 +43,11 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE blocked_by IS NOT NULL), \
            min(regexp_replace(blocked_by, '/slots$', '')) \
-         FROM {} CROSS JOIN (SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS now) AS clock",
+         FROM {} CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
         session.table("jobs")
     );
-    let row = session.row(&sql).await?;
-    Ok(judge(&Jobs {
-        all: row.try_get(0)?,
-        waiting: row.try_get(1)?,
-        running: row.try_get(2)?,
-        dead: row.try_get(3)?,
-        late: row.try_get(4)?,
-        lapsed: row.try_get(5)?,
-        long_ended: row.try_get(6)?,
-        oldest: row.try_get(7)?,
-        blocked: row.try_get(8)?,
-        unknown: row.try_get(9)?,
-    }))
+    let (all, waiting, running, dead, late, lapsed, long_ended, oldest, blocked, unknown) = session.row(&sql).await?;
+    Ok(judge(&Jobs { all, waiting, oldest, running, dead, late, lapsed, long_ended, blocked, unknown }))
 }
 
 fn judge(jobs: &Jobs) -> Finding {

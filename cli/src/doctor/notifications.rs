@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use crate::text::{age, one_line};
@@ -26,12 +24,9 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
                  FROM pg_stat_activity AS a \
                  WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend' \
                  ORDER BY a.xact_start LIMIT 1) AS o ON true";
-    let row = session.row(sql).await?;
-    let oldest = match row.try_get::<Option<i32>, _>(1)? {
-        Some(pid) => Some(Oldest { pid, database: row.try_get(2)?, seconds: row.try_get(3)? }),
-        None => None,
-    };
-    Ok(judge(row.try_get(0)?, oldest))
+    let (usage, pid, database, seconds) = session.row::<(f64, Option<i32>, Option<String>, Option<f64>)>(sql).await?;
+    let oldest = pid.zip(database).zip(seconds);
+    Ok(judge(usage, oldest.map(|((pid, database), seconds)| Oldest { pid, database, seconds })))
 }
 
 fn judge(usage: f64, oldest: Option<Oldest>) -> Finding {

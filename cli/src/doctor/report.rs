@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::doctor::finding::{Finding, State};
-use crate::text::one_line;
+use crate::text::{many, one_line};
 use crate::{json, output};
 use pg_limiter::Error;
 
@@ -40,23 +40,19 @@ impl Report {
         }
     }
 
+    /// Adds the finding of a check, if there is one.
     pub(super) fn add_made(
         &mut self,
         check: &'static str,
-        result: Result<Finding, sqlx::Error>,
+        result: Result<impl Into<Option<Finding>>, sqlx::Error>,
     ) -> Result<(), sqlx::Error> {
-        if let Some(finding) = self.made(check, result)? {
-            self.add(check, finding);
-        }
+        let finding = self.made(check, result)?.and_then(Into::into);
+        self.extend(finding.map(|finding| (check, finding)));
         Ok(())
     }
 
     pub(super) fn into_findings(self) -> Vec<(&'static str, Finding)> {
         self.0
-    }
-
-    fn count(&self, state: State) -> usize {
-        self.0.iter().filter(|(_, finding)| finding.state == state).count()
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
@@ -76,13 +72,10 @@ impl Report {
             lines.push(format!("{}  {}", coloured(&head, finding.state), one_line(&finding.found)));
             lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }
-        let counts =
-            [(State::Problem, "problem"), (State::Warning, "warning"), (State::Note, "note")].map(|(state, name)| {
-                match self.count(state) {
-                    1 => format!("1 {name}"),
-                    count => format!("{count} {name}s"),
-                }
-            });
+        let counts = [State::Problem, State::Warning, State::Note].map(|state| {
+            let count = self.0.iter().filter(|(_, finding)| finding.state == state).count();
+            many(count as u64, state.as_str())
+        });
         lines.push(String::new());
         lines.push(counts.join(", "));
         lines

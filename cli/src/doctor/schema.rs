@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::Row;
-
 use crate::doctor::finding::Finding;
 use crate::doctor::session::Session;
 use pg_limiter::Schema;
@@ -33,7 +31,7 @@ pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sq
          WHERE n.nspname = {} AND c.relkind IN ('r', 'p') AND c.relname IN ({TABLES})",
         session.schema_literal()
     );
-    session.rows(&sql).await?.iter().map(|row| row.try_get(0)).collect()
+    Ok(session.rows::<(String,)>(&sql).await?.into_iter().map(|(name,)| name).collect())
 }
 
 fn migrate(schema: &Schema) -> String {
@@ -57,7 +55,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
         return Ok(Finding::note(found));
     }
     let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
-    let version: i32 = session.row(&sql).await?.try_get(0)?;
+    let (version,): (i32,) = session.row(&sql).await?;
     let found = format!("the schema \"{schema}\" is at version {version}");
     let newest = migrations(&schema, Part::ALL).last().map_or(0, |migration| migration.version);
     Ok(if version < newest {
@@ -106,7 +104,7 @@ pub(super) async fn drift(
 
 async fn may_use(session: &mut Session) -> Result<bool, sqlx::Error> {
     let sql = format!("SELECT has_schema_privilege({}, 'USAGE')", session.schema_literal());
-    session.row(&sql).await?.try_get(0)
+    session.row(&sql).await.map(|(may,)| may)
 }
 
 /// `shipped` is the number of functions that belong to what is installed.

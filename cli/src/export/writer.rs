@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::export::args::Format;
+use crate::export::export::Format;
 use crate::export::row::{Row, numbers, time};
 use crate::text::plain;
 use crate::{json, output};

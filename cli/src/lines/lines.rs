@@ -1,9 +1,12 @@
-use std::io::{self, BufRead, Cursor, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use crate::error::CliError;
+use crate::input;
 use crate::lines::cause;
-use crate::lines::compressed::Reader;
-use crate::lines::counted::Position;
+use crate::lines::compressed::{Reader, decompressed};
+use crate::progress::Progress;
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -14,7 +17,6 @@ const HEAD: u64 = 1 << 12;
 pub(crate) struct Lines<'s> {
     name: &'s str,
     reader: Reader<'s>,
-    position: Position,
     number: usize,
     buffer: Vec<u8>,
     head: String,
@@ -29,33 +31,21 @@ pub(crate) struct Line<'l> {
 }
 
 impl<'s> Lines<'s> {
-    pub(super) fn new(name: &'s str, mut reader: Reader<'s>, position: Position) -> Result<Self, CliError> {
+    pub(super) fn new(name: &'s str, mut reader: Reader<'s>) -> Result<Self, CliError> {
         let mut head = Vec::new();
-        let read = reader.by_ref().take(HEAD).read_to_end(&mut head);
-        read.map_err(|error| CliError::usage(format!("cannot read {name}: {error}")))?;
+        reader.by_ref().take(HEAD).read_to_end(&mut head).map_err(|error| unreadable(name, &error))?;
         if let Some(cause) = cause::of_encoding(&head) {
             return Err(CliError::usage(format!("{name}: {cause}")));
         }
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head).to_vec();
         let head = String::from_utf8_lossy(&text).into_owned();
-        Ok(Self {
-            name,
-            reader: Box::new(Cursor::new(text).chain(reader)),
-            position,
-            number: 0,
-            buffer: Vec::new(),
-            head,
-        })
+        let reader = Box::new(Cursor::new(text).chain(reader));
+        Ok(Self { name, reader, number: 0, buffer: Vec::new(), head })
     }
 
     /// The beginning of the text.
     pub(crate) fn head(&self) -> &str {
         &self.head
-    }
-
-    /// The number of bytes of the stored file that were read.
-    pub(crate) fn position(&self) -> u64 {
-        self.position.get()
     }
 
     /// Reads the next line that is not blank.
@@ -94,4 +84,83 @@ impl<'s> Lines<'s> {
             }
         }
     }
+}
+
+/// A file whose lines can be read several times. All passes read the same bytes, also if the file is renamed or grows meanwhile.
+pub(crate) struct Source {
+    name: String,
+    content: Content,
+}
+
+enum Content {
+    /// With its length when it was opened.
+    File(File, u64),
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    /// Opens a file; `-` is standard input. A file that can be read only once, such as a pipe, is copied to a temporary file.
+    pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
+        let name = input::name(path);
+        let content = open(path).map_err(|error| unreadable(&name, &error))?;
+        Ok(Self { name, content })
+    }
+
+    pub(crate) fn bytes(name: &str, bytes: Vec<u8>) -> Self {
+        Self { name: name.to_owned(), content: Content::Bytes(bytes) }
+    }
+
+    /// The name for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The length in bytes, as it is stored.
+    pub(crate) fn len(&self) -> u64 {
+        match &self.content {
+            Content::File(_, length) => *length,
+            Content::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use.
+    pub(crate) fn lines(&self, progress: &Progress) -> Result<Lines<'_>, CliError> {
+        let buffered = |stored| Box::new(BufReader::with_capacity(1 << 16, progress.wrap_read(stored)));
+        let plain = self.stored().and_then(|stored| decompressed(buffered(stored)));
+        Lines::new(&self.name, plain.map_err(|error| unreadable(&self.name, &error))?)
+    }
+
+    fn stored(&self) -> io::Result<Box<dyn Read + Send + '_>> {
+        match &self.content {
+            Content::Bytes(bytes) => Ok(Box::new(bytes.as_slice())),
+            Content::File(file, length) => {
+                let mut file = file.try_clone()?;
+                file.seek(SeekFrom::Start(0))?;
+                Ok(Box::new(file.take(*length)))
+            }
+        }
+    }
+}
+
+fn unreadable(name: &str, error: &io::Error) -> CliError {
+    CliError::usage(format!("cannot read {name}: {error}"))
+}
+
+fn open(path: &Path) -> io::Result<Content> {
+    if input::is_stdin(path) {
+        return spooled(&mut io::stdin().lock());
+    }
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if metadata.is_file() { Ok(Content::File(file, metadata.len())) } else { spooled(&mut file) }
+}
+
+/// Copies the input to a temporary file, so that memory does not have to hold it.
+fn spooled(input: &mut dyn Read) -> io::Result<Content> {
+    let mut file = tempfile::tempfile()?;
+    let length = io::copy(input, &mut file)?;
+    Ok(Content::File(file, length))
 }

@@ -7,12 +7,11 @@ mod history;
 mod keys;
 mod live;
 mod queues;
-mod reader;
 mod sample;
 mod sampler;
 mod taken;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub(crate) use bucket::{BucketView, Meaning};

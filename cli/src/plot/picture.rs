@@ -2,12 +2,11 @@
 
 use plotters::backend::DrawingBackend;
 
+use crate::plot::axes::{Clock, TimeAxis};
 use crate::plot::canvas::{Canvas, Failure, Side};
-use crate::plot::panel::Panel;
-use crate::plot::series::Bar;
-use crate::plot::strip::{Frame, draw_balance, draw_traffic};
+use crate::plot::panel::{Bar, Panel};
+use crate::plot::strip::{Frame, Strip};
 use crate::plot::style;
-use crate::plot::time_axis::{Clock, TimeAxis};
 use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
 #[derive(Clone, Debug)]
@@ -43,34 +42,20 @@ impl Picture {
         for (place, panel) in self.panels.iter().enumerate() {
             let time = TimeAxis::new(self.clock, panel.series.bins);
             titles(canvas, panel, top)?;
-            let mut frame = Frame { left: LEFT, right: RIGHT, top: top + f64::from(TITLE), height: f64::from(TRAFFIC) };
-            draw_traffic(canvas, frame, panel, &time)?;
+            let frame = Frame { left: LEFT, right: RIGHT, top: top + f64::from(TITLE), height: f64::from(TRAFFIC) };
+            let mut strip = Strip { canvas, frame, panel, time: &time };
+            strip.draw_traffic()?;
             if panel.has_balance {
-                frame = Frame { top: frame.bottom() + f64::from(GAP), height: f64::from(BALANCE), ..frame };
-                draw_balance(canvas, frame, panel, &time)?;
+                strip.frame = Frame { top: frame.bottom() + f64::from(GAP), height: f64::from(BALANCE), ..frame };
+                strip.draw_balance()?;
             }
             top += f64::from(height(panel));
+            // The panels share the time axis below the last one.
             if place + 1 == self.panels.len() && panel.series.calls > 0 {
-                self.foot(canvas, frame, panel, &time)?;
+                strip.draw_times()?;
             }
         }
         Ok(())
-    }
-
-    /// Draws the labels of the time axis, once for all panels.
-    fn foot<B: DrawingBackend>(
-        &self,
-        canvas: &Canvas<'_, B>,
-        frame: Frame,
-        panel: &Panel,
-        time: &TimeAxis,
-    ) -> Result<(), Failure<B>> {
-        for (at, name) in &time.marks {
-            let place = (frame.x(panel.series.bins, *at), frame.bottom() + 16.0);
-            canvas.text(name, place, Side::Around, style::LABEL, style::INK)?;
-        }
-        let middle = ((frame.left + frame.right) / 2.0, frame.bottom() + 36.0);
-        canvas.text(&time.title, middle, Side::Around, style::LABEL, style::INK)
     }
 
     /// Draws the legend of the elements that the picture contains.
@@ -96,28 +81,21 @@ impl Picture {
             (&*names, style::BALANCE, balance),
             ("capacity", style::CAPACITY, balance),
         ];
+        // Draws a name, and returns the position of the next entry.
+        let named = |name: &str, x: f64| {
+            canvas.text(name, (x + 6.0, BASE), Side::RightOf, style::LABEL, style::INK)?;
+            Ok::<_, Failure<B>>(x + 6.0 + canvas.width(name, style::LABEL)? + 22.0)
+        };
         let mut x = 12.0;
         for (name, colour, _) in areas.into_iter().filter(|(.., there)| *there) {
             canvas.rectangle([(x, BASE - 10.0), (x + SAMPLE, BASE + 1.0)], colour)?;
-            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+            x = named(name, x + SAMPLE)?;
         }
         for (name, pen, _) in lines.into_iter().filter(|(.., there)| *there) {
             canvas.line(&[(x, BASE - 4.0), (x + SAMPLE, BASE - 4.0)], pen)?;
-            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+            x = named(name, x + SAMPLE)?;
         }
         Ok(())
-    }
-
-    /// Draws a name, and returns the position of the next entry.
-    fn named<B: DrawingBackend>(
-        &self,
-        canvas: &Canvas<'_, B>,
-        name: &str,
-        x: f64,
-        base: f64,
-    ) -> Result<f64, Failure<B>> {
-        canvas.text(name, (x + 6.0, base), Side::RightOf, style::LABEL, style::INK)?;
-        Ok(x + 6.0 + canvas.width(name, style::LABEL)? + 22.0)
     }
 }
 

@@ -1,10 +1,14 @@
-//! Prints the simulated limits as a table, one per row.
+//! Prints the simulated limits: as a table, or as JSON with the bars of the picture.
 
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::json::{line, milliseconds};
 use crate::length::period_micros;
+use crate::plot::{Bar, Panel};
 use crate::simulate::simulate::Simulated;
-use crate::text::aligned;
-use crate::text::describe;
-use crate::text::{grouped, percent, tokens, wait};
+use crate::text::{aligned, describe, grouped, percent, tokens, wait};
 
 pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
@@ -52,4 +56,32 @@ pub(super) fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<
     let mut lines = vec![format!("{traffic}: {} calls", grouped(calls)), String::new()];
     lines.extend(aligned(&cells, &[0]));
     lines
+}
+
+pub(super) fn object(simulated: &Simulated, panel: &Panel) -> String {
+    let Simulated { name, limit, outcome, length } = simulated;
+    let bars = |tokens: fn(&Bar) -> f64| panel.series.bars.iter().map(tokens).collect::<Vec<_>>();
+    let of_micros = |micros: i64| milliseconds(Duration::from_micros(micros.unsigned_abs()));
+    let balances = panel.series.balances().into_iter().map(|(at, value)| [of_micros(at), value]);
+    let of_slots = |number: f64| simulated.has_slots().then_some(number);
+    line(&json!({
+        "limit": **name,
+        "kind": limit.kind().as_str(),
+        "calls": outcome.calls,
+        "offered": outcome.offered,
+        "admitted": outcome.admitted,
+        "reserved": outcome.reserved,
+        "denied": outcome.denied,
+        "longest_wait_ms": milliseconds(outcome.longest_wait),
+        "most_in_a_period": (!simulated.has_slots()).then(|| outcome.most_in_a_period(period_micros(limit))),
+        "most_at_once": of_slots(outcome.most_held),
+        "average_at_once": of_slots(outcome.average_held(*length)),
+        "lost_leases": simulated.has_slots().then_some(outcome.lost),
+        "bar_ms": of_micros(panel.series.bins.width),
+        "bars_offered": bars(Bar::offered),
+        "bars_admitted": bars(|bar| bar.admitted),
+        "bars_reserved": bars(|bar| bar.reserved),
+        "bars_denied": bars(|bar| bar.denied),
+        "balance": balances.collect::<Vec<_>>(),
+    }))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ratatui::symbols::border;
 
 use crate::error::CliError;
-use crate::hidden_keys::HiddenKeys;
+use crate::key_secret::HiddenKeys;
 use crate::live::{BucketView, Counted, How, KeyView, Meaning};
 use crate::text::{age, grouped, shown, tokens};
 

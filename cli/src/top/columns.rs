@@ -1,7 +1,5 @@
 //! The columns of the tables, and how rows are sorted by them.
 
-use std::cmp::Ordering;
-
 use crate::live::{GroupView, KeyView, LimitView};
 use crate::text::escaped;
 use crate::top::cells::{self, Style};
@@ -16,17 +14,31 @@ pub(super) struct Column<T> {
     /// Whether sorting by it puts the largest first.
     pub(super) is_descending: bool,
     pub(super) cell: fn(&T, &Style, i64) -> String,
-    pub(super) compare: fn(&T, &T) -> Ordering,
+    rank: fn(&T) -> Rank,
+}
+
+/// The value by which rows are sorted: two numbers, of which the first counts most, and a text.
+type Rank = (f64, f64, String);
+
+fn by_text(text: &str) -> Rank {
+    (0.0, 0.0, text.to_owned())
+}
+
+const fn by_number(number: f64) -> Rank {
+    (number, 0.0, String::new())
+}
+
+/// A column whose cells are sorted as texts.
+const fn text<T>(heading: &'static str, cell: fn(&T, &Style, i64) -> String, rank: fn(&T) -> Rank) -> Column<T> {
+    Column { heading, width: None, is_extra: false, is_descending: false, cell, rank }
 }
 
 const fn column<T>(
-    heading: &'static str,
-    width: Option<u16>,
-    is_descending: bool,
+    (heading, width, is_descending): (&'static str, u16, bool),
     cell: fn(&T, &Style, i64) -> String,
-    compare: fn(&T, &T) -> Ordering,
+    rank: fn(&T) -> Rank,
 ) -> Column<T> {
-    Column { heading, width, is_extra: false, is_descending, cell, compare }
+    Column { heading, width: Some(width), is_extra: false, is_descending, cell, rank }
 }
 
 impl<T> Column<T> {
@@ -55,34 +67,26 @@ fn or_full(left: Option<f64>) -> f64 {
 
 impl Listed for LimitView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("LIMIT", None, false, |limit, _, _| escaped(&limit.name), |a, b| a.name.cmp(&b.name)),
+        text("LIMIT", |limit, _, _| escaped(&limit.name), |limit| by_text(&limit.name)),
         column(
-            "KEYS",
-            Some(11),
-            true,
+            ("KEYS", 11, true),
             |limit, _, _| cells::counted(limit.keys),
-            |a, b| a.keys.number.cmp(&b.keys.number),
+            |limit| by_number(limit.keys.number as f64),
         ),
         column(
-            "TAKEN/S",
-            Some(9),
-            true,
+            ("TAKEN/S", 9, true),
             |limit, _, _| cells::rate(limit.per_second),
-            |a, b| a.per_second.total_cmp(&b.per_second).then(a.per_minute.total_cmp(&b.per_minute)),
+            |limit| (limit.per_second, limit.per_minute, String::new()),
         ),
         column(
-            "LEAST LEFT",
-            Some(11),
-            false,
+            ("LEAST LEFT", 11, false),
             |limit, _, _| cells::percent(least_left(limit)),
-            |a, b| or_full(least_left(a)).total_cmp(&or_full(least_left(b))),
+            |limit| by_number(or_full(least_left(limit))),
         ),
         column(
-            "LAST 10 MIN",
-            Some(20),
-            true,
+            ("LAST 10 MIN", 20, true),
             |limit, style, _| style.sparkline(&limit.taken, 20),
-            |a, b| a.taken.iter().sum::<f64>().total_cmp(&b.taken.iter().sum()),
+            |limit| by_number(limit.taken.iter().sum()),
         ),
     ];
     const SORTED_BY: usize = 2;
@@ -94,41 +98,27 @@ impl Listed for LimitView {
 
 impl Listed for KeyView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("LIMIT", None, false, |key, _, _| escaped(&key.bucket.name), |a, b| a.bucket.name.cmp(&b.bucket.name)),
+        text("LIMIT", |key, _, _| escaped(&key.bucket.name), |key| by_text(&key.bucket.name)),
+        text("KEY", |key, style, _| style.key_cell(&key.bucket.key), |key| by_text(&key.bucket.key)),
         column(
-            "KEY",
-            None,
-            false,
-            |key, style, _| style.key_cell(&key.bucket.key),
-            |a, b| a.bucket.key.cmp(&b.bucket.key),
-        ),
-        column(
-            "TAKEN/S",
-            Some(9),
-            true,
+            ("TAKEN/S", 9, true),
             |key, _, _| cells::rate(key.per_second),
-            |a, b| a.per_second.total_cmp(&b.per_second).then(a.per_minute.total_cmp(&b.per_minute)),
+            |key| (key.per_second, key.per_minute, String::new()),
         ),
         column(
-            "LEFT",
-            Some(17),
-            false,
+            ("LEFT", 17, false),
             |key, _, now| cells::left(key, now),
-            |a, b| or_full(a.left()).total_cmp(&or_full(b.left())).then(b.bucket.full_at.cmp(&a.bucket.full_at)),
+            |key| (or_full(key.left()), -(key.bucket.full_at as f64), String::new()),
         ),
         column(
-            "FULL IN",
-            Some(10),
-            true,
+            ("FULL IN", 10, true),
             |key, _, now| cells::full_in(&key.bucket, now),
-            |a, b| a.bucket.full_at.cmp(&b.bucket.full_at),
+            |key| by_number(key.bucket.full_at as f64),
         ),
         column(
-            "LAST 10 MIN",
-            Some(20),
-            true,
+            ("LAST 10 MIN", 20, true),
             |key: &Self, style, _| style.sparkline(&key.taken, 20),
-            |a, b| a.taken.iter().sum::<f64>().total_cmp(&b.taken.iter().sum()),
+            |key| by_number(key.taken.iter().sum()),
         )
         .extra(),
     ];
@@ -141,37 +131,29 @@ impl Listed for KeyView {
 
 impl Listed for GroupView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("QUEUE", None, false, |group, _, _| escaped(&group.queue), |a, b| a.queue.cmp(&b.queue)),
-        column("GROUP", None, false, |group, style, _| style.key_cell(&group.group), |a, b| a.group.cmp(&b.group)),
+        text("QUEUE", |group, _, _| escaped(&group.queue), |group| by_text(&group.queue)),
+        text("GROUP", |group, style, _| style.key_cell(&group.group), |group| by_text(&group.group)),
         column(
-            "SCHEDULED",
-            Some(10),
-            true,
+            ("SCHEDULED", 10, true),
             |group, _, _| cells::counted(group.scheduled),
-            |a, b| a.scheduled.number.cmp(&b.scheduled.number),
+            |group| by_number(group.scheduled.number as f64),
         ),
         column(
-            "AVAILABLE",
-            Some(10),
-            true,
+            ("AVAILABLE", 10, true),
             |group, _, _| cells::counted(group.available),
-            |a, b| a.available.number.cmp(&b.available.number),
+            |group| by_number(group.available.number as f64),
         ),
         column(
-            "NEXT START",
-            Some(12),
-            false,
+            ("NEXT START", 12, false),
             |group, _, now| cells::until(group.next_start, now),
-            |a, b| a.next_start.unwrap_or(i64::MAX).cmp(&b.next_start.unwrap_or(i64::MAX)),
+            |group| by_number(group.next_start.map_or(f64::INFINITY, |at| at as f64)),
         ),
         column(
-            "LAG",
-            Some(8),
-            true,
+            ("LAG", 8, true),
             |group, _, _| group.lag.map_or_else(|| "-".to_owned(), cells::length),
-            |a, b| a.lag.cmp(&b.lag),
+            |group| by_number(group.lag.map_or(f64::NEG_INFINITY, |lag| lag as f64)),
         ),
-        column("WAITS FOR A SLOT OF", Some(24), false, waits_for, |a, b| a.waits_for.cmp(&b.waits_for)).extra(),
+        column(("WAITS FOR A SLOT OF", 24, false), waits_for, by_waits_for).extra(),
     ];
     const SORTED_BY: usize = 5;
 
@@ -183,6 +165,11 @@ impl Listed for GroupView {
 fn waits_for(group: &GroupView, style: &Style, _: i64) -> String {
     let waits = |(limit, key): &(String, String)| format!("{} {}", escaped(limit), style.key_cell(key));
     group.waits_for.as_ref().map_or_else(|| "-".to_owned(), waits)
+}
+
+/// Groups that wait for nothing come first. No name contains a NUL.
+fn by_waits_for(group: &GroupView) -> Rank {
+    by_text(&group.waits_for.as_ref().map_or_else(String::new, |(limit, key)| format!("{limit}\0{key}")))
 }
 
 /// The column by which a table is sorted.
@@ -199,9 +186,10 @@ impl Sort {
     }
 
     pub(super) fn sort<T: Listed>(self, rows: &mut [T]) {
-        let compare = T::COLUMNS[self.column % T::COLUMNS.len()].compare;
+        let rank = T::COLUMNS[self.column % T::COLUMNS.len()].rank;
         rows.sort_by(|a, b| {
-            let order = if self.is_descending { compare(b, a) } else { compare(a, b) };
+            let (first, second) = if self.is_descending { (rank(b), rank(a)) } else { (rank(a), rank(b)) };
+            let order = first.0.total_cmp(&second.0).then(first.1.total_cmp(&second.1)).then(first.2.cmp(&second.2));
             order.then_with(|| a.id().cmp(&b.id()))
         });
     }

@@ -9,10 +9,9 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
 use crate::live::{Coverage, KeyView, LimitView};
 use crate::output;
 use crate::text::{escaped, grouped, one_line};
-use crate::top::app::{App, Tab};
+use crate::top::app::{App, QUEUES, Tab};
 use crate::top::cells;
 use crate::top::columns::{Column, Listed, Sort};
-use crate::top::data::QUEUES;
 
 /// Extra columns are shown from this width on.
 const WIDE: u16 = 110;

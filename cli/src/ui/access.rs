@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::CliError;
-use crate::hidden_keys::{random, secret};
+use crate::key_secret::{random, secret};
 use crate::ui::app::App;
 use pg_limiter::KeySecret;
 

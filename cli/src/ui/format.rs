@@ -40,17 +40,12 @@ pub(super) fn per_minute(value: f64) -> String {
     if value > 0.0 && value < 0.1 { "<0.1".to_owned() } else { amount(value) }
 }
 
-/// The time, as RFC 3339 to the second.
-fn exact(micros: i64) -> String {
+/// A time, as RFC 3339 to the second.
+pub(super) fn clock(micros: i64) -> String {
     match Timestamp::from_microsecond(micros) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
         Err(_) => format!("@{}", micros / 1_000_000),
     }
-}
-
-/// A time on a machine's clock, as text.
-pub(super) fn clock(micros: i64) -> String {
-    exact(micros)
 }
 
 /// `in 4m 10s`, `3s ago` or `now`.
@@ -79,13 +74,8 @@ pub(super) fn span(length: Duration) -> String {
 
 /// A time, relative to now; the exact time is its title.
 pub(super) fn time(micros: i64, now: i64) -> Markup {
-    let exact = exact(micros);
+    let exact = clock(micros);
     html! { time datetime=(exact.replace(' ', "T")) title=(exact) { (relative(micros, now)) } }
-}
-
-/// A size: `8.0 kB`.
-pub(super) fn bytes(bytes: i64) -> String {
-    crate::doctor::bytes(bytes)
 }
 
 /// A number that may be below 0.

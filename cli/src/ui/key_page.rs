@@ -14,9 +14,8 @@ use crate::ui::actions::own_form;
 use crate::ui::app::App;
 use crate::ui::chart::{columns, curve, meter, sparkline};
 use crate::ui::format::{amount, clock, key, key_url, relative, span, time};
-use crate::ui::layout::Here;
 use crate::ui::limits_page::{no_such_key, shard_columns};
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 
 /// Keys that are suggested, of each limit.
 const SUGGESTED: u32 = 8;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::CliError;
-use crate::hidden_keys::HiddenKeys;
+use crate::key_secret::HiddenKeys;
 
 /// The most keys that the page remembers by their hashes, so that links with a hash work.
 const REMEMBERED: usize = 200_000;

@@ -1,18 +1,17 @@
 //! The pages of the limits in use, and of one of them.
 
+use std::sync::Arc;
+
 use axum::extract::{Query, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use std::sync::Arc;
-
 use crate::live::{Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::ui::app::App;
 use crate::ui::chart::{columns, meter, sparkline};
 use crate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 
 /// Keys of each limit on the page of all limits. The page of a limit has more.
 const FEW: usize = 5;
@@ -31,9 +30,8 @@ pub(super) struct Named {
 }
 
 pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
-    let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let key_prefix = filled(&wanted.key).filter(|_| !app.keys.are_hidden());
-    let filter = Filter { limit: filled(&wanted.name), key_prefix };
+    let key_prefix = if app.keys.are_hidden() { String::new() } else { wanted.key };
+    let filter = Filter { limit: wanted.name, key_prefix };
     let body = content(&app, |snapshot| {
         let limits = snapshot.filtered(&filter);
         html! {
@@ -42,14 +40,14 @@ pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wan
                 (filter_form(&app, &filter))
             }
             p class="lead" { (coverage(snapshot)) }
-            @if let Some(prefix) = &filter.key_prefix {
-                p class="lead" { "The figures of a limit are of all its keys. The tables list those that begin with “" bdi { (crate::text::escaped(prefix)) } "”." }
+            @if !filter.key_prefix.is_empty() {
+                p class="lead" { "The figures of a limit are of all its keys. The tables list those that begin with “" bdi { (crate::text::escaped(&filter.key_prefix)) } "”." }
             }
             @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
             @if limits.is_empty() { (nothing(snapshot, &filter)) }
             @for limit in &limits { (limit_card(&app, snapshot, limit)) }
             @if snapshot.is_cut { p class="lead" { "There are more limits than are listed here." } }
-            @if !snapshot.unused.is_empty() && filter.limit.is_none() && filter.key_prefix.is_none() { (unused(snapshot)) }
+            @if !snapshot.unused.is_empty() && !filter.is_set() { (unused(snapshot)) }
         }
     });
     respond(&app, Here::Limits, Ok(Page { title: "Limits".to_owned(), body, is_live: true }))
@@ -109,9 +107,9 @@ fn coverage(snapshot: &Snapshot) -> String {
 fn filter_form(app: &App, filter: &Filter) -> Markup {
     html! {
         form class="filter" method="get" action="/limits" role="search" aria-label="Filter" {
-            label { span { "Limit" } input type="search" name="name" value=(filter.limit.as_deref().unwrap_or_default()) placeholder="part of a name"; }
+            label { span { "Limit" } input type="search" name="name" value=(filter.limit) placeholder="part of a name"; }
             @if !app.keys.are_hidden() {
-                label { span { "Key" } input type="search" name="key" value=(filter.key_prefix.as_deref().unwrap_or_default()) placeholder="first letters"; }
+                label { span { "Key" } input type="search" name="key" value=(filter.key_prefix) placeholder="first letters"; }
             }
             button type="submit" { "Filter" }
         }
@@ -119,10 +117,9 @@ fn filter_form(app: &App, filter: &Filter) -> Markup {
 }
 
 fn nothing(snapshot: &Snapshot, filter: &Filter) -> Markup {
-    let is_filtered = filter.limit.is_some() || filter.key_prefix.is_some();
     html! {
         div class="empty" {
-            @if is_filtered {
+            @if filter.is_set() {
                 p { strong { "No limit matches." } }
                 p { a href="/limits" { "Show all limits" } ". For a key that is not listed, use " a href="/key" { "Key" } "." }
             } @else {

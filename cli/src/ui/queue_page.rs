@@ -11,8 +11,7 @@ use crate::live::{GroupView, JobQuery, JobView, QueueView, ReservedView};
 use crate::text;
 use crate::ui::app::App;
 use crate::ui::format::{amount, clock, encoded, key, key_link, span, time};
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 use pg_limiter::queue::JobState;
 
 const PAGE: u32 = 50;

@@ -14,8 +14,7 @@ use crate::ui::actions::own_form;
 use crate::ui::app::App;
 use crate::ui::chart;
 use crate::ui::format::amount;
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 use crate::ui::what_if::{Offered, Outcome, log_options, one_limit, parse};
 use pg_limiter::{Kind, Limit};
 
@@ -255,7 +254,7 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
             }
             @if panel.has_balance {
                 figure {
-                    (chart::balance(panel, &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
+                    (chart::curve(&panel.balance_line(), panel.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
                     figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.capacity())) } span { (length) } }
                 }
             }

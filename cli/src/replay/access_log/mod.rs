@@ -2,14 +2,10 @@
 
 mod apache;
 mod client_keys;
-mod fields;
 mod format;
-mod guess;
-mod json_line;
 mod key;
 mod line;
 mod nginx;
-mod options;
 mod pattern;
 mod prefix;
 #[cfg(test)]
@@ -22,4 +18,4 @@ pub use line::LogLine;
 #[cfg(test)]
 use client_keys::ClientArgs;
 pub(in crate::replay) use key::LogKey;
-pub(crate) use options::LogOptions;
+pub(crate) use key::LogOptions;
