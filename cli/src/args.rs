@@ -1,6 +1,6 @@
 //! The arguments of the command line.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
 use crate::block::{BlockArgs, UnblockArgs};
@@ -41,47 +41,36 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Demonstrate limits with real calls, in about 15 seconds; uses its own schema and drops it afterwards
-    #[command(after_help = EXIT_CODES)]
     Demo(DemoArgs),
     /// Measure what this server carries: about 20 seconds of full load, on its own rows, which are removed afterwards
     #[command(after_help = BENCH_EXIT_CODES)]
     Bench(BenchArgs),
     /// Create the limiter's tables and functions, or bring them up to date
-    #[command(after_help = EXIT_CODES)]
     Migrate(MigrateArgs),
     /// Print the grants that a role needs for what it does, and nothing else
-    #[command(after_help = EXIT_CODES)]
     Grants(GrantsArgs),
     /// Take tokens, or report when they will be available
-    #[command(after_help = EXIT_CODES)]
     Limit(DecideArgs),
     /// Decide like `limit`, but take nothing
-    #[command(after_help = EXIT_CODES)]
     Check(DecideArgs),
     /// Print the balance of a bucket
-    #[command(after_help = EXIT_CODES)]
     Peek(PeekKeyArgs),
     /// Reset a key, or all keys of a limit: their buckets are full again
-    #[command(after_help = EXIT_CODES)]
     Reset(ResetArgs),
     /// Block a key of a gate for a time: calls on it are denied
-    #[command(after_help = EXIT_CODES)]
     Block(BlockArgs),
     /// End the block of a key of a gate
-    #[command(after_help = EXIT_CODES)]
     Unblock(UnblockArgs),
     /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
-    #[command(after_help = EXIT_CODES)]
     Forget(ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
-    #[command(after_help = EXIT_CODES)]
     Prune(PruneArgs),
     /// Print the stored limits, or store those of a file
-    #[command(subcommand, after_help = EXIT_CODES)]
+    #[command(subcommand)]
     Limits(LimitsCommand),
     /// Inspect the rate-limited queues; requeue, cancel or discard jobs
-    #[command(subcommand, after_help = EXIT_CODES)]
+    #[command(subcommand)]
     Queue(QueueCommand),
     /// Show the limits, keys and queues of a database in use, in a terminal; writes nothing
     #[command(after_help = TOP_EXIT_CODES)]
@@ -90,24 +79,29 @@ pub(super) enum Command {
     #[command(after_help = DOCTOR_EXIT_CODES)]
     Doctor(DoctorArgs),
     /// Simulate constant, random or bursty traffic, and print or draw what limits admit of it
-    #[command(after_help = EXIT_CODES, mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
+    #[command(mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
     Simulate(SimulateArgs),
     /// Run a command while it holds slots of a concurrency limit: for cron jobs and deployments on many machines
     #[command(after_help = EXEC_EXIT_CODES)]
     Exec(ExecArgs),
     /// Write the rows of the buckets as JSON, one object per line, or as CSV
-    #[command(after_help = EXIT_CODES)]
     Export(ExportArgs),
     /// Replay past traffic through limits: recorded calls or an access log, on the recorded clock
-    #[command(after_help = EXIT_CODES)]
     Replay(ReplayArgs),
     /// Serve a web page that shows the limits, keys and queues of a database in use, and changes nothing unless it may
-    #[command(after_help = EXIT_CODES)]
     Ui(UiArgs),
     /// Print the completions of commands and options for a shell, such as bash, fish or zsh
-    #[command(after_help = EXIT_CODES)]
     Completions(CompletionsArgs),
     /// Print the man page, or write the pages of all commands into a folder
-    #[command(after_help = EXIT_CODES)]
     Man(ManArgs),
+}
+
+/// The definitions of the commands and their options.
+pub fn command() -> clap::Command {
+    let with_exit_codes = |command: clap::Command| match command.get_after_help() {
+        Some(_) => command,
+        None => command.after_help(EXIT_CODES),
+    };
+    let command = Arguments::command().mut_subcommands(with_exit_codes);
+    command.mut_subcommand("queue", |queue| queue.mut_subcommands(with_exit_codes))
 }

@@ -1,9 +1,9 @@
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 
-use crate::args::{Arguments, Command};
+use crate::args::{Arguments, Command, command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
@@ -14,7 +14,8 @@ use pg_limiter::Op;
 
 /// Runs the tool with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
             // clap prints help to stdout and errors to stderr. Ignore a closed stream.
@@ -39,11 +40,6 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
-}
-
-/// The definitions of the commands and their options.
-pub fn command() -> clap::Command {
-    Arguments::command()
 }
 
 async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {

@@ -38,5 +38,6 @@ mod text;
 mod top;
 mod ui;
 
-pub use dispatch::{command, main};
+pub use args::command;
+pub use dispatch::main;
 pub use replay::{Event, LogFormat, LogLine, UnreadableLine};

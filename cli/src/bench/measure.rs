@@ -48,7 +48,7 @@ pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<Roun
 
 /// The number of parts of one [`measure`].
 pub(super) fn parts(setup: &BenchSetup) -> usize {
-    setup.limiters().len() * TURNS as usize
+    setup.limiters.len() * TURNS as usize
 }
 
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
@@ -61,7 +61,7 @@ pub(super) async fn measure(
 ) -> Result<Vec<Figures>, CliError> {
     let callers = work.callers(args.callers);
     let target = Arc::new(setup.target(work).await?);
-    let mut series: Vec<Series<'_>> = setup.limiters().iter().map(Series::new).collect();
+    let mut series: Vec<Series<'_>> = setup.limiters.iter().map(Series::new).collect();
     if let Some(Series { limiter, .. }) = series.first() {
         walk(limiter, &target, WALK).await?;
     }

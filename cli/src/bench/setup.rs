@@ -18,7 +18,7 @@ const TO_CLEAR: Duration = Duration::from_secs(10);
 
 /// The limits that are measured. Their names are random, so their rows belong to this run only.
 pub(super) struct BenchSetup {
-    pool: PgPool,
+    pub(super) pool: PgPool,
     /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
     /// The name of a limit whose balance stays negative for longer than all measurements take.
@@ -26,7 +26,7 @@ pub(super) struct BenchSetup {
     /// How long the balance of `owing` stays negative.
     owed: Duration,
     /// One limiter for each isolation level, with the name of the level.
-    limiters: Vec<(&'static str, Limiter)>,
+    pub(super) limiters: Vec<(&'static str, Limiter)>,
     clearing: Limiter,
 }
 
@@ -61,14 +61,6 @@ impl BenchSetup {
         let setup = Self { open, owing, owed, limiters, clearing, pool };
         setup.forget().await?;
         Ok(setup)
-    }
-
-    pub(super) const fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-
-    pub(super) fn limiters(&self) -> &[(&'static str, Limiter)] {
-        &self.limiters
     }
 
     /// Returns the keys for this work, after setting their balances up for it.

@@ -14,8 +14,8 @@ use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    citus, clocks, connections, durability, encryption, idle_rows, isolation, jobs, notifications, pooler, replication,
-    schema, transactions, tserver,
+    citus, clocks, connections, encryption, idle_rows, isolation, jobs, notifications, pooler, replication, schema,
+    transactions, tserver,
 };
 use crate::error::CliError;
 use crate::length::parse_length;
@@ -94,8 +94,8 @@ async fn examine(
     report.add_made("clock", clocks::difference(session).await)?;
     let settings = Settings::read(session).await;
     if let Some(settings) = report.made("settings", settings)? {
-        report.add("durability", durability::durability(&settings, yugabyte));
-        report.add_made("writing", durability::writable(session, &settings).await)?;
+        report.add("durability", connections::durability(&settings, yugabyte));
+        report.add_made("writing", connections::writable(session, &settings).await)?;
         limiter(args, session, yugabyte, &settings, report).await?;
         report.add_made("connections", connections::connections(session, &settings).await)?;
         report.add("time-outs", connections::timeouts(&settings));

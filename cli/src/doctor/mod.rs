@@ -4,7 +4,6 @@ mod citus;
 mod clocks;
 mod connections;
 mod doctor;
-mod durability;
 mod encryption;
 mod engine;
 mod finding;

@@ -61,14 +61,11 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> Vec<String> {
-        let head =
-            |(check, finding): &(&'static str, Finding)| vec![finding.state.as_str().to_owned(), (*check).to_owned()];
-        let heads: Vec<Vec<String>> = self.0.iter().map(head).collect();
-        let width = heads.iter().map(|head| head[1].len()).max().unwrap_or_default();
-        // Only the first two columns are padded.
-        let padded = heads.iter().map(|head| format!("{:<7}  {:<width$}", head[0], head[1]));
+        let width = self.0.iter().map(|(check, _)| check.len()).max().unwrap_or_default();
         let mut lines = Vec::new();
-        for (head, (_, finding)) in padded.zip(&self.0) {
+        for (check, finding) in &self.0 {
+            // Only the first two columns are padded.
+            let head = format!("{:<7}  {check:<width$}", finding.state.as_str());
             lines.push(format!("{}  {}", coloured(&head, finding.state), one_line(&finding.found)));
             lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }

@@ -112,43 +112,38 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Vec<(&'static st
     let list = |wanted: fn(&Drift) -> bool| -> Vec<String> {
         drift.iter().filter(|one| wanted(one)).map(ToString::to_string).collect()
     };
-    let finding = |problems: Vec<String>, advice: String, ok: String| {
-        if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
+    let finding = |check, problems: Vec<String>, advice: String, ok: String| match &problems[..] {
+        [] => (check, Finding::ok(ok)),
+        problems => (check, Finding::problem(problems.join("; ")).advise(advice)),
     };
     let of_functions = list(|one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. }));
     let of_tables = list(|one| {
         matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. })
     });
+    let migrate = migrate(&session.schema);
     let of_owners = list(|one| matches!(one, Drift::Untrusted(_) | Drift::Misowned { .. }));
     vec![
-        (
+        finding(
             "functions",
-            finding(
-                of_functions,
-                format!("{}: it creates or replaces them, and keeps their grants.", migrate(&session.schema)),
-                format!("all {shipped} functions are those of this release"),
-            ),
+            of_functions,
+            format!("{migrate}: it creates or replaces them, and keeps their grants."),
+            format!("all {shipped} functions are those of this release"),
         ),
-        (
+        finding(
             "tables",
-            finding(
-                of_tables,
-                "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables."
-                    .to_owned(),
-                "all tables, columns and indexes match the migrations".to_owned(),
-            ),
+            of_tables,
+            "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables."
+                .to_owned(),
+            "all tables, columns and indexes match the migrations".to_owned(),
         ),
-        (
+        finding(
             "owners",
-            finding(
-                of_owners,
-                format!(
-                    "{} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from other \
-                     roles.",
-                    migrate(&session.schema)
-                ),
-                "all objects have one owner, and no other role can create objects in the schema".to_owned(),
+            of_owners,
+            format!(
+                "{migrate} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from \
+                 other roles."
             ),
+            "all objects have one owner, and no other role can create objects in the schema".to_owned(),
         ),
         ("privileges", privileges(session, drift)),
     ]

@@ -8,8 +8,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::export::row::{Pages, Row, now};
-use crate::export::writer::Writer;
+use crate::export::row::{Pages, Row, Writer, now};
 use crate::progress::Progress;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};

@@ -2,7 +2,6 @@
 
 mod export;
 mod row;
-mod writer;
 
 pub(super) use export::{ExportArgs, run};
 pub(crate) use row::{CLOCK, COLUMNS, Row, now};

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
+use crate::queue::jobs::{exact, human};
 use crate::queue::queues::{Queues, job_limits, no_such_job, with_queues};
-use crate::queue::time;
 use crate::{json, output, text};
 use pg_limiter::queue::{JobFilter, JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limits, Op};
@@ -195,7 +195,7 @@ pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, Cli
     let Some(at) = requeued else {
         return Ok(Became::Refused { state: None, why: neither("no longer dead or cancelled") });
     };
-    Ok(Became::Done(format!("runs at {}", time::human(at)), ("run_at", time::exact(at))))
+    Ok(Became::Done(format!("runs at {}", human(at)), ("run_at", exact(at))))
 }
 
 #[derive(Args, Debug)]

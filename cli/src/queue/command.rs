@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::{CliError, EXIT_CODES};
+use crate::error::CliError;
 use crate::progress::Progress;
 use crate::queue::change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
 use crate::queue::queues::{Queues, no_such_job, with_queues};
@@ -16,22 +16,16 @@ use pg_limiter::queue::{JobFilter, JobState};
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// List the groups of the queues with the number of jobs in each state, or list jobs
-    #[command(after_help = EXIT_CODES)]
     Ls(LsArgs),
     /// Show all fields of one job
-    #[command(after_help = EXIT_CODES)]
     Show(ShowArgs),
     /// Requeue dead or cancelled jobs with all their attempts, and print when each will run
-    #[command(after_help = EXIT_CODES)]
     Requeue(RequeueArgs),
     /// End the wait of a group that a handler asked for, so that its jobs start again
-    #[command(after_help = EXIT_CODES)]
     Resume(ResumeArgs),
     /// Cancel jobs that have not started, and return their tokens
-    #[command(after_help = EXIT_CODES)]
     Cancel(CancelArgs),
     /// Remove dead jobs
-    #[command(after_help = EXIT_CODES)]
     Discard(DiscardArgs),
 }
 

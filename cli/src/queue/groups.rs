@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::json;
-use crate::queue::jobs::name;
-use crate::queue::time;
+use crate::queue::jobs::{exact, human, name};
 use crate::text::aligned;
 use crate::text::{age, grouped};
 use pg_limiter::queue::GroupCounts;
@@ -53,7 +52,7 @@ fn row(group: &GroupCounts) -> Vec<String> {
         grouped(group.cancelled),
         length(group.oldest),
         length(group.overdue),
-        group.waiting_until.map_or_else(|| "-".to_owned(), time::human),
+        group.waiting_until.map_or_else(|| "-".to_owned(), human),
     ]
 }
 
@@ -69,7 +68,7 @@ pub(super) fn json(group: &GroupCounts) -> String {
         "cancelled": group.cancelled,
         "oldest_ms": group.oldest.map(json::milliseconds),
         "overdue_ms": group.overdue.map(json::milliseconds),
-        "waiting_until": group.waiting_until.map(time::exact),
+        "waiting_until": group.waiting_until.map(exact),
         "blocked": group.blocked,
     }))
 }

@@ -1,16 +1,15 @@
 //! Formats jobs. Their fields are untrusted text, so control characters are escaped before they reach the terminal.
 
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::json;
-use crate::queue::time;
-use crate::text::aligned;
-use crate::text::{escaped, one_line, plain, shortened, shown};
+use crate::text::{aligned, escaped, one_line, plain, shortened, shown};
 use pg_limiter::queue::{JobInfo, JobItem};
 
 const HEADINGS: [&str; 7] = ["ID", "QUEUE", "GROUP", "STATE", "RUN AT", "FAILURES", "LAST ERROR"];
@@ -34,14 +33,14 @@ fn row(job: &JobInfo) -> Vec<String> {
         name(&job.queue),
         name(&job.group),
         state(job),
-        time::human(job.run_at),
+        human(job.run_at),
         format!("{}/{}", job.failures, job.max_attempts),
         job.last_error.as_deref().map_or_else(String::new, |error| shortened(&one_line(error), WIDEST_ERROR)),
     ]
 }
 
 fn state(job: &JobInfo) -> String {
-    let until = job.waiting_until.map(|until| format!(", waiting until {}", time::human(until)));
+    let until = job.waiting_until.map(|until| format!(", waiting until {}", human(until)));
     let blocked = job.blocked_by.as_deref().map(|limit| {
         format!(", no worker defines its limit \"{}\", or defines it as another kind", shown(limit, WIDEST_NAME))
     });
@@ -59,7 +58,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
         None | Some("") => NONE.to_owned(),
         Some(text) => escaped(text),
     };
-    let at = |at: Option<SystemTime>| at.map_or_else(|| NONE.to_owned(), time::human);
+    let at = |at: Option<SystemTime>| at.map_or_else(|| NONE.to_owned(), human);
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("queue", text(Some(&job.queue))),
@@ -104,7 +103,7 @@ struct Line {
 }
 
 pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
-    let at = |at: Option<SystemTime>| at.map(time::exact);
+    let at = |at: Option<SystemTime>| at.map(exact);
     let item = |item: &JobItem| json!({"limit": item.limit, "key": item.key, "count": item.count, "used": item.used});
     let shown = json!({
         "id": job.id,
@@ -129,4 +128,35 @@ pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
     });
     let payload = RawValue::from_string(job.payload.clone()).map_err(CliError::failed)?;
     Ok(json::line(&Line { job: shown, payload }))
+}
+
+/// Formats a time as RFC 3339 in UTC, to the millisecond.
+pub(super) fn human(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| format!("{time:.3}")).unwrap_or_else(|_| far(time))
+}
+
+/// Formats a time as RFC 3339 in UTC, exactly.
+pub(super) fn exact(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| time.to_string()).unwrap_or_else(|_| far(time))
+}
+
+/// Formats a time after the year 9999 as seconds since the Unix epoch: `@253402300800`.
+fn far(time: SystemTime) -> String {
+    format!("@{}", time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_as_long_as_there_is_a_year() {
+        let time = UNIX_EPOCH + Duration::from_micros(1_767_225_600_999_999);
+        assert_eq!([human(time), exact(time)], ["2026-01-01T00:00:00.999Z", "2026-01-01T00:00:00.999999Z"]);
+        assert_eq!(human(UNIX_EPOCH), "1970-01-01T00:00:00.000Z");
+        let far = UNIX_EPOCH + Duration::from_secs(253_402_300_800);
+        assert_eq!([human(far), exact(far)], ["@253402300800", "@253402300800"]);
+    }
 }

@@ -5,7 +5,6 @@ mod command;
 mod groups;
 mod jobs;
 mod queues;
-mod time;
 
 pub(crate) use change::{Became, cancel, requeue};
 pub(super) use command::{QueueCommand, run};

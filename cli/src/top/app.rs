@@ -6,8 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tokio::sync::{mpsc, watch};
 
 use crate::live::{Filter, GroupView, KeyView, LimitView, Live, QueueView, Seen, pause};
-use crate::top::cells::Style;
-use crate::top::columns::{Listed, Sort};
+use crate::top::columns::{Listed, Sort, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {

@@ -1,9 +1,7 @@
 //! The command `top`: the limits, keys and queues of a database in use, in a terminal.
 
 mod app;
-mod cells;
 mod columns;
-mod once;
 mod screen;
 #[cfg(test)]
 mod tests;

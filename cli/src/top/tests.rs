@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crate::database::Running;
 use crate::live::{self, Live};
 use crate::top::app::{App, Data, Filters, Next, Tab};
-use crate::top::cells::Style;
+use crate::top::columns::Style;
 use crate::top::screen::draw;
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::{Item, Limiter};

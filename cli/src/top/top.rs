@@ -17,8 +17,8 @@ use crate::live::Live;
 use crate::progress::Progress;
 use crate::signals::Signals;
 use crate::top::app::{App, Data, Filters, Next, keep_reading};
-use crate::top::cells::Style;
-use crate::top::{once, screen};
+use crate::top::columns::Style;
+use crate::top::screen;
 use crate::{input, output};
 
 pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, CliError> {
@@ -53,9 +53,9 @@ async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode, Cl
     errors.iter().for_each(output::note);
     app.data.seen.snapshot.note.iter().for_each(output::note);
     if args.json {
-        output::line(once::json(&app)?)?
+        output::line(screen::json(&app)?)?
     } else {
-        output::lines(once::text(&app))?
+        output::lines(screen::text(&app))?
     }
     Ok(ExitCode::SUCCESS)
 }
