@@ -56,8 +56,8 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Simulate(args) => simulate::run(args, database).await?,
         Command::Replay(args) => replay::run(args, database).await?,
         Command::Ui(args) => ui::run(args, database).await?,
-        Command::Completions(args) => shell::completions(&args)?,
-        Command::Man(args) => shell::man(&args)?,
+        Command::Completions(args) => shell::completions(&args, command())?,
+        Command::Man(args) => shell::man(&args, command())?,
         // The exit code of these depends on what they find.
         Command::Migrate(args) => return migrate::run(args, database).await,
         Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,

@@ -11,7 +11,6 @@ mod doctor;
 mod error;
 mod exec;
 mod export;
-mod foreign;
 mod forget;
 mod grants;
 mod input;

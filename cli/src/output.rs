@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use crate::error::CliError;
-use crate::foreign::message;
 use crate::progress::aside;
+use crate::text::message;
 
 /// Writes a line.
 pub(super) fn line(text: impl Display) -> Result<(), CliError> {

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::command;
 use crate::error::CliError;
 use crate::output;
 
@@ -23,21 +22,21 @@ pub(super) struct ManArgs {
 }
 
 /// Prints the completions for a shell.
-pub(super) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
+pub(super) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<(), CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "pg-limiter", &mut script);
+    clap_complete::generate(args.shell, &mut command, "pg-limiter", &mut script);
     print(&script)
 }
 
 /// Prints the man page, or writes those of all commands.
-pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
+pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), CliError> {
     if let Some(dir) = &args.to {
-        clap_mangen::generate_to(command(), dir)
+        clap_mangen::generate_to(command, dir)
             .map_err(|error| CliError::usage(format!("--to {}: {error}; name a folder to write to", dir.display())))?;
         return Ok(());
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(command()).render(&mut page).expect("writing to memory does not fail");
+    clap_mangen::Man::new(command).render(&mut page).expect("writing to memory does not fail");
     print(&page)
 }
 

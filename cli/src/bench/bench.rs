@@ -1,10 +1,8 @@
 use sqlx::PgPool;
 
-use crate::bench::args::BenchArgs;
 use crate::bench::measure::{measure, parts, round_trip};
-use crate::bench::report;
-use crate::bench::report::{Report, Setting};
-use crate::bench::setup::{BenchSetup, Work};
+use crate::bench::report::{self, Report, Setting};
+use crate::bench::setup::{BenchArgs, BenchSetup, Work};
 use crate::database::{Database, Running};
 use crate::error::CliError;
 use crate::progress::Progress;

@@ -10,9 +10,8 @@ use hdrhistogram::Histogram as Recorded;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::bench::args::BenchArgs;
 use crate::bench::report::{Figures, RoundTrip, milliseconds, rounded};
-use crate::bench::setup::{BenchSetup, Target, Work};
+use crate::bench::setup::{BenchArgs, BenchSetup, Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
 use crate::progress::Progress;

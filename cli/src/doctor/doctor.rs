@@ -14,8 +14,7 @@ use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
 use crate::doctor::tserver::Address;
 use crate::doctor::{
-    citus, clocks, connections, encryption, idle_rows, isolation, jobs, notifications, pooler, replication, schema,
-    transactions, tserver,
+    citus, clocks, connections, encryption, idle_rows, jobs, pooler, replication, schema, transactions, tserver,
 };
 use crate::error::CliError;
 use crate::length::parse_length;
@@ -89,7 +88,7 @@ async fn examine(
     let yugabyte = engine.is_yugabyte();
     report.add("engine", engine.judge());
     report.add_made("encryption", encryption::check(session, options).await)?;
-    report.add_made("isolation", isolation::check(session, yugabyte).await)?;
+    report.add_made("isolation", engine::isolation(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
     report.add_made("clock", clocks::difference(session).await)?;
     let settings = Settings::read(session).await;
@@ -172,7 +171,7 @@ async fn limiter(
     report.add_made("jobs", jobs::check(session).await)?;
     report.extend(replication::job_ids(session).await.map(|finding| ("ids of jobs", finding)));
     if !yugabyte {
-        report.add_made("notifications", notifications::check(session).await)?;
+        report.add_made("notifications", jobs::notifications(session).await)?;
         let table = Table::read(session, "jobs").await;
         if let Some(table) = report.made("table of jobs", table)? {
             report.add("table of jobs", table.size());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::error::CliError;
-use crate::exec::once::{Every, parse_every};
 use crate::key_secret::KeySecretArgs;
 use crate::length::parse_length;
+use pg_limiter::Calendar;
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\
 Exit codes:
@@ -160,4 +160,20 @@ pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
         Failure::from_str(name, false).map_err(|_| format!("there is no outcome {name:?}: use one of {}", names()))?;
     let code = code.parse().map_err(|_| format!("{code:?} is no exit code: use 0 to 255"))?;
     Ok((failure, code))
+}
+
+/// The window of a job.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Every {
+    Calendar(Calendar),
+    Length(Duration),
+}
+
+fn parse_every(text: &str) -> Result<Every, String> {
+    if let Ok(calendar) = text.parse() {
+        return Ok(Every::Calendar(calendar));
+    }
+    parse_length(text).map(Every::Length).map_err(|error| {
+        format!("{error}; or use a whole number of hours, days, weeks, months or years, such as \"1 day\"")
+    })
 }

@@ -3,12 +3,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use sqlx::{Connection, PgConnection};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::export::row::{Pages, Row, Writer, now};
+use crate::export::row::{Format, Pages, Row, Writer, now};
 use crate::progress::Progress;
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
@@ -134,12 +134,4 @@ pub(crate) struct ExportArgs {
     /// For CSV that is opened in a spreadsheet: put a ' before names and keys that could be read as formulas
     #[arg(long)]
     pub(super) no_formulas: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// One JSON object per line
-    Json,
-    /// CSV with a header line (RFC 4180)
-    Csv,
 }

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::json;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 
 use crate::error::CliError;
-use crate::export::export::Format;
 use crate::text::plain;
 use crate::{json, output};
 use pg_limiter::Schema;
@@ -98,6 +98,14 @@ impl<'a> Pages<'a> {
 const HEADINGS: [&str; 10] =
     ["name", "key", "shard", "shards", "value", "ts", "idle_at", "detail", "ts_time", "idle_at_time"];
 const BALANCE: &str = "balance";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// One JSON object per line
+    Json,
+    /// CSV with a header line (RFC 4180)
+    Csv,
+}
 
 pub(super) struct Writer {
     format: Written,

@@ -2,7 +2,6 @@
 
 mod bad_lines;
 mod cause;
-mod compressed;
 mod lines;
 
 pub(crate) use bad_lines::{BadLine, BadLines, LineArgs};

@@ -6,7 +6,6 @@ mod canvas;
 mod file;
 mod panel;
 mod picture;
-mod strip;
 mod style;
 
 pub(super) use axes::Clock;

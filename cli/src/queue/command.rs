@@ -7,8 +7,8 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::queue::change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
+use crate::queue::jobs;
 use crate::queue::queues::{Queues, no_such_job, with_queues};
-use crate::queue::{groups, jobs};
 use crate::{json, output, text};
 use pg_limiter::Limits;
 use pg_limiter::queue::{JobFilter, JobState};
@@ -88,7 +88,7 @@ async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliE
     if let Some(most) = args.limit {
         cut(&mut listed, most, "groups");
     }
-    Ok(if args.json { listed.iter().map(groups::json).collect() } else { groups::table(&listed) })
+    Ok(if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) })
 }
 
 async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {

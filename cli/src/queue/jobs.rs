@@ -1,6 +1,7 @@
-//! Formats jobs. Their fields are untrusted text, so control characters are escaped before they reach the terminal.
+//! Formats jobs, and the number of jobs of each group. Their fields are untrusted text, so control characters are escaped before
+//! they reach the terminal.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::json;
-use crate::text::{aligned, escaped, one_line, plain, shortened, shown};
-use pg_limiter::queue::{JobInfo, JobItem};
+use crate::text::{age, aligned, escaped, grouped, one_line, plain, shortened, shown};
+use pg_limiter::queue::{GroupCounts, JobInfo, JobItem};
 
 const HEADINGS: [&str; 7] = ["ID", "QUEUE", "GROUP", "STATE", "RUN AT", "FAILURES", "LAST ERROR"];
 const WIDEST_NAME: usize = 60;
@@ -143,6 +144,69 @@ pub(super) fn exact(time: SystemTime) -> String {
 /// Formats a time after the year 9999 as seconds since the Unix epoch: `@253402300800`.
 fn far(time: SystemTime) -> String {
     format!("@{}", time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+const GROUP_HEADINGS: [&str; 11] = [
+    "QUEUE",
+    "GROUP",
+    "SCHEDULED",
+    "AVAILABLE",
+    "RUNNING",
+    "DONE",
+    "DEAD",
+    "CANCELLED",
+    "OLDEST",
+    "OVERDUE",
+    "WAITING UNTIL",
+];
+
+/// Returns no lines if there are no groups.
+pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
+    if groups.is_empty() {
+        return Vec::new();
+    }
+    let mut cells = vec![GROUP_HEADINGS.map(str::to_owned).to_vec()];
+    cells.extend(groups.iter().map(group_row));
+    if groups.iter().any(|group| group.blocked > 0) {
+        let blocked = groups.iter().map(|group| grouped(group.blocked));
+        let column = ["BLOCKED".to_owned()].into_iter().chain(blocked);
+        cells.iter_mut().zip(column).for_each(|(row, cell)| row.push(cell));
+    }
+    aligned(&cells, &[0, 1])
+}
+
+fn group_row(group: &GroupCounts) -> Vec<String> {
+    let length = |length: Option<Duration>| length.map_or_else(|| "-".to_owned(), age);
+    vec![
+        name(&group.queue),
+        name(&group.group),
+        grouped(group.scheduled),
+        grouped(group.available),
+        grouped(group.running),
+        grouped(group.done),
+        grouped(group.dead),
+        grouped(group.cancelled),
+        length(group.oldest),
+        length(group.overdue),
+        group.waiting_until.map_or_else(|| "-".to_owned(), human),
+    ]
+}
+
+pub(super) fn group_json(group: &GroupCounts) -> String {
+    json::line(&json!({
+        "queue": group.queue,
+        "group": group.group,
+        "scheduled": group.scheduled,
+        "available": group.available,
+        "running": group.running,
+        "done": group.done,
+        "dead": group.dead,
+        "cancelled": group.cancelled,
+        "oldest_ms": group.oldest.map(json::milliseconds),
+        "overdue_ms": group.overdue.map(json::milliseconds),
+        "waiting_until": group.waiting_until.map(exact),
+        "blocked": group.blocked,
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 mod change;
 mod command;
-mod groups;
 mod jobs;
 mod queues;
 

@@ -2,7 +2,6 @@
 
 mod access_log;
 mod events;
-mod faults;
 mod parser;
 mod pictured;
 mod recording;

@@ -3,7 +3,6 @@
 mod args;
 mod outcome;
 mod simulate;
-mod table;
 mod traffic;
 
 pub(super) use args::SimulateArgs;

@@ -10,28 +10,11 @@ use crate::plot::{Became, Bins, Clock, Panel, Picture};
 use crate::progress::Progress;
 use crate::replay::{CHUNK, Sandbox, Timed};
 use crate::simulate::args::SimulateArgs;
-use crate::simulate::outcome::Outcome;
-use crate::simulate::table;
+use crate::simulate::outcome::{Outcome, Simulated, object, table};
 use crate::simulate::traffic::{MOST_CALLS, Traffic};
 use crate::text::grouped;
 use crate::{input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
-
-/// One limit, and the outcome of the calls to it.
-pub(super) struct Simulated {
-    pub(super) name: Arc<str>,
-    pub(super) limit: Limit,
-    pub(super) outcome: Outcome,
-    /// The length of the simulation, in microseconds.
-    pub(super) length: i64,
-}
-
-impl Simulated {
-    /// Whether calls held slots, and so took no tokens in any period.
-    pub(super) fn has_slots(&self) -> bool {
-        self.limit.kind() == Kind::Concurrency
-    }
-}
 
 /// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
@@ -124,9 +107,9 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<(), Cl
         file.draw(&picture)?;
     }
     if args.json {
-        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| table::object(simulated, panel)))
+        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| object(simulated, panel)))
     } else {
-        output::lines(table::table(&prepared.traffic.describe(), &simulated, args.retries()))
+        output::lines(table(&prepared.traffic.describe(), &simulated, args.retries()))
     }
 }
 

@@ -155,7 +155,7 @@ fn page(app: &App, fields: &Fields, result: Result<Outcome, CliError>) -> Page {
         div id="result" aria-live="polite" {
             @match result {
                 Ok(outcome) => (outcome_of(&outcome)),
-                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::foreign::message(&error.to_string()))) } },
+                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::text::message(&error.to_string()))) } },
             }
         }
     };

@@ -7,7 +7,6 @@ mod key;
 mod line;
 mod nginx;
 mod pattern;
-mod prefix;
 #[cfg(test)]
 mod tests;
 mod time;
